@@ -1,0 +1,42 @@
+# Everything a newcomer or CI runs. Each target sets up what it needs: `.venv` comes from pyproject.toml alone.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-unit check format bench soak clean
+.DEFAULT_GOAL := help
+
+help: ## This list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+setup: .venv/.installed ## Make the virtual environment
+
+demo: setup ## Word count on a real broker, through Spark, in the terminal
+	$(BIN)/penstock demo
+
+test: setup ## All tests: core, real broker, real Spark, crashes
+	$(BIN)/python -m pytest
+
+test-unit: setup ## Only the tests that need no Java
+	$(BIN)/python -m pytest -m "not broker and not spark"
+
+check: setup ## Format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format the code and apply the safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## Race Kafka Streams on the same broker; writes bench/results.json
+	$(BIN)/python -m bench
+
+clean: ## Remove the environment and what the tools left
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
