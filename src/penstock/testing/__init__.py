@@ -1,1 +1,5 @@
-"""testing."""
+"""What programs of Penstock are tested with: a driver without broker, Spark or Java, and a real broker for the rest."""
+
+from penstock.testing.driver import TopologyTestDriver
+
+__all__ = ["TopologyTestDriver"]

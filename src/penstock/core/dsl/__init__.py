@@ -1,1 +1,1 @@
-"""dsl."""
+"""The DSL: streams and tables as handles that append nodes to a topology, and know nothing else."""

@@ -1,1 +1,1 @@
-"""model."""
+"""The values everything else is made of: records, ids, times, serdes, errors."""

@@ -1,1 +1,1 @@
-"""plan."""
+"""The plan: a topology as frozen nodes, checked, split into sub-topologies, and laid out over partitions."""

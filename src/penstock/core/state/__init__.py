@@ -1,1 +1,1 @@
-"""state."""
+"""State: stores as processors see them, and the log of changes they are rebuilt from."""

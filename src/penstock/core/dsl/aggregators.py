@@ -1,0 +1,30 @@
+"""Aggregations as functions of key, value and aggregate, for streams and tables alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def zero() -> int:
+    """Begin a count."""
+    return 0
+
+
+def plus_one(key: object, value: object, count: int) -> int:
+    """Count one more."""
+    return count + 1
+
+
+def minus_one(key: object, value: object, count: int) -> int:
+    """Count one less."""
+    return count - 1
+
+
+def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Make an aggregator of a function of the result so far and the next value."""
+
+    def aggregate(key: Any, value: Any, so_far: Any) -> Any:
+        return combine(so_far, value)
+
+    return aggregate

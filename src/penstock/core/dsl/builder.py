@@ -1,0 +1,181 @@
+"""StreamsBuilder: where a program of the DSL begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, TypeVar, Union, overload
+
+from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.kstream import KStream
+from penstock.core.dsl.ktable import KTable
+from penstock.core.model import serdes
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
+from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.topology import Topology
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StreamsBuilder:
+    """Builds a topology from streams and tables.
+
+    Args:
+        default_key_serde: For keys whose serde is neither given nor known from upstream (``default.key.serde``).
+        default_value_serde: For such values (``default.value.serde``).
+
+    Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
+
+    Example:
+        >>> import penstock as ps
+        >>> builder = ps.StreamsBuilder()
+        >>> words = builder.stream("lines").flat_map_values(str.split)
+        >>> words.group_by(lambda _, word: word).count(store="counts").to_stream().to("counts", value=ps.serdes.int64)
+        >>> driver = ps.testing.TopologyTestDriver(builder.build())
+        >>> driver.pipe("lines", None, "to be or not to be", 0)
+        >>> [(r.key, r.value) for r in driver.read("counts")]
+        [('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]
+    """
+
+    def __init__(
+        self, *, default_key_serde: Serde[Any] = serdes.string, default_value_serde: Serde[Any] = serdes.string
+    ) -> None:
+        self._graph = Graph(default_key_serde, default_value_serde)
+
+    @overload
+    def stream(
+        self,
+        topic: Union[str, Sequence[str]],
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        timestamp: Optional[TimestampExtractor] = ...,
+        offset_reset: Optional[str] = ...,
+        name: Optional[str] = ...,
+    ) -> KStream[K, V]: ...
+
+    @overload
+    def stream(
+        self,
+        topic: Union[str, Sequence[str]],
+        *,
+        key: Optional[Serde[Any]] = ...,
+        value: Optional[Serde[Any]] = ...,
+        timestamp: Optional[TimestampExtractor] = ...,
+        offset_reset: Optional[str] = ...,
+        name: Optional[str] = ...,
+    ) -> KStream[Any, Any]: ...
+
+    def stream(
+        self,
+        topic: Union[str, Sequence[str]],
+        *,
+        key: Optional[Serde[Any]] = None,
+        value: Optional[Serde[Any]] = None,
+        timestamp: Optional[TimestampExtractor] = None,
+        offset_reset: Optional[str] = None,
+        name: Optional[str] = None,
+    ) -> KStream[Any, Any]:
+        """Read topics as one stream of records.
+
+        Args:
+            topic: One topic or several.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
+            offset_reset: ``"earliest"`` or ``"latest"``; None takes the application's setting.
+            name: Name of the source node.
+
+        Returns:
+            The stream.
+
+        Raises:
+            TopologyError: If a topic is read twice or a name is taken.
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        node = graph.name("KSTREAM-SOURCE", name)
+        graph.topology.add_source(node, topic, key=key, value=value, timestamp=timestamp, offset_reset=offset_reset)
+        return KStream(graph, node, key, value, rekeyed=False)
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: Optional[str] = ...,
+        timestamp: Optional[TimestampExtractor] = ...,
+        offset_reset: Optional[str] = ...,
+    ) -> KTable[K, V]: ...
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Optional[Serde[Any]] = ...,
+        value: Optional[Serde[Any]] = ...,
+        store: Optional[str] = ...,
+        timestamp: Optional[TimestampExtractor] = ...,
+        offset_reset: Optional[str] = ...,
+    ) -> KTable[Any, Any]: ...
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Optional[Serde[Any]] = None,
+        value: Optional[Serde[Any]] = None,
+        store: Optional[str] = None,
+        timestamp: Optional[TimestampExtractor] = None,
+        offset_reset: Optional[str] = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the newest value per key; a null value deletes the key.
+
+        Records without a key are dropped and counted.
+
+        Args:
+            topic: The topic.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            store: Name of the store that holds the table; None is ``<topic>-table``.
+            timestamp: As in :meth:`stream`.
+            offset_reset: As in :meth:`stream`.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: If the topic is read twice or a name is taken.
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        source = graph.name("KSTREAM-SOURCE", None)
+        graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
+        spec = graph.add_store(store or f"{topic}-table", key, value)
+        node = graph.add(TableSource(graph.name("KTABLE-SOURCE", None), (source,), spec))
+        return KTable(graph, node, key, value)
+
+    def add_state_store(self, store: StoreSpec) -> StreamsBuilder:
+        """Add a store for processors; ``process(..., stores=[name])`` connects it.
+
+        Raises:
+            TopologyError: If another store has its name.
+        """
+        self._graph.topology.add_state_store(store)
+        return self
+
+    def build(self) -> Topology:
+        """Finish the topology.
+
+        Returns:
+            The topology.
+
+        Raises:
+            TopologyError: If it is not valid.
+        """
+        self._graph.topology.validate()
+        return self._graph.topology

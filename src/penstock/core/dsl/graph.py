@@ -1,0 +1,48 @@
+"""The graph under construction that all handles of one builder share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.nodes import Node, Repartition
+from penstock.core.plan.stores import StoreSpec, key_value
+from penstock.core.plan.topology import Topology
+
+
+class Graph:
+    """A topology under construction, the default serdes, and the counter that names nodes.
+
+    Generated names are those of Kafka Streams (``KSTREAM-FILTER-0000000003``). State is never found by a generated name
+    unless the program left the name out.
+    """
+
+    def __init__(self, default_key: Serde[Any], default_value: Serde[Any]) -> None:
+        self.topology = Topology()
+        self.default_key = default_key
+        self.default_value = default_value
+        self._count = 0
+
+    def name(self, kind: str, given: str | None) -> str:
+        """Give the name of a new node: the given one, or a generated one."""
+        number = self._count
+        self._count += 1
+        return given if given is not None else f"{kind}-{number:010d}"
+
+    def add(self, node: Node) -> str:
+        """Add a node; give its name."""
+        self.topology.add(node)
+        return node.name
+
+    def add_store(self, name: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Add the timestamped store of a table."""
+        spec = key_value(name, key, value, timestamped=True)
+        self.topology.add_state_store(spec)
+        return spec
+
+    def repartition(
+        self, parent: str, topic_name: str, key: Serde[Any], value: Serde[Any], partitions: int | None, *, drop_null_keys: bool
+    ) -> str:
+        """Add a repartition behind a node; give its name."""
+        node = Repartition(topic_name, (parent,), topic_name, key, value, partitions, drop_null_keys)
+        return self.add(node)

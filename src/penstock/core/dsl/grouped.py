@@ -1,0 +1,102 @@
+"""KGroupedStream: a stream by key, waiting for its aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
+
+from penstock.core.dsl.aggregators import combining, plus_one, zero
+from penstock.core.dsl.graph import Graph
+from penstock.core.model import serdes
+from penstock.core.model.serdes import Serde
+from penstock.core.plan import nodes
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+class KGroupedStream(Generic[K, V]):
+    """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
+
+    Every aggregation leaves out records with a null key or a null value, and counts them as dropped. The timestamp of a
+    result is the larger one of the record's and of the aggregate so far.
+
+    Source: ``org.apache.kafka.streams.kstream.KGroupedStream``.
+    """
+
+    def __init__(
+        self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], *, repartition: bool, name: Optional[str]
+    ) -> None:
+        self._graph = graph
+        self._node = node
+        self._key = key
+        self._value = value
+        self._repartition = repartition
+        self._name = name
+
+    def count(self, *, store: Optional[str] = None) -> KTable[K, int]:
+        """Count the records per key.
+
+        Args:
+            store: Name of the store of the counts; give one, so that an edit of the program does not lose them.
+
+        Returns:
+            A table from key to count (64 bits).
+        """
+        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64)
+
+    def reduce(self, reducer: Callable[[V, V], Optional[V]], *, store: Optional[str] = None) -> KTable[K, V]:
+        """Combine the values per key; the first value of a key is taken as it is.
+
+        Args:
+            reducer: ``(value so far, new value) -> value``; None deletes the key.
+            store: Name of the store of the results.
+        """
+        return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], Optional[A]],
+        *,
+        value: Optional[Serde[A]] = None,
+        store: Optional[str] = None,
+    ) -> KTable[K, A]:
+        """Aggregate the records per key.
+
+        Args:
+            initializer: Makes the aggregate of a new key.
+            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the key.
+            value: Serde of the aggregates; None is the builder's default.
+            store: Name of the store of the aggregates.
+        """
+        return self._aggregated(store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value)
+
+    def _aggregated(
+        self,
+        store: Optional[str],
+        kind: str,
+        initializer: Optional[Callable[[], Any]],
+        aggregator: Callable[[Any, Any, Any], Any],
+        value: Serde[Any],
+    ) -> KTable[Any, Any]:
+        from penstock.core.dsl.ktable import KTable
+
+        graph = self._graph
+        name = graph.name(f"KSTREAM-{kind}", None)
+        spec = graph.add_store(store or f"{name}-store", self._key, value)
+        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator)
+        return KTable(graph, graph.add(node), self._key, value)
+
+    def _source(self, store: str) -> str:
+        """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
+        if self._repartition:
+            self._node = self._graph.repartition(
+                self._node, self._name or store, self._key, self._value, None, drop_null_keys=True
+            )
+            self._repartition = False
+        return self._node

@@ -1,0 +1,314 @@
+"""KStream: a stream of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, Optional, TypeVar, Union, overload
+
+from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.grouped import KGroupedStream
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+from penstock.core.plan import nodes
+from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+
+class KStream(Generic[K, V]):
+    """A stream of records: every record counts by itself. Made by ``StreamsBuilder.stream``.
+
+    Operators give new streams and leave this one as it is. Functions get keys and values as objects; None stands for null.
+
+    Source: KIP-28, "High-level Stream DSL"; ``org.apache.kafka.streams.kstream.KStream``.
+    """
+
+    def __init__(
+        self, graph: Graph, node: str, key: Optional[Serde[Any]], value: Optional[Serde[Any]], *, rekeyed: bool
+    ) -> None:
+        self._graph = graph
+        self._node = node
+        self._key = key
+        self._value = value
+        self._rekeyed = rekeyed
+
+    def filter(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+        """Keep the records for which a predicate of key and value holds."""
+        node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate)
+        return self._same_types(node)
+
+    def filter_not(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+        """Keep the records for which a predicate of key and value does not hold."""
+        node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate, keep=False)
+        return self._same_types(node)
+
+    def map(self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: Optional[str] = None) -> KStream[K2, V2]:
+        """Turn key and value into another key and value; a grouping behind it repartitions.
+
+        Args:
+            mapper: ``(key, value) -> (key, value)``.
+            name: Name of the node.
+        """
+        node = nodes.Map(self._graph.name("KSTREAM-MAP", name), (self._node,), mapper)
+        return KStream(self._graph, self._graph.add(node), None, None, rekeyed=True)
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[V], V2], *, with_key: Literal[False] = ..., name: Optional[str] = ...
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], V2], *, with_key: Literal[True], name: Optional[str] = ...
+    ) -> KStream[K, V2]: ...
+
+    def map_values(
+        self, mapper: Callable[..., Any], *, with_key: bool = False, name: Optional[str] = None
+    ) -> KStream[K, Any]:
+        """Turn the value into another value; the key stays, so nothing is repartitioned.
+
+        Args:
+            mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
+            with_key: Whether the mapper wants the key too.
+            name: Name of the node.
+        """
+        node = nodes.MapValues(self._graph.name("KSTREAM-MAPVALUES", name), (self._node,), mapper, with_key)
+        return self._new_values(node)
+
+    def flat_map(
+        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: Optional[str] = None
+    ) -> KStream[K2, V2]:
+        """Turn a record into any number of records; a grouping behind it repartitions.
+
+        Args:
+            mapper: ``(key, value) -> iterable of (key, value)``.
+            name: Name of the node.
+        """
+        node = nodes.FlatMap(self._graph.name("KSTREAM-FLATMAP", name), (self._node,), mapper)
+        return KStream(self._graph, self._graph.add(node), None, None, rekeyed=True)
+
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[V], Iterable[V2]], *, with_key: Literal[False] = ..., name: Optional[str] = ...
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[K, V], Iterable[V2]], *, with_key: Literal[True], name: Optional[str] = ...
+    ) -> KStream[K, V2]: ...
+
+    def flat_map_values(
+        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: Optional[str] = None
+    ) -> KStream[K, Any]:
+        """Turn the value into any number of values, each a record with the same key.
+
+        Args:
+            mapper: ``value -> iterable of values``, or ``(key, value) -> ...`` with ``with_key=True``.
+            with_key: Whether the mapper wants the key too.
+            name: Name of the node.
+        """
+        node = nodes.FlatMapValues(self._graph.name("KSTREAM-FLATMAPVALUES", name), (self._node,), mapper, with_key)
+        return self._new_values(node)
+
+    def select_key(self, mapper: Callable[[K, V], K2], *, name: Optional[str] = None) -> KStream[K2, V]:
+        """Give each record a new key; a grouping behind it repartitions."""
+        node = nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
+        return KStream(self._graph, self._graph.add(node), None, self._value, rekeyed=True)
+
+    def peek(self, action: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+        """Call a function with key and value of each record, and hand the record on unchanged.
+
+        After a crash records are processed again, so the function may see a record more than once.
+        """
+        node = nodes.Peek(self._graph.name("KSTREAM-PEEK", name), (self._node,), action)
+        return self._same_types(node)
+
+    def foreach(self, action: Callable[[K, V], object], *, name: Optional[str] = None) -> None:
+        """Call a function with key and value of each record; the stream ends here."""
+        self._graph.add(nodes.Peek(self._graph.name("KSTREAM-FOREACH", name), (self._node,), action))
+
+    def merge(self, other: KStream[K, V], *, name: Optional[str] = None) -> KStream[K, V]:
+        """Put two streams together; the order of each is kept, there is none between them."""
+        node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
+        key = self._key if self._key == other._key else None
+        value = self._value if self._value == other._value else None
+        rekeyed = self._rekeyed or other._rekeyed
+        return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
+
+    def split(self, *, name: Optional[str] = None) -> BranchedKStream[K, V]:
+        """Begin to split the stream: each record goes to the first branch whose predicate holds.
+
+        Args:
+            name: What the names of the branches begin with.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> stream = builder.stream("in")
+            >>> branches = stream.split(name="to-").branch(lambda k, v: len(v) > 3, name="long").default(name="short")
+            >>> sorted(branches)
+            ['to-long', 'to-short']
+        """
+        return BranchedKStream(self, name or "")
+
+    def to(
+        self,
+        topic: Union[str, TopicNameExtractor],
+        *,
+        key: Optional[Serde[K]] = None,
+        value: Optional[Serde[V]] = None,
+        partitioner: Optional[StreamPartitioner] = None,
+        name: Optional[str] = None,
+    ) -> None:
+        """Send the records to a topic, with their timestamps and headers.
+
+        Args:
+            topic: A topic, or a function of key, value and ``RecordContext`` that names one.
+            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            value: Serde of the values; None likewise.
+            partitioner: ``(topic, key, value, partitions) -> partition or None``; None does as Java producers do.
+            name: Name of the sink node.
+        """
+        self._graph.topology.add_sink(
+            self._graph.name("KSTREAM-SINK", name),
+            topic,
+            self._node,
+            key=key or self._key or self._graph.default_key,
+            value=value or self._value or self._graph.default_value,
+            partitioner=partitioner,
+        )
+
+    def repartition(
+        self,
+        *,
+        name: Optional[str] = None,
+        key: Optional[Serde[K]] = None,
+        value: Optional[Serde[V]] = None,
+        partitions: Optional[int] = None,
+    ) -> KStream[K, V]:
+        """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
+
+        Args:
+            name: Name of the repartition.
+            key: Serde of the keys; None as in :meth:`to`.
+            value: Serde of the values; None as in :meth:`to`.
+            partitions: Number of partitions, at least 1; None takes that of the topics read upstream.
+
+        Raises:
+            TopologyError: If the number of partitions is impossible or the name is taken.
+        """
+        if partitions is not None and partitions < 1:
+            raise TopologyError(f"repartition(partitions={partitions}): a topic has at least one partition")
+        key, value = key or self._key or self._graph.default_key, value or self._value or self._graph.default_value
+        topic_name = self._graph.name("KSTREAM-REPARTITION", name)
+        node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=False)
+        return KStream(self._graph, node, key, value, rekeyed=False)
+
+    def group_by(
+        self,
+        mapper: Callable[[K, V], K2],
+        *,
+        key: Optional[Serde[K2]] = None,
+        value: Optional[Serde[V]] = None,
+        name: Optional[str] = None,
+    ) -> KGroupedStream[K2, V]:
+        """Group the records by a new key; an aggregation behind it repartitions.
+
+        Args:
+            mapper: ``(key, value) -> new key``; records whose new key is None are left out.
+            key: Serde of the new keys; None is the builder's default.
+            value: Serde of the values; None takes what is known from upstream, else the builder's default.
+            name: Name of the repartition; None takes the name of the aggregation's store.
+        """
+        node = self._graph.add(nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", None), (self._node,), mapper))
+        return self._grouped(node, key or self._graph.default_key, value, name, rekeyed=True)
+
+    def group_by_key(
+        self, *, key: Optional[Serde[K]] = None, value: Optional[Serde[V]] = None, name: Optional[str] = None
+    ) -> KGroupedStream[K, V]:
+        """Group the records by their key; an aggregation repartitions only if the key was changed upstream.
+
+        Args:
+            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            value: Serde of the values; None likewise.
+            name: Name of the repartition; None takes the name of the aggregation's store.
+        """
+        key = key or self._key or self._graph.default_key
+        return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
+
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: Optional[str] = None
+    ) -> KStream[Any, Any]:
+        """Run a processor on every record; what it forwards is the new stream.
+
+        Args:
+            supplier: A class derived from ``Processor``, or a function that makes a new one.
+            stores: Names of the stores it uses.
+            name: Name of the node.
+
+        Returns:
+            The forwarded records, with keys and values of types that only the processor knows.
+        """
+        node = self._graph.name("KSTREAM-PROCESSOR", name)
+        self._graph.topology.add_processor(node, supplier, self._node, stores=stores)
+        return KStream(self._graph, node, None, None, rekeyed=True)
+
+    def _grouped(
+        self, node: str, key: Serde[Any], value: Optional[Serde[Any]], name: Optional[str], *, rekeyed: bool
+    ) -> KGroupedStream[Any, V]:
+        value = value or self._value or self._graph.default_value
+        return KGroupedStream(self._graph, node, key, value, repartition=rekeyed, name=name)
+
+    def _same_types(self, node: nodes.Node) -> KStream[K, V]:
+        return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=self._rekeyed)
+
+    def _new_values(self, node: nodes.Node) -> KStream[K, Any]:
+        return KStream(self._graph, self._graph.add(node), self._key, None, rekeyed=self._rekeyed)
+
+
+class BranchedKStream(Generic[K, V]):
+    """A stream that is being split; ends with :meth:`default` or :meth:`no_default` (``BranchedKStream``)."""
+
+    def __init__(self, stream: KStream[K, V], prefix: str) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._branches: list[tuple[Optional[Callable[[K, V], object]], str]] = []
+
+    def branch(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> BranchedKStream[K, V]:
+        """Add a branch.
+
+        Args:
+            predicate: Of key and value.
+            name: Comes behind the prefix of ``split``; None is the number of the branch, from 1.
+
+        Raises:
+            TopologyError: If two branches have one name.
+        """
+        return self._add(predicate, name if name is not None else str(len(self._branches) + 1))
+
+    def default(self, *, name: Optional[str] = None) -> dict[str, KStream[K, V]]:
+        """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``)."""
+        return self._add(None, name if name is not None else "0").no_default()
+
+    def no_default(self) -> dict[str, KStream[K, V]]:
+        """Leave out what fits no branch; give the branches by prefix and name."""
+        stream, graph = self._stream, self._stream._graph
+        node = graph.name("KSTREAM-BRANCH", None)
+        routes = tuple(f"{node}-{name}" for _, name in self._branches)
+        graph.add(nodes.Branch(node, (stream._node,), tuple(p for p, _ in self._branches), routes))
+        result = {}
+        for route, (_, name) in zip(routes, self._branches):
+            graph.add(nodes.Pass(route, (node,)))
+            result[self._prefix + name] = KStream[K, V](
+                graph, route, stream._key, stream._value, rekeyed=stream._rekeyed
+            )
+        return result
+
+    def _add(self, predicate: Optional[Callable[[K, V], object]], name: str) -> BranchedKStream[K, V]:
+        if any(name == other for _, other in self._branches):
+            raise TopologyError(f"two branches of a split are called {name!r}")
+        self._branches.append((predicate, name))
+        return self

@@ -1,0 +1,213 @@
+"""KTable: the newest value per key, as a stream of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, Optional, TypeVar, overload
+
+from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
+from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.kstream import KStream
+from penstock.core.model import serdes
+from penstock.core.model.serdes import Serde
+from penstock.core.plan import nodes
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+A = TypeVar("A")
+
+
+class KTable(Generic[K, V]):
+    """A table: the newest value per key. Made by ``StreamsBuilder.table`` and by aggregations.
+
+    Source: ``org.apache.kafka.streams.kstream.KTable``.
+    """
+
+    def __init__(self, graph: Graph, node: str, key: Optional[Serde[Any]], value: Optional[Serde[Any]]) -> None:
+        self._graph = graph
+        self._node = node
+        self._key = key
+        self._value = value
+
+    def filter(
+        self, predicate: Callable[[K, V], object], *, store: Optional[str] = None, name: Optional[str] = None
+    ) -> KTable[K, V]:
+        """Keep the rows for which a predicate of key and value holds; the others count as deleted.
+
+        Args:
+            predicate: Of key and value.
+            store: Name of a store for the result, if it is to be kept.
+            name: Name of the node.
+        """
+        node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate)
+        return self._derived(node, self._value, store)
+
+    def filter_not(
+        self, predicate: Callable[[K, V], object], *, store: Optional[str] = None, name: Optional[str] = None
+    ) -> KTable[K, V]:
+        """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
+        node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate, keep=False)
+        return self._derived(node, self._value, store)
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[V], V2],
+        *,
+        with_key: Literal[False] = ...,
+        value: Optional[Serde[V2]] = ...,
+        store: Optional[str] = ...,
+        name: Optional[str] = ...,
+    ) -> KTable[K, V2]: ...
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[K, V], V2],
+        *,
+        with_key: Literal[True],
+        value: Optional[Serde[V2]] = ...,
+        store: Optional[str] = ...,
+        name: Optional[str] = ...,
+    ) -> KTable[K, V2]: ...
+
+    def map_values(
+        self,
+        mapper: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        value: Optional[Serde[Any]] = None,
+        store: Optional[str] = None,
+        name: Optional[str] = None,
+    ) -> KTable[K, Any]:
+        """Turn each value into another; deleted rows stay deleted and are not mapped.
+
+        Args:
+            mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
+            with_key: Whether the mapper wants the key too.
+            value: Serde of the new values.
+            store: Name of a store for the result, if it is to be kept.
+            name: Name of the node.
+        """
+        node = nodes.TableMapValues(self._graph.name("KTABLE-MAPVALUES", name), (self._node,), mapper, with_key)
+        return self._derived(node, value, store)
+
+    def to_stream(self, *, name: Optional[str] = None) -> KStream[K, V]:
+        """Give the changes of the table as records; a deleted row is a record with a null value."""
+        node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
+        return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=False)
+
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[K2, V2]],
+        *,
+        key: Optional[Serde[K2]] = None,
+        value: Optional[Serde[V2]] = None,
+        name: Optional[str] = None,
+    ) -> KGroupedTable[K2, V2]:
+        """Group the rows by a new key.
+
+        Args:
+            selector: ``(key, value) -> (new key, new value)``; rows for which either is None are left out.
+            key: Serde of the new keys; None is the builder's default.
+            value: Serde of the new values; None is the builder's default.
+            name: Name of the repartition; None takes the name of the aggregation's store.
+        """
+        graph = self._graph
+        node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", None), (self._node,), selector))
+        return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
+
+    def _derived(self, node: nodes.Node, value: Optional[Serde[Any]], store: Optional[str]) -> KTable[K, Any]:
+        graph = self._graph
+        name = graph.add(node)
+        if store is not None:
+            spec = graph.add_store(store, self._key or graph.default_key, value or graph.default_value)
+            name = graph.add(nodes.TableStore(graph.name("KTABLE-STORE", None), (name,), spec))
+        return KTable(graph, name, self._key, value)
+
+
+class KGroupedTable(Generic[K, V]):
+    """Rows of a table by a new key. Made by ``KTable.group_by``.
+
+    When a row changes, its old value is subtracted from the group it was in and its new value added to the group it is in.
+    If these are two groups, the two results appear one after the other.
+
+    Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
+    """
+
+    def __init__(self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], name: Optional[str]) -> None:
+        self._graph = graph
+        self._node = node
+        self._key = key
+        self._value = value
+        self._name = name
+        self._repartitioned = False
+
+    def count(self, *, store: Optional[str] = None) -> KTable[K, int]:
+        """Count the rows per new key."""
+        return self._aggregated(store, "COUNT", zero, plus_one, minus_one, serdes.int64)
+
+    def reduce(
+        self,
+        adder: Callable[[V, V], Optional[V]],
+        subtractor: Callable[[V, V], Optional[V]],
+        *,
+        store: Optional[str] = None,
+    ) -> KTable[K, V]:
+        """Combine the values per new key; the first value of a group is taken as it is.
+
+        Args:
+            adder: ``(result so far, new value) -> result``.
+            subtractor: ``(result so far, old value) -> result``.
+            store: Name of the store of the results.
+        """
+        return self._aggregated(store, "REDUCE", None, combining(adder), combining(subtractor), self._value)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        adder: Callable[[K, V, A], Optional[A]],
+        subtractor: Callable[[K, V, A], Optional[A]],
+        *,
+        value: Optional[Serde[A]] = None,
+        store: Optional[str] = None,
+    ) -> KTable[K, A]:
+        """Aggregate the rows per new key.
+
+        Args:
+            initializer: Makes the aggregate of a new group.
+            adder: ``(key, new value, aggregate so far) -> aggregate``.
+            subtractor: ``(key, old value, aggregate so far) -> aggregate``.
+            value: Serde of the aggregates; None is the builder's default.
+            store: Name of the store of the aggregates.
+        """
+        return self._aggregated(
+            store, "AGGREGATE", initializer, adder, subtractor, value or self._graph.default_value
+        )
+
+    def _aggregated(
+        self,
+        store: Optional[str],
+        kind: str,
+        initializer: Optional[Callable[[], Any]],
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        value: Serde[Any],
+    ) -> KTable[Any, Any]:
+        graph = self._graph
+        name = graph.name(f"KTABLE-{kind}", None)
+        spec = graph.add_store(store or f"{name}-store", self._key, value)
+        node = nodes.TableAggregate(name, (self._source(spec.name),), spec, initializer, adder, subtractor)
+        return KTable(graph, graph.add(node), self._key, value)
+
+    def _source(self, store: str) -> str:
+        """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
+        if not self._repartitioned:
+            changes = serdes.change(self._value)
+            self._node = self._graph.repartition(
+                self._node, self._name or store, self._key, changes, None, drop_null_keys=False
+            )
+            self._repartitioned = True
+        return self._node

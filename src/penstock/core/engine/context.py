@@ -1,0 +1,125 @@
+"""The context of one processor node: ``ProcessorContext`` over the task's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+from penstock.core.engine.punctuate import Schedule
+from penstock.core.engine.runtime import Runtime
+from penstock.core.model.durations import Duration, millis
+from penstock.core.model.errors import ProcessingError, StoreError
+from penstock.core.model.ids import TaskId
+from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
+from penstock.core.model.record import Headers, Record, RecordMetadata
+
+StreamCall = Callable[[Any, Any, int, Headers], None]
+"""A compiled node that takes records."""
+
+
+class NodeContext:
+    """Implements ``ProcessorContext`` for one node of one task. Owned by the task."""
+
+    def __init__(
+        self, node: str, stores: tuple[str, ...], runtime: Runtime, forward: StreamCall, children: Mapping[str, StreamCall]
+    ) -> None:
+        self._node = node
+        self._stores = stores
+        self._runtime = runtime
+        self._forward = forward
+        self._children = children
+        self._in_init = False
+        self._made_in_init = 0
+        self.processor: Any = None
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        return self._runtime.application_id
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task."""
+        return self._runtime.task_id
+
+    @property
+    def record_metadata(self) -> Optional[RecordMetadata]:
+        """Topic, partition and offset of the current record; None in a punctuator."""
+        return self._runtime.metadata()
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Stream time of the task, -1 before the first record."""
+        return self._runtime.stream_time
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The wall clock of this step."""
+        return self._runtime.now_ms
+
+    def forward(self, record: Record[Any, Any], child: Optional[str] = None) -> None:
+        """Hand a record to all children, or to one; see ``ProcessorContext.forward``."""
+        if not self._runtime.active:
+            raise ProcessingError(
+                f"processor {self._node!r} forwards while nothing is being processed; forward in process() or in a "
+                "punctuator, not in init(), close() or another thread"
+            )
+        if child is None:
+            self._forward(record.key, record.value, record.timestamp, record.headers)
+            return
+        call = self._children.get(child)
+        if call is None:
+            known = ", ".join(self._children) or "none"
+            raise ProcessingError(f"processor {self._node!r} has no child {child!r}; its children: {known}")
+        call(record.key, record.value, record.timestamp, record.headers)
+
+    def schedule(
+        self, interval: Duration, kind: PunctuationType, callback: Punctuator, *, start_time: Optional[int] = None
+    ) -> Cancellable:
+        """Call a function as time advances; see ``ProcessorContext.schedule``."""
+        interval_ms = millis(interval)
+        if interval_ms < 1:
+            raise ValueError(f"a punctuation interval is at least 1 ms, not {interval_ms}")
+        if start_time is not None and start_time < 0:
+            raise ValueError(f"a punctuation's start time must not be negative: {start_time}")
+        if start_time is None:
+            start_time = 0 if kind is PunctuationType.STREAM_TIME else self._runtime.now_ms + interval_ms
+        ordinal, method = self._identity(callback)
+        schedule = Schedule(self._node, ordinal, method, kind, interval_ms, start_time, callback)
+        self._runtime.punctuations.add(schedule)
+        return schedule
+
+    def commit(self) -> None:
+        """Ask for a commit."""
+        self._runtime.commit_requested = True
+
+    def state_store(self, name: str) -> Any:
+        """Give a connected store; see ``ProcessorContext.state_store``."""
+        if name not in self._stores:
+            known = ", ".join(self._stores) or "none"
+            raise StoreError(
+                f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
+                f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
+            )
+        return self._runtime.stores[name]
+
+    def init(self) -> None:
+        """Call the processor's ``init``, noting the schedules it makes."""
+        self._in_init = True
+        try:
+            self.processor.init(self)
+        finally:
+            self._in_init = False
+
+    def _identity(self, callback: Punctuator) -> tuple[int | None, str | None]:
+        """Say how the callback is found again in the next batch."""
+        if self._in_init:
+            self._made_in_init += 1
+            return self._made_in_init - 1, None
+        name = getattr(callback, "__name__", "")
+        if getattr(callback, "__self__", None) is self.processor and hasattr(self.processor, name):
+            return None, name
+        raise ProcessingError(
+            f"processor {self._node!r} schedules {callback!r} outside init(). The schedule must be found again in later "
+            "micro-batches, which may run in another process: schedule it in init(), or let it call a method of the processor"
+        )

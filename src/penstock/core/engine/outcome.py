@@ -1,0 +1,70 @@
+"""What a step gives back, and what a task needs to go on later: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.ports import StoreChange
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """What a task counted in one step (names follow Kafka Streams' metrics; see docs/reference/metrics.md).
+
+    Attributes:
+        processed: Records taken from the queues.
+        dropped: Records left out on purpose (null keys, bad records under the policy "skip"), with the reason.
+        punctuated: Calls of punctuators.
+        sent: Records handed to sinks.
+    """
+
+    processed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    punctuated: int = 0
+    sent: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a driver has to do after a step.
+
+    Attributes:
+        sends: Topics with the records to send, in the order in which they were forwarded.
+        changes: Changes of each store, each key at most once.
+        committable: Per partition, the offset before which everything has been processed.
+        wake_at_ms: When wall-clock punctuation is due next (ms since the epoch), None if never.
+        stream_time_ms: Stream time of the task, -1 if no record has been seen.
+        commit_requested: Whether a processor asked for a commit.
+        metrics: What was counted.
+        notices: What should be logged, one line each; not more than a few per step.
+    """
+
+    sends: tuple[tuple[str, Records], ...]
+    changes: Mapping[str, list[StoreChange]]
+    committable: Mapping[TopicPartition, int]
+    wake_at_ms: int | None
+    stream_time_ms: int
+    commit_requested: bool
+    metrics: TaskMetrics
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What must survive of a task besides its stores.
+
+    Attributes:
+        stream_time_ms: Stream time of the task.
+        partition_times: Partition time per partition.
+        schedules: Per schedule its due time, and None for one that was cancelled.
+        buffered: Records in the queues that have not been processed.
+    """
+
+    stream_time_ms: int = -1
+    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    schedules: tuple[Mapping[str, Any], ...] = ()
+    buffered: Mapping[TopicPartition, Records] = field(default_factory=dict)

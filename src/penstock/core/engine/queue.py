@@ -1,0 +1,147 @@
+"""Record queues and the choice between them.
+
+Per partition of a task's group there is one *record queue*: records in offset order, never re-sorted. Of all queues that
+hold records, the task takes the one whose *head* record has the smallest timestamp (KIP-28, "Stream Synchronization");
+equal timestamps go by topic and partition, so that a run can be repeated exactly.
+
+*Partition time* is the largest timestamp that was taken from a queue; *stream time* the largest taken from any queue of
+the task. Both only grow. (KIP-28 first defined them by the smallest buffered timestamp; Kafka Streams since 2.1 by the
+largest one taken, which is what KIP-353 builds on, and what is used here.)
+
+Records are taken in *runs*: as long as a queue's head does not pass the heads of the others, the choice would fall on the
+same queue again. A run costs one choice instead of one per record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Headers, Records
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Deserialised records of one partition, in offset order.
+
+    Attributes:
+        raw: The records as they came, for snapshots and dead letters; ``rows`` gives their place.
+        rows: Per record its row in ``raw`` (bad records have been left out), or None if all are here.
+        keys: Objects.
+        values: Objects.
+        timestamps: Milliseconds, as extracted.
+        headers: Per record, or None.
+    """
+
+    raw: Records
+    rows: list[int] | None
+    keys: list[Any]
+    values: list[Any]
+    timestamps: list[int]
+    headers: list[Headers] | None
+
+    def row(self, index: int) -> int:
+        """Give the row in ``raw`` of a record."""
+        return index if self.rows is None else self.rows[index]
+
+
+class RecordQueue:
+    """The records of one partition that have been fed and not yet processed. Owned by a task."""
+
+    __slots__ = ("chunks", "index", "partition", "partition_time", "position")
+
+    def __init__(self, partition: TopicPartition, partition_time: int = -1) -> None:
+        self.partition = partition
+        self.partition_time = partition_time
+        self.chunks: deque[Chunk] = deque()
+        self.index = 0
+        self.position: int | None = None
+        """The offset after the last record that was fed."""
+
+    def append(self, chunk: Chunk, position: int) -> None:
+        """Add records behind those already here."""
+        if chunk.keys:
+            self.chunks.append(chunk)
+        self.position = position
+
+    def head_timestamp(self) -> int:
+        """Give the timestamp of the next record; the queue must not be empty."""
+        return self.chunks[0].timestamps[self.index]
+
+    def run_until(self, limit: int | None, *, inclusive: bool) -> int:
+        """Give the end, in the first chunk, of the run of records that may be taken before another queue's head."""
+        timestamps = self.chunks[0].timestamps
+        if limit is None:
+            return len(timestamps)
+        for i in range(self.index, len(timestamps)):
+            if timestamps[i] > limit or (timestamps[i] == limit and not inclusive):
+                return i
+        return len(timestamps)
+
+    def taken(self, end: int) -> None:
+        """Move on to a record of the first chunk."""
+        chunk = self.chunks[0]
+        if end > self.index:
+            self.partition_time = max(self.partition_time, max(chunk.timestamps[self.index : end]))
+        self.index = end
+        if end == len(chunk.timestamps):
+            self.chunks.popleft()
+            self.index = 0
+
+    def committable(self) -> int | None:
+        """Give the offset before which everything has been processed, None if nothing was ever fed."""
+        if not self.chunks:
+            return self.position
+        chunk = self.chunks[0]
+        return chunk.raw.offsets[chunk.row(self.index)]
+
+    def buffered(self) -> Records:
+        """Give the records that have not been processed, as they were fed."""
+        left = Records()
+        for number, chunk in enumerate(self.chunks):
+            first = chunk.row(self.index) if number == 0 else 0
+            raw = chunk.raw
+            left.extend(
+                Records(
+                    raw.keys[first:],
+                    raw.values[first:],
+                    raw.timestamps[first:],
+                    raw.offsets[first:],
+                    None if raw.headers is None else raw.headers[first:],
+                )
+            )
+        return left
+
+
+class PartitionGroup:
+    """The queues of a task, and the choice between them (``PartitionGroup``). Owned by a task."""
+
+    def __init__(self, queues: dict[TopicPartition, RecordQueue]) -> None:
+        self.queues = queues
+
+    def queue(self, partition: TopicPartition) -> RecordQueue:
+        """Give the queue of a partition, made when it is first asked for."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = RecordQueue(partition)
+        return queue
+
+    def choose(self) -> tuple[RecordQueue, int] | None:
+        """Choose the queue to take from, and the end of the run in its first chunk; None if all are empty."""
+        heads = sorted((q.head_timestamp(), q.partition) for q in self.queues.values() if q.chunks)
+        if not heads:
+            return None
+        queue = self.queues[heads[0][1]]
+        if len(heads) == 1:
+            return queue, queue.run_until(None, inclusive=True)
+        limit, other = heads[1]
+        return queue, queue.run_until(limit, inclusive=queue.partition < other)
+
+    def buffered_count(self) -> int:
+        """Give the number of records in all queues."""
+        return sum(len(c.keys) for q in self.queues.values() for c in q.chunks) - sum(
+            q.index for q in self.queues.values() if q.chunks
+        )
+

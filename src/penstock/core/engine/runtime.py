@@ -1,0 +1,188 @@
+"""Runtime: what the compiled nodes of one task share: where they are, what they send, how they fail."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from penstock.core.engine.policy import ErrorPolicies, Stage
+from penstock.core.engine.punctuate import Punctuations
+from penstock.core.engine.queue import Chunk
+from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, ProductionError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from penstock.core.state.keyvalue import KeyValueStore
+
+Row = tuple[Optional[bytes], Optional[bytes], int, Headers]
+"""A serialised record on its way out."""
+PlacedRow = tuple[Optional[bytes], Optional[bytes], int, Headers, int]
+"""The same with the partition that a partitioner chose, -1 if it left it to the key."""
+
+_MAX_NOTICES = 5
+_ERRORS: Mapping[Stage, type[PenstockError]] = {
+    "deserialize": DeserializationError,
+    "process": ProcessingError,
+    "produce": ProductionError,
+}
+_ADVICE: Mapping[Stage, str] = {
+    "deserialize": "Give the source the serdes its producers use",
+    "process": "Correct the function",
+    "produce": "Give the sink serdes that fit its records",
+}
+
+
+class Runtime:
+    """The shared part of a task's nodes. Owned by the task."""
+
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        stores: Mapping[str, KeyValueStore[Any, Any]],
+        policies: ErrorPolicies,
+        partitions: Mapping[str, int],
+    ) -> None:
+        self.application_id = application_id
+        self.task_id = task_id
+        self.stores = stores
+        self.policies = policies
+        self.partitions = partitions
+        self.punctuations = Punctuations()
+        self.stream_time = -1
+        self.now_ms = 0
+        self.active = False
+        self.commit_requested = False
+        self.partition: TopicPartition | None = None
+        self.chunk: Chunk | None = None
+        self.index = 0
+        self.dropped: Counter[str] = Counter()
+        self.notices: list[str] = []
+        self._rows: dict[str, list[Row]] = {}
+        self._placed: dict[str, list[PlacedRow]] = {}
+
+    # Where we are.
+
+    def metadata(self) -> RecordMetadata | None:
+        """Give topic, partition and offset of the current record; None in a punctuator."""
+        if self.partition is None or self.chunk is None:
+            return None
+        return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
+
+    def context(self, timestamp: int, headers: Headers) -> RecordContext:
+        """Give the context of a record that is on its way out."""
+        at = self.metadata()
+        topic, partition, offset = at if at is not None else (None, -1, -1)
+        return RecordContext(topic, partition, offset, timestamp, headers)
+
+    # What goes out.
+
+    def rows(self, topic: str) -> list[Row]:
+        """Give the list that collects the records for a topic; it stays the same object for the task's life."""
+        return self._rows.setdefault(topic, [])
+
+    def placed(self, topic: str) -> list[PlacedRow]:
+        """Give the list that collects the records for a topic whose partitions a partitioner chooses."""
+        return self._placed.setdefault(topic, [])
+
+    def take_sends(self) -> tuple[tuple[str, Records], ...]:
+        """Give what was collected, as columns, and begin anew."""
+        sends = [(topic, _columns(rows)) for topic, rows in self._rows.items() if rows]
+        for topic, rows in self._placed.items():
+            if rows:
+                records = _columns([row[:4] for row in rows])
+                records.partitions = [row[4] for row in rows]
+                sends.append((topic, records))
+        for collected in (*self._rows.values(), *self._placed.values()):
+            collected.clear()  # type: ignore[attr-defined]
+        return tuple(sends)
+
+    # What fails.
+
+    def drop(self, reason: str) -> None:
+        """Count a record that is left out."""
+        self.dropped[reason] += 1
+
+    def notice(self, line: str) -> None:
+        """Ask for a line in the log."""
+        if len(self.notices) < _MAX_NOTICES:
+            self.notices.append(line)
+
+    def on_error(self, stage: Stage, node: str, error: Exception, raw: tuple[Any, ...] | None = None) -> None:
+        """Treat a record that failed by the policy of its stage.
+
+        Args:
+            stage: Where it failed.
+            node: The node that failed.
+            error: What was raised.
+            raw: Topic-partition, offset and serialised record, for a record that is not the current one.
+
+        Raises:
+            PenstockError: Under the policy "fail", or when the error was already treated further down.
+        """
+        if isinstance(error, (ProcessingError, ProductionError, DeserializationError)):
+            raise error
+        place = raw if raw is not None else self._current()
+        message = self._message(stage, node, error, place)
+        policy = self.policies.of(stage)
+        if policy == "fail":
+            raise _ERRORS[stage](message) from error
+        self.drop(f"{stage} error")
+        self.notice(message)
+        if policy == "dead_letter":
+            self._dead_letter(stage, node, error, place)
+
+    def _current(self) -> tuple[Any, ...]:
+        at = self.metadata()
+        if at is None or self.chunk is None:
+            return (None, -1, None, None, max(self.stream_time, 0), ())
+        raw, row = self.chunk.raw, self.chunk.row(self.index)
+        headers = raw.headers[row] if raw.headers is not None else ()
+        return (TopicPartition(at.topic, at.partition), at.offset, raw.keys[row], raw.values[row], raw.timestamps[row], headers)
+
+    def _message(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> str:
+        partition, offset, key, value, *_ = place
+        where = "in a punctuator" if partition is None else (
+            f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
+            f"(key {_shown(key)}, value {_shown(value)})"
+        )
+        cause = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}{_last_line(error)}"
+        return (
+            f"{node} failed in stage '{stage}' of task {self.task_id} {where}: {cause}. {_ADVICE[stage]}, or set "
+            f"on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
+        )
+
+    def _dead_letter(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> None:
+        partition, offset, key, value, timestamp, headers = place
+        topic = self.policies.dead_letter_topic
+        if topic is None:
+            raise ProductionError("a dead-letter policy needs the setting dead_letter_topic='...'")
+        facts = {
+            "stage": stage,
+            "node": node,
+            "topic": partition.topic if partition else "",
+            "partition": partition.partition if partition else -1,
+            "offset": offset,
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": "".join(traceback.format_exception(error)) if error.__traceback__ else "",
+        }
+        added = tuple((f"penstock.error.{name}", str(fact).encode()) for name, fact in facts.items())
+        self.rows(topic).append((key, value, max(timestamp, 0), (*headers, *added)))
+
+
+def _columns(rows: list[Row]) -> Records:
+    keys, values, timestamps, headers = map(list, zip(*rows))
+    return Records(keys, values, timestamps, [], headers if any(headers) else None)  # type: ignore[arg-type]
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    return repr(data) if len(data) <= 40 else f"{data[:40]!r}... of {len(data)} bytes"
+
+
+def _last_line(error: Exception) -> str:
+    """Say where in the user's code an error came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""

@@ -1,0 +1,322 @@
+"""Task: a sub-topology at work on its partition group, behind a seam of batches.
+
+    task.feed(partition, records, position)   records into the record queues
+    task.step(now_ms, budget) -> Outcome      choose, process, punctuate
+    task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
+
+The task has no clock, no client and no file: the driver brings the time and the records, and carries out the outcome. It
+applies ``outcome.changes`` to the committed content of the stores before it asks for the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice, repeat
+from typing import Any
+
+from penstock.core.engine.compile import Call, Compiled
+from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.punctuate import Schedule
+from penstock.core.engine.queue import Chunk, PartitionGroup, RecordQueue
+from penstock.core.engine.runtime import Runtime
+from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.punctuation import PunctuationType
+from penstock.core.model.record import ConsumerRecord, Records
+from penstock.core.plan.nodes import Source
+from penstock.core.plan.split import SubTopology
+from penstock.core.ports import ByteReader
+from penstock.core.state.keyvalue import KeyValueStore
+
+_NEVER = (1 << 63) - 1
+
+
+class Task:
+    """One task. Owned by one thread.
+
+    Args:
+        sub: What to run.
+        task_id: Its id.
+        application_id: The application's id.
+        stores: Committed content of each store.
+        policies: What to do with records that fail.
+        partitions: Numbers of partitions of topics, for partitioners.
+        snapshot: What :meth:`snapshot` gave last time.
+
+    Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
+    """
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        task_id: TaskId,
+        *,
+        application_id: str,
+        stores: Mapping[str, ByteReader],
+        policies: ErrorPolicies | None = None,
+        partitions: Mapping[str, int] | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        snapshot = snapshot or Snapshot()
+        self.id = task_id
+        self.stores = {name: KeyValueStore[Any, Any](spec, stores[name]) for name, spec in sub.stores.items()}
+        self._runtime = Runtime(application_id, task_id, self.stores, policies or ErrorPolicies(), partitions or {})
+        self._runtime.stream_time = snapshot.stream_time_ms
+        self._compiled = Compiled(sub, self._runtime)
+        self._sources = {topic: source for source in sub.sources for topic in source.topics}
+        self._group = PartitionGroup({p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()})
+        self._restored = snapshot
+        self._metrics = dict.fromkeys(("processed", "punctuated"), 0)
+        self._due_stream_time = _NEVER
+
+    def init(self, now_ms: int) -> None:
+        """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
+
+        Args:
+            now_ms: The wall clock, ms since the epoch.
+
+        Raises:
+            ProcessingError: If an ``init`` raises.
+        """
+        self._runtime.now_ms = now_ms
+        for context in self._compiled.contexts:
+            self._guarded(context.init, "init", context.processor)
+        self._restore_schedules()
+        for partition, records in self._restored.buffered.items():
+            self.feed(partition, records, records.offsets[-1] + 1)
+
+    def close(self) -> None:
+        """Call ``close`` of every processor.
+
+        Raises:
+            ProcessingError: If a ``close`` raises; the others have been called all the same.
+        """
+        failed: ProcessingError | None = None
+        for context in self._compiled.contexts:
+            try:
+                self._guarded(context.processor.close, "close", context.processor)
+            except ProcessingError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def feed(self, partition: TopicPartition, records: Records, position: int) -> None:
+        """Put records into the queue of their partition.
+
+        Args:
+            partition: Where they come from; its topic belongs to a source of the sub-topology.
+            records: In offset order, behind all that was fed before.
+            position: The offset after them, also when offsets are missing at the end or there are no records.
+
+        Raises:
+            DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
+        """
+        source = self._sources.get(partition.topic)
+        if source is None:
+            raise StoreError(f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug")
+        queue = self._group.queue(partition)
+        queue.append(self._deserialized(source, queue, records), position)
+
+    def step(self, now_ms: int, budget: int | None = None) -> Outcome:
+        """Process what is buffered, the smallest head timestamp first, and punctuate what is due.
+
+        Args:
+            now_ms: The wall clock, ms since the epoch.
+            budget: At most so many records; None is all.
+
+        Returns:
+            What the driver has to do.
+
+        Raises:
+            PenstockError: If a record fails under the policy "fail".
+        """
+        runtime = self._runtime
+        runtime.now_ms = now_ms
+        runtime.active = True
+        try:
+            self._refresh_due()
+            left = budget
+            while left is None or left > 0:
+                chosen = self._group.choose()
+                if chosen is None:
+                    break
+                queue, end = chosen
+                end = end if left is None else min(end, queue.index + left)
+                left = left if left is None else left - (end - queue.index)
+                self._run(queue, end)
+            self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
+        finally:
+            runtime.active = False
+            runtime.partition = None
+            runtime.chunk = None
+        return self._outcome()
+
+    def snapshot(self) -> Snapshot:
+        """Give what must survive besides the stores."""
+        queues = self._group.queues
+        return Snapshot(
+            self._runtime.stream_time,
+            {p: q.partition_time for p, q in queues.items() if q.partition_time >= 0},
+            self._runtime.punctuations.to_data(),
+            {p: q.buffered() for p, q in queues.items() if q.chunks},
+        )
+
+    def buffered_count(self) -> int:
+        """Give the number of records that were fed and not processed."""
+        return self._group.buffered_count()
+
+    # Records.
+
+    def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        to_key, to_value = source.key.deserialize, source.value.deserialize
+        try:
+            keys = [None if key is None else to_key(key) for key in records.keys]
+            values = [None if value is None else to_value(value) for value in records.values]
+        except Exception:
+            return self._one_by_one(source, queue, records)
+        if source.timestamp is not None or min(records.timestamps, default=0) < 0:
+            return self._one_by_one(source, queue, records)
+        return Chunk(records, None, keys, values, records.timestamps, records.headers)
+
+    def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
+        good = Chunk(records, [], [], [], [], None if records.headers is None else [])
+        partition_time = queue.chunks[-1].timestamps[-1] if queue.chunks else queue.partition_time
+        partition_time = max(partition_time, queue.partition_time)
+        for row in range(len(records)):
+            at = self._deserialized_one(source, queue.partition, records, row, partition_time)
+            if at is None:
+                continue
+            partition_time = max(partition_time, at.timestamp)
+            good.rows.append(row)  # type: ignore[union-attr]
+            good.keys.append(at.key)
+            good.values.append(at.value)
+            good.timestamps.append(at.timestamp)
+            if good.headers is not None:
+                good.headers.append(at.headers)
+        return good
+
+    def _deserialized_one(
+        self, source: Source, partition: TopicPartition, records: Records, row: int, partition_time: int
+    ) -> ConsumerRecord | None:
+        key, value, timestamp = records.keys[row], records.values[row], records.timestamps[row]
+        headers = records.headers[row] if records.headers is not None else ()
+        raw = (partition, records.offsets[row], key, value, timestamp, headers)
+        try:
+            record = ConsumerRecord(
+                *partition,
+                records.offsets[row],
+                timestamp,
+                None if key is None else source.key.deserialize(key),
+                None if value is None else source.value.deserialize(value),
+                headers,
+            )
+            if source.timestamp is None:
+                if timestamp < 0:
+                    raise DeserializationError("the record has no timestamp; give the source timestamp=... to make one")
+                return record
+            record = record._replace(timestamp=source.timestamp(record, partition_time))
+        except Exception as error:
+            cause = PenstockError(error.message) if isinstance(error, DeserializationError) else error
+            self._runtime.on_error("deserialize", source.name, cause, raw)
+            return None
+        if record.timestamp < 0:
+            self._runtime.drop("negative timestamp")
+            return None
+        return record
+
+    def _run(self, queue: RecordQueue, end: int) -> None:
+        """Process a run of records of one queue."""
+        runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
+        entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
+        runtime.partition, runtime.chunk = queue.partition, chunk
+        headers = repeat(()) if chunk.headers is None else islice(chunk.headers, start, end)
+        rows = zip(
+            range(start, end),
+            islice(chunk.keys, start, end),
+            islice(chunk.values, start, end),
+            islice(chunk.timestamps, start, end),
+            headers,
+        )
+        for index, key, value, timestamp, header in rows:
+            runtime.index = index
+            if timestamp > runtime.stream_time:
+                runtime.stream_time = timestamp
+            entry(key, value, timestamp, header)
+            if runtime.stream_time >= self._due_stream_time:
+                self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
+                runtime.partition, runtime.chunk = queue.partition, chunk
+        queue.taken(end)
+        self._metrics["processed"] += end - start
+
+    # Punctuation.
+
+    def _refresh_due(self) -> None:
+        due = self._runtime.punctuations.next_due(PunctuationType.STREAM_TIME)
+        self._due_stream_time = _NEVER if due is None else due
+
+    def _punctuate(self, kind: PunctuationType, now_ms: int) -> None:
+        runtime = self._runtime
+        runtime.partition = None
+        runtime.chunk = None
+        for schedule in runtime.punctuations.due(kind, now_ms):
+            if schedule.cancelled:
+                continue
+            schedule.advance(now_ms)
+            self._metrics["punctuated"] += 1
+            try:
+                schedule.callback(now_ms)
+            except Exception as error:
+                runtime.on_error("process", schedule.node, error)
+        self._refresh_due()
+
+    def _restore_schedules(self) -> None:
+        """Give schedules made in ``init`` their due times back, and make those again that were made later."""
+        schedules = {(s.node, s.ordinal): s for s in self._runtime.punctuations.schedules}
+        processors = {context._node: context.processor for context in self._compiled.contexts}
+        for data in self._restored.schedules:
+            kind = PunctuationType(data["kind"])
+            made = schedules.get((data["node"], data["ordinal"]))
+            if made is not None and (made.kind, made.interval_ms) == (kind, data["interval_ms"]):
+                made.due_ms, made.cancelled = data["due_ms"], data["cancelled"]
+            elif data["ordinal"] is None and hasattr(processors.get(data["node"]), data["method"]):
+                callback = getattr(processors[data["node"]], data["method"])
+                again = Schedule(data["node"], None, data["method"], kind, data["interval_ms"], data["due_ms"], callback)
+                self._runtime.punctuations.add(again)
+
+    # Results.
+
+    def _outcome(self) -> Outcome:
+        runtime = self._runtime
+        sends = runtime.take_sends()
+        metrics = TaskMetrics(
+            self._metrics["processed"],
+            dict(runtime.dropped),
+            self._metrics["punctuated"],
+            sum(len(records) for _, records in sends),
+        )
+        committable = {p: q.committable() for p, q in self._group.queues.items()}
+        outcome = Outcome(
+            sends,
+            {name: changes for name, store in self.stores.items() if (changes := store.drain())},
+            {p: offset for p, offset in committable.items() if offset is not None},
+            runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
+            runtime.stream_time,
+            runtime.commit_requested,
+            metrics,
+            tuple(runtime.notices),
+        )
+        self._metrics = dict.fromkeys(self._metrics, 0)
+        runtime.dropped.clear()
+        runtime.notices.clear()
+        runtime.commit_requested = False
+        return outcome
+
+    def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
+        try:
+            call()
+        except Exception as error:
+            raise ProcessingError(
+                f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,72 @@
+"""Errors: every exception the package raises on purpose.
+
+Each message says what happened, where (topic, partition, offset, stage), whose fault it is and what to do next. An error
+is fully described by its class and its message, so that it can cross from a Python worker through the JVM to the user
+without losing anything.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base class of every error of this package.
+
+    Args:
+        message: What happened, where, whose fault it is and what to do next.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class TopologyError(PenstockError):
+    """The topology is not valid; the program that builds it has to change (Kafka Streams: TopologyException)."""
+
+
+class SettingsError(PenstockError):
+    """A setting does not exist or has an impossible value."""
+
+
+class SerdeError(PenstockError):
+    """A key or a value does not fit the serde that it was given to."""
+
+
+class DeserializationError(PenstockError):
+    """The bytes of a record could not be turned into a key, a value or a timestamp (stage: deserialize)."""
+
+
+class ProcessingError(PenstockError):
+    """A function or a processor of the user raised (stage: process)."""
+
+
+class ProductionError(PenstockError):
+    """A result could not be serialised or was refused by the broker (stage: produce)."""
+
+
+class StoreError(PenstockError):
+    """A state store was used in a way it does not allow, or its content cannot be read."""
+
+
+class TopicNotFoundError(PenstockError):
+    """A topic of the topology does not exist on the broker."""
+
+
+class CoPartitioningError(PenstockError):
+    """Topics whose records meet in one store have different numbers of partitions."""
+
+
+class BrokerUnavailableError(PenstockError):
+    """No broker answers at the bootstrap servers."""
+
+
+class OffsetsLostError(PenstockError):
+    """The broker no longer has offsets that have not been processed yet."""
+
+
+class IncompatibleTopologyError(PenstockError):
+    """The checkpoint belongs to a topology that cannot be continued by this one."""
+
+
+class SparkRuntimeError(PenstockError):
+    """Spark cannot run the query, for a reason outside the topology."""

@@ -1,0 +1,196 @@
+"""Records.
+
+A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. It exists in two shapes:
+
+* :class:`Record`, one record as an object: what processors receive and forward. Immutable, because one record may be
+  forwarded to several children.
+* :class:`Records`, many records as columns: what crosses the seam between engine and drivers. A record in columns costs
+  a fraction of an object, and the hot path never leaves them unless a user's processor asks for objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, NoReturn, Optional, TypeVar, Union
+
+from typing_extensions import Self
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+Headers = tuple[tuple[str, Optional[bytes]], ...]
+"""Headers in their order; a name may occur more than once, a value may be None."""
+
+NO_TIMESTAMP = -1
+"""The timestamp of a record that has none, as on the broker."""
+
+
+class Record(Generic[K, V]):
+    """A record as processors see it: immutable key, value, timestamp and headers.
+
+    Args:
+        key: The key, or None.
+        value: The value, or None (in a table: the key is deleted).
+        timestamp: Milliseconds since the epoch, at least 0.
+        headers: Name and value pairs in order.
+
+    Raises:
+        ValueError: If the timestamp is negative (Kafka Streams: StreamsException).
+
+    Source: ``org.apache.kafka.streams.processor.api.Record``.
+
+    Example:
+        >>> Record("a", 1, 5).with_value(2)
+        Record(key='a', value=2, timestamp=5, headers=())
+    """
+
+    __slots__ = ("headers", "key", "timestamp", "value")
+
+    key: K
+    value: V
+    timestamp: int
+    headers: Headers
+
+    def __init__(self, key: K, value: V, timestamp: int, headers: Headers = ()) -> None:
+        if timestamp < 0:
+            raise ValueError(f"the timestamp of a record must not be negative: {timestamp}")
+        _set_key(self, key)
+        _set_value(self, value)
+        _set_timestamp(self, timestamp)
+        _set_headers(self, headers)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a record is immutable; use with_{name}(...) to get a changed copy")
+
+    def with_key(self, key: K2) -> Record[K2, V]:
+        """Give a copy with another key."""
+        return Record(key, self.value, self.timestamp, self.headers)
+
+    def with_value(self, value: V2) -> Record[K, V2]:
+        """Give a copy with another value."""
+        return Record(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> Record[K, V]:
+        """Give a copy with another timestamp (milliseconds since the epoch)."""
+        return Record(self.key, self.value, timestamp, self.headers)
+
+    def with_headers(self, headers: Headers) -> Record[K, V]:
+        """Give a copy with other headers."""
+        return Record(self.key, self.value, self.timestamp, tuple(headers))
+
+    def _astuple(self) -> tuple[K, V, int, Headers]:
+        return (self.key, self.value, self.timestamp, self.headers)
+
+    def __eq__(self, other: object) -> bool:
+        return self._astuple() == other._astuple() if isinstance(other, Record) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._astuple())
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(key={self.key!r}, value={self.value!r}, timestamp={self.timestamp}, headers={self.headers!r})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Record, self._astuple())
+
+
+# The slots' own setters: they write past __setattr__, at a third of the price of object.__setattr__.
+_slots: Any = Record.__dict__
+_set_key = _slots["key"].__set__
+_set_value = _slots["value"].__set__
+_set_timestamp = _slots["timestamp"].__set__
+_set_headers = _slots["headers"].__set__
+
+
+class RecordMetadata(NamedTuple):
+    """Where the record that is being processed came from (Kafka Streams: ``RecordMetadata``)."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class RecordContext(NamedTuple):
+    """Metadata of the record that is being processed, as topic-choosing functions get it (``RecordContext``)."""
+
+    topic: Optional[str]
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+
+
+class ConsumerRecord(NamedTuple):
+    """A deserialised record as it came from Kafka: what timestamp extractors get (``ConsumerRecord``)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: Headers
+
+
+class ValueAndTimestamp(NamedTuple):
+    """A value in a timestamped store, with the timestamp of the record that set it (``ValueAndTimestamp``)."""
+
+    value: Any
+    timestamp: int
+
+
+class Change(NamedTuple):
+    """A change of a table's row: the new and the old value (Kafka Streams: ``Change``)."""
+
+    new: Any
+    old: Any
+
+
+Bytes = Union[bytes, None]
+
+
+@dataclass(slots=True)
+class Records:
+    """Many records of one partition as columns: parallel lists of serialised keys and values.
+
+    Attributes:
+        keys: Serialised keys, None for a null key.
+        values: Serialised values, None for a null value.
+        timestamps: Milliseconds since the epoch.
+        offsets: Offsets in the partition they were read from; empty for records that are to be sent.
+        headers: Headers per record, or None when no record has any.
+        partitions: The partition each record is to be sent to, or None to let the key decide (as Java producers do).
+    """
+
+    keys: list[Bytes] = field(default_factory=list)
+    values: list[Bytes] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    headers: list[Headers] | None = None
+    partitions: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def extend(self, other: Self) -> None:
+        """Append the records of another batch of the same kind.
+
+        Raises:
+            ValueError: If one of the two chooses partitions and the other leaves them to the key.
+        """
+        if other.headers is not None and self.headers is None:
+            self.headers = [()] * len(self.keys)
+        if self.headers is not None:
+            self.headers.extend(other.headers if other.headers is not None else [()] * len(other.keys))
+        if (self.partitions is None) != (other.partitions is None) and len(self):
+            raise ValueError("records with and without chosen partitions cannot be in one batch")
+        if other.partitions is not None:
+            self.partitions = [*(self.partitions or []), *other.partitions]
+        self.keys.extend(other.keys)
+        self.values.extend(other.values)
+        self.timestamps.extend(other.timestamps)
+        self.offsets.extend(other.offsets)

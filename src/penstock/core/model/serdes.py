@@ -1,0 +1,162 @@
+"""Serdes: how keys and values become bytes and back.
+
+A serde never sees None: a null key or value is null on the broker too. A serde says whether its objects are *immutable*;
+such objects may be kept in memory in place of their bytes, which is what makes aggregates over numbers and strings fast.
+Objects that a user could change in place (lists, dicts) are always kept as bytes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json as _json
+import pickle as _pickle
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.core.model.errors import SerdeError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Serde(Generic[T]):
+    """A pair of functions between objects and bytes, with the name that state compatibility is checked by.
+
+    Attributes:
+        name: What the format is called in errors, in ``describe()`` and in the checkpoint.
+        serialize: Object to bytes; raises SerdeError or TypeError when the object does not fit.
+        deserialize: Bytes to object; raises any exception when the bytes do not fit.
+        immutable: Whether the objects cannot be changed in place.
+
+    Source: ``org.apache.kafka.common.serialization.Serde``.
+    """
+
+    name: str
+    serialize: Callable[[T], builtins.bytes]
+    deserialize: Callable[[builtins.bytes], T]
+    immutable: bool = False
+
+    def __repr__(self) -> str:
+        return f"serdes.{self.name}"
+
+
+def of(
+    serialize: Callable[[T], builtins.bytes],
+    deserialize: Callable[[builtins.bytes], T],
+    *,
+    name: str = "custom",
+    immutable: bool = False,
+) -> Serde[T]:
+    """Make a serde from two functions.
+
+    Args:
+        serialize: Object to bytes; never called with None.
+        deserialize: Bytes to object; never called with None.
+        name: What a store remembers as its format; change it when the format changes.
+        immutable: Say True only if objects of this type cannot be changed in place.
+
+    Example:
+        >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")
+        >>> upper.serialize("a")
+        b'A'
+    """
+    return Serde(name, serialize, deserialize, immutable)
+
+
+def _misfit(serde: str, wanted: str, got: Any) -> SerdeError:
+    shown = repr(got)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return SerdeError(
+        f"serdes.{serde} takes {wanted}, but got {type(got).__name__} {shown}; give the operator that made it "
+        "a serde that fits with key=... or value=..."
+    )
+
+
+def _string_to_bytes(text: str) -> builtins.bytes:
+    try:
+        return text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise _misfit("string", "str", text) from None
+
+
+def _same(data: builtins.bytes) -> builtins.bytes:
+    if type(data) is builtins.bytes:
+        return data
+    raise _misfit("bytes", "bytes", data)
+
+
+_LONG = struct.Struct(">q")
+_DOUBLE = struct.Struct(">d")
+
+
+def _int64_to_bytes(number: int) -> builtins.bytes:
+    try:
+        return _LONG.pack(number)
+    except struct.error:
+        raise _misfit("int64", "an int of 64 bits", number) from None
+
+
+def _int64_from_bytes(data: builtins.bytes) -> int:
+    return _LONG.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+def _float64_to_bytes(number: float) -> builtins.bytes:
+    try:
+        return _DOUBLE.pack(number)
+    except struct.error:
+        raise _misfit("float64", "float", number) from None
+
+
+def _float64_from_bytes(data: builtins.bytes) -> float:
+    return _DOUBLE.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+def _json_to_bytes(value: Any) -> builtins.bytes:
+    try:
+        return _json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
+
+
+def _string_from_bytes(data: builtins.bytes) -> str:
+    return data.decode()
+
+
+def _pickle_to_bytes(value: Any) -> builtins.bytes:
+    return _pickle.dumps(value, protocol=5)
+
+
+string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, immutable=True)
+"""Text as UTF-8 (Java: StringSerializer)."""
+bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, immutable=True)
+"""Bytes as they are (Java: ByteArraySerializer)."""
+int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, immutable=True)
+"""Whole numbers of 64 bits, big endian (Java: LongSerializer)."""
+float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, immutable=True)
+"""Numbers of 64 bits, big endian (Java: DoubleSerializer)."""
+json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads)
+"""Anything JSON can say, as compact UTF-8."""
+pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, _pickle.loads)
+"""Any Python object. Only for stores and topics that nobody else can write to: unpickling runs code."""
+
+
+def change(of: Serde[Any]) -> Serde[Any]:
+    """Make the serde of a table's changes (new and old value), as they cross a repartition topic.
+
+    The format is one length-prefixed part per value; a missing part is a null (Kafka Streams: ``ChangedSerializer``).
+    """
+
+    def serialize(pair: Any) -> builtins.bytes:
+        new, old = (None if value is None else of.serialize(value) for value in pair)
+        head = struct.pack(">i", -1 if new is None else len(new)) + (new or b"")
+        return head + (b"" if old is None else b"\x01" + old)
+
+    def deserialize(data: builtins.bytes) -> Any:
+        (size,) = struct.unpack_from(">i", data)
+        end = 4 + max(size, 0)
+        new = of.deserialize(data[4:end]) if size >= 0 else None
+        return (new, of.deserialize(data[end + 1 :]) if len(data) > end else None)
+
+    return Serde(f"change({of.name})", serialize, deserialize, of.immutable)

@@ -1,0 +1,100 @@
+"""Pictures of a plan: text as Kafka Streams writes it, Mermaid, DOT, and HTML for notebooks."""
+
+from __future__ import annotations
+
+import html as _html
+from typing import TYPE_CHECKING
+
+from penstock.core.plan.nodes import Node, Sink, Source
+
+if TYPE_CHECKING:
+    from penstock.core.plan.split import Plan, SubTopology
+
+
+def text(plan: Plan) -> str:
+    """Describe a plan in the words of ``TopologyDescription.toString``."""
+    lines = ["Topologies:"]
+    for sub in plan.subtopologies:
+        lines.append(f"   Sub-topology: {sub.id}")
+        for node in sub.nodes.values():
+            lines.extend(_node_lines(sub, node))
+    return "\n".join(lines)
+
+
+def _node_lines(sub: SubTopology, node: Node) -> list[str]:
+    after = ", ".join(child.name for child in sub.children(node.name)) or "none"
+    before = ", ".join(node.parents) or "none"
+    if isinstance(node, Source):
+        return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", f"      --> {after}"]
+    if isinstance(node, Sink):
+        topic = f"topic: {node.topic}" if isinstance(node.topic, str) else "extractor class: function"
+        return [f"    Sink: {node.name} ({topic})", f"      <-- {before}"]
+    stores = ", ".join(node.store_names)
+    return [f"    Processor: {node.name} (stores: [{stores}])", f"      --> {after}", f"      <-- {before}"]
+
+
+def plan_text(plan: Plan) -> str:
+    """Say what an application will read, keep and write."""
+    lines = [f"Application {plan.application_id}"]
+    for sub in plan.subtopologies:
+        where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
+        lines.append(f"  sub-topology {sub.id} ({where})")
+        lines.extend(f"    reads  {topic}{_how(plan, topic)}" for topic in sub.source_topics)
+        lines.extend(f"    keeps  {store.name} ({store.fingerprint})" for store in sub.stores.values())
+        for node in sub.nodes.values():
+            if isinstance(node, Sink):
+                topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
+                lines.append(f"    writes {topic}{_how(plan, topic)}")
+    return "\n".join(lines)
+
+
+def _how(plan: Plan, topic: str) -> str:
+    internal = plan.internal_topics.get(topic)
+    if internal is None:
+        return ""
+    return " (Spark's shuffle)" if internal.through_shuffle else " (internal topic)"
+
+
+def mermaid(plan: Plan) -> str:
+    """Draw a plan as a Mermaid flow chart."""
+    lines = ["flowchart TB"]
+    for sub in plan.subtopologies:
+        lines.append(f"  subgraph sub{sub.id}[Sub-topology {sub.id}]")
+        lines.extend(f'    {_id(node.name)}["{node.name}"]' for node in sub.nodes.values())
+        lines.extend(f'    {_id("store:" + store)}[("{store}")]' for store in sub.stores)
+        lines.append("  end")
+    lines.extend(f"  {_id(a)} {'-.-' if dashed else '-->'} {_id(b)}" for a, b, dashed in _edges(plan))
+    return "\n".join(lines)
+
+
+def dot(plan: Plan) -> str:
+    """Draw a plan in Graphviz' DOT language."""
+    lines = ["digraph topology {", "  node [shape=box];"]
+    for sub in plan.subtopologies:
+        lines.append(f'  subgraph cluster_{sub.id} {{ label="Sub-topology {sub.id}";')
+        lines.extend(f'    "{node.name}";' for node in sub.nodes.values())
+        lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in sub.stores)
+        lines.append("  }")
+    lines.extend(f'  "{a}" -> "{b}"{" [style=dashed]" if dashed else ""};' for a, b, dashed in _edges(plan))
+    return "\n".join([*lines, "}"])
+
+
+def html(plan: Plan) -> str:
+    """Show a plan in a notebook."""
+    return f"<pre>{_html.escape(text(plan))}</pre>"
+
+
+def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
+    edges: list[tuple[str, str, bool]] = []
+    readers = {topic: source.name for sub in plan.subtopologies for source in sub.sources for topic in source.topics}
+    for sub in plan.subtopologies:
+        for node in sub.nodes.values():
+            edges.extend((parent, node.name, False) for parent in node.parents)
+            edges.extend((node.name, f"store:{store}", True) for store in node.store_names)
+            if isinstance(node, Sink) and isinstance(node.topic, str) and node.topic in readers:
+                edges.append((node.name, readers[node.topic], False))
+    return edges
+
+
+def _id(name: str) -> str:
+    return "n_" + "".join(c if c.isalnum() else "_" for c in name)

@@ -1,0 +1,141 @@
+"""Layout: a plan over the partitions of its topics.
+
+The *default grouper* puts the same partition number of all topics of a sub-topology into one *partition group* (KIP-28,
+"Partition Distribution"); a group and a sub-topology make a task. Topics whose records meet in one store must be
+*co-partitioned*: equal numbers of partitions, or a key's state would be torn into two tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.core.model.errors import CoPartitioningError, TopicNotFoundError, TopologyError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.nodes import Source
+from penstock.core.plan.split import Plan, SubTopology
+from penstock.core.ports import PartitionGrouper
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Partition counts and tasks of a plan.
+
+    Attributes:
+        partitions: Number of partitions of each topic that is read, internal ones included.
+        tasks: The partitions of each task.
+    """
+
+    partitions: Mapping[str, int]
+    tasks: Mapping[TaskId, frozenset[TopicPartition]]
+
+    @cached_property
+    def task_of(self) -> Mapping[TopicPartition, TaskId]:
+        """The task that processes each partition."""
+        return {partition: task for task, group in self.tasks.items() for partition in group}
+
+
+def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
+    """Group partitions by their number (KIP-28's default; Kafka Streams: ``PartitionGrouper``).
+
+    Args:
+        partitions: The topics of one sub-topology with their numbers of partitions.
+
+    Returns:
+        One group per partition number; the index of a group is its task's number.
+
+    Example:
+        >>> [sorted(map(str, group)) for group in default_grouper({"a": 2, "b": 1})]
+        [['a-0', 'b-0'], ['a-1']]
+    """
+    return [
+        frozenset(TopicPartition(topic, number) for topic, count in partitions.items() if number < count)
+        for number in range(max(partitions.values(), default=0))
+    ]
+
+
+def lay_out(plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper = default_grouper) -> Layout:
+    """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
+
+    Args:
+        plan: The plan.
+        external: Partition counts of the external topics, as the broker gives them.
+        grouper: Forms the partition groups of a sub-topology.
+
+    Raises:
+        TopicNotFoundError: If an external topic is missing.
+        CoPartitioningError: If topics that meet in a store have different counts.
+        TopologyError: If the grouper loses or repeats a partition.
+    """
+    missing = [topic for topic in plan.external_topics if topic not in external]
+    if missing:
+        raise missing_topics(missing)
+    counts = {topic: external[topic] for topic in plan.external_topics}
+    for internal in plan.internal_topics.values():  # upstream first
+        counts[internal.name] = internal.partitions or _inherited_count(plan, internal.name, counts)
+    for sub in plan.subtopologies:
+        _check_copartitioning(sub, counts)
+    tasks: dict[TaskId, frozenset[TopicPartition]] = {}
+    for sub in plan.subtopologies:
+        for number, group in enumerate(_checked_groups(sub, counts, grouper)):
+            tasks[TaskId(sub.id, number)] = frozenset(group)
+    return Layout(counts, tasks)
+
+
+def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
+    """Make the error for source topics that the broker does not have."""
+    names = ", ".join(repr(topic) for topic in topics)
+    return TopicNotFoundError(
+        f"the topology reads {names}, which the broker does not have. Source topics are never created for you, because "
+        f"nobody else knows their number of partitions: create them first, for example with "
+        f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
+    )
+
+
+def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
+    """Take the count of the topics that meet this one in a store, else the largest count upstream."""
+    downstream = plan.subtopology_of[topic]
+    for meeting in _meetings(downstream):
+        known = [counts[other] for other in meeting if other in counts] if topic in meeting else []
+        if known:
+            return known[0]
+    upstream = plan.subtopologies[plan.internal_topics[topic].upstream]
+    return max(counts[source] for source in upstream.source_topics)
+
+
+def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
+    """Give the sets of source topics whose records reach one store."""
+    reach: dict[str, set[str]] = {}
+    per_store: dict[str, set[str]] = {}
+    for node in sub.nodes.values():
+        own = set(node.topics) if isinstance(node, Source) else set()
+        reach[node.name] = own.union(*(reach[parent] for parent in node.parents))
+        for store in node.store_names:
+            per_store.setdefault(store, set()).update(reach[node.name])
+    return [tuple(sorted(topics)) for topics in per_store.values() if len(topics) > 1]
+
+
+def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:
+    for meeting in _meetings(sub):
+        if len({counts[topic] for topic in meeting}) > 1:
+            shown = ", ".join(f"{topic!r} has {counts[topic]}" for topic in meeting)
+            raise CoPartitioningError(
+                f"these topics meet in one store of sub-topology {sub.id}, so they need equal numbers of partitions, but "
+                f"{shown}. Put repartition(partitions=...) behind one of the streams, or make the topics alike: with "
+                "different numbers one key would live in two tasks and its results would be wrong"
+            )
+
+
+def _checked_groups(
+    sub: SubTopology, counts: Mapping[str, int], grouper: PartitionGrouper
+) -> Sequence[frozenset[TopicPartition]]:
+    mine = {topic: counts[topic] for topic in sub.source_topics}
+    groups = grouper(mine)
+    wanted = sorted(TopicPartition(topic, number) for topic, count in mine.items() for number in range(count))
+    if sorted(partition for group in groups for partition in group) != wanted:
+        raise TopologyError(
+            f"the partition grouper must put each partition of sub-topology {sub.id} into exactly one group; "
+            f"it was given {mine} and gave {[sorted(map(str, group)) for group in groups]}"
+        )
+    return groups

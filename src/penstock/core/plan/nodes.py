@@ -1,0 +1,267 @@
+"""Nodes: what a topology is made of.
+
+A node says *what* happens, never how: it is a frozen value with a name and the names of its parents. How it runs is in
+``penstock.core.engine.compile``. Two kinds of edges leave a node: *streams* of records, and *tables* of changes (a key with
+its new and its old value); the comment of each group of nodes says which it takes and which it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional, Union
+
+from penstock.core.model.record import ConsumerRecord, RecordContext
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.stores import StoreSpec
+
+TimestampExtractor = Callable[[ConsumerRecord, int], int]
+"""Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
+TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
+"""Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
+StreamPartitioner = Callable[[str, Any, Any, int], Optional[int]]
+"""Topic, key, value and number of partitions to a partition; None leaves it to the key (``StreamPartitioner``)."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """Something records flow through.
+
+    Attributes:
+        name: Unique in its topology.
+        parents: Names of the nodes whose output comes in.
+    """
+
+    name: str
+    parents: tuple[str, ...]
+
+    pure: ClassVar[bool] = True
+    """Whether the node keeps no state and no schedule, so that it may run before Spark's shuffle."""
+    table: ClassVar[bool] = False
+    """Whether changes, not records, leave the node."""
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores the node uses."""
+        return ()
+
+
+# Ends: records come in from topics and leave to topics.
+
+
+@dataclass(frozen=True)
+class Source(Node):
+    """Reads topics (``addSource``)."""
+
+    topics: tuple[str, ...]
+    key: Serde[Any]
+    value: Serde[Any]
+    timestamp: TimestampExtractor | None = None
+    offset_reset: str | None = None
+
+
+@dataclass(frozen=True)
+class Sink(Node):
+    """Sends to a topic, or to the topic that a function chooses (``addSink``)."""
+
+    topic: Union[str, TopicNameExtractor]
+    key: Serde[Any]
+    value: Serde[Any]
+    partitioner: StreamPartitioner | None = None
+
+
+@dataclass(frozen=True)
+class Repartition(Node):
+    """Sends records to where their key belongs: the border between two sub-topologies (``repartition``).
+
+    Attributes:
+        topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
+        partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
+        drop_null_keys: Whether records without a key end here, as in front of an aggregation.
+    """
+
+    topic_name: str
+    key: Serde[Any]
+    value: Serde[Any]
+    partitions: int | None = None
+    drop_null_keys: bool = False
+
+
+# Stream to stream, without state.
+
+
+@dataclass(frozen=True)
+class Filter(Node):
+    """Keeps the records whose predicate is ``keep``."""
+
+    predicate: Callable[[Any, Any], object]
+    keep: bool = True
+
+
+@dataclass(frozen=True)
+class Map(Node):
+    """One record to one record, key and value."""
+
+    mapper: Callable[[Any, Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class MapValues(Node):
+    """One value to one value."""
+
+    mapper: Callable[..., Any]
+    with_key: bool = False
+
+
+@dataclass(frozen=True)
+class SelectKey(Node):
+    """A new key for each record."""
+
+    mapper: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class FlatMap(Node):
+    """One record to any number of records."""
+
+    mapper: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class FlatMapValues(Node):
+    """One value to any number of values."""
+
+    mapper: Callable[..., Any]
+    with_key: bool = False
+
+
+@dataclass(frozen=True)
+class Peek(Node):
+    """A side effect per record; the record goes on unchanged."""
+
+    action: Callable[[Any, Any], object]
+
+
+@dataclass(frozen=True)
+class Pass(Node):
+    """Hands records on: where streams merge, and where a branch begins."""
+
+
+@dataclass(frozen=True)
+class Branch(Node):
+    """Hands each record to the first branch whose predicate holds.
+
+    Attributes:
+        predicates: One per branch, in order; None always holds (the default branch).
+        routes: The child node of each branch.
+    """
+
+    predicates: tuple[Callable[[Any, Any], object] | None, ...]
+    routes: tuple[str, ...]
+
+
+# Stream to stream, by a processor of the user.
+
+
+@dataclass(frozen=True)
+class Process(Node):
+    """Runs a processor (``addProcessor``)."""
+
+    supplier: Callable[[], Any]
+    stores: tuple[str, ...] = ()
+
+    pure: ClassVar[bool] = False
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores connected to the processor."""
+        return self.stores
+
+
+# Stream to table.
+
+
+@dataclass(frozen=True)
+class _Materialised(Node):
+    store: StoreSpec
+
+    pure: ClassVar[bool] = False
+    table: ClassVar[bool] = True
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Name of the store that holds the table."""
+        return (self.store.name,)
+
+
+@dataclass(frozen=True)
+class TableSource(_Materialised):
+    """The newest value per key becomes a table; a null value deletes (``KTableSource``)."""
+
+
+@dataclass(frozen=True)
+class Aggregate(_Materialised):
+    """Aggregates a grouped stream per key (``KStreamAggregate``, ``KStreamReduce``).
+
+    Attributes:
+        initializer: Makes the first aggregate of a key; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the key.
+    """
+
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class TableAggregate(_Materialised):
+    """Aggregates a grouped table per key from its changes (``KTableAggregate``, ``KTableReduce``).
+
+    Takes a stream whose values are changes, as :class:`GroupTable` gives them.
+    """
+
+    initializer: Callable[[], Any] | None
+    adder: Callable[[Any, Any, Any], Any]
+    subtractor: Callable[[Any, Any, Any], Any]
+
+
+# Table to table.
+
+
+@dataclass(frozen=True)
+class TableFilter(Node):
+    """Keeps the rows whose predicate is ``keep``; the others become tombstones (``KTableFilter``)."""
+
+    predicate: Callable[[Any, Any], object]
+    keep: bool = True
+
+    table: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class TableMapValues(Node):
+    """One value to one value; tombstones pass unmapped (``KTableMapValues``)."""
+
+    mapper: Callable[..., Any]
+    with_key: bool = False
+
+    table: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class TableStore(_Materialised):
+    """Keeps a copy of a derived table in a store of its own."""
+
+
+# Table to stream.
+
+
+@dataclass(frozen=True)
+class ToStream(Node):
+    """The changes of a table as records; a deleted row is a null value (``KTableToStream``)."""
+
+
+@dataclass(frozen=True)
+class GroupTable(Node):
+    """Re-keys the rows of a table; gives a stream of changes (``KTableRepartitionMap``)."""
+
+    selector: Callable[[Any, Any], tuple[Any, Any]]

@@ -1,0 +1,119 @@
+"""Processors: what a user writes, and the context they are given."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Optional, Protocol, TypeVar
+
+from penstock.core.model.durations import Duration
+from penstock.core.model.ids import TaskId
+from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
+from penstock.core.model.record import Record, RecordMetadata
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+K2_contra = TypeVar("K2_contra", contravariant=True)
+V2_contra = TypeVar("V2_contra", contravariant=True)
+
+
+class ProcessorContext(Protocol[K2_contra, V2_contra]):
+    """What a processor can see and ask for.
+
+    Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.ProcessorContext``.
+    """
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task this processor belongs to; ``str(task_id)`` is like ``0_3``."""
+
+    @property
+    def record_metadata(self) -> Optional[RecordMetadata]:
+        """Topic, partition and offset of the record that is being processed; None in a punctuator."""
+
+    @property
+    def stream_time_ms(self) -> int:
+        """The largest timestamp the task has taken so far, ms since the epoch; -1 before the first record."""
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The wall clock, ms since the epoch, as it was when the micro-batch was planned."""
+
+    def forward(self, record: Record[K2_contra, V2_contra], child: Optional[str] = None) -> None:
+        """Hand a record to all children, or to the child of that name, and return when they are done with it.
+
+        Raises:
+            ProcessingError: If there is no child of that name, or nothing is being processed.
+        """
+
+    def schedule(
+        self, interval: Duration, kind: PunctuationType, callback: Punctuator, *, start_time: Optional[int] = None
+    ) -> Cancellable:
+        """Call a function again and again as time advances.
+
+        Args:
+            interval: At least 1 ms.
+            kind: ``ps.stream_time`` or ``ps.wall_clock``.
+            callback: Called with the current time of that kind in ms. If this is not called in ``init``, it must be a
+                method of the processor, so that it can be found again in later micro-batches.
+            start_time: First due time in ms since the epoch; None is 0 for stream time, now + interval for the wall clock.
+
+        Returns:
+            What cancels it.
+
+        Raises:
+            ValueError: If the interval is below 1 ms.
+            ProcessingError: If a later micro-batch could not find the callback again.
+        """
+
+    def commit(self) -> None:
+        """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
+
+    def state_store(self, name: str) -> Any:
+        """Give a store that is connected to this processor.
+
+        Raises:
+            StoreError: If it is not connected.
+        """
+
+
+class Processor(Generic[K, V, K2, V2]):
+    """Base class of processors: one new object per task and micro-batch.
+
+    On Spark a task may run in another Python process in each micro-batch. So ``init`` is called at the beginning of each
+    and ``close`` at its end, and what has to outlive a micro-batch belongs in a store, not in an attribute.
+
+    Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.Processor``.
+
+    Example:
+        >>> import penstock as ps
+        >>> class Count(ps.Processor):
+        ...     def init(self, context):
+        ...         super().init(context)
+        ...         self.counts = context.state_store("counts")
+        ...     def process(self, record):
+        ...         count = (self.counts.get(record.key) or 0) + 1
+        ...         self.counts.put(record.key, count)
+        ...         self.context.forward(record.with_value(count))
+    """
+
+    context: ProcessorContext[K2, V2]
+
+    def init(self, context: ProcessorContext[K2, V2]) -> None:
+        """Get ready; called once before the first record. Keeps the context as ``self.context``."""
+        self.context = context
+
+    def process(self, record: Record[K, V]) -> None:
+        """Process one record.
+
+        Raises:
+            NotImplementedError: If the class does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define process(self, record)")
+
+    def close(self) -> None:
+        """Let go of what ``init`` acquired."""

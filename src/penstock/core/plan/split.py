@@ -1,0 +1,229 @@
+"""Split: a topology becomes sub-topologies.
+
+A *sub-topology* is a connected part of the graph, where nodes that share a store count as connected. A repartition is the
+border between two of them: it becomes a sink to an internal topic in the one and a source of that topic in the other
+(Kafka Streams: ``InternalTopologyBuilder.makeNodeGroups``).
+
+A sub-topology is *stateless* when all its nodes are pure: no store, no processor of the user, no schedule. Such a part may
+run where its records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of
+any other part go through a Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.core.model.errors import TopologyError
+from penstock.core.plan import describe
+from penstock.core.plan.nodes import Filter, Node, Repartition, Sink, Source
+from penstock.core.plan.stores import StoreSpec
+
+
+@dataclass(frozen=True)
+class SubTopology:
+    """A connected part of a topology: what one task runs.
+
+    Attributes:
+        id: Its number, in the order in which the parts were begun.
+        nodes: The nodes by name, parents before children.
+        stores: The stores by name.
+    """
+
+    id: int
+    nodes: Mapping[str, Node]
+    stores: Mapping[str, StoreSpec]
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The nodes that read topics."""
+        return tuple(node for node in self.nodes.values() if isinstance(node, Source))
+
+    @cached_property
+    def source_topics(self) -> tuple[str, ...]:
+        """The topics read, internal ones included."""
+        return tuple(topic for source in self.sources for topic in source.topics)
+
+    @cached_property
+    def stateless(self) -> bool:
+        """Whether every node is pure."""
+        return all(node.pure for node in self.nodes.values())
+
+    def children(self, name: str) -> tuple[Node, ...]:
+        """Give the nodes that a node hands its output to, in the order in which they were added."""
+        return tuple(node for node in self.nodes.values() if name in node.parents)
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """A repartition topic.
+
+    Attributes:
+        name: ``<application id>-<name>-repartition``.
+        partitions: The wanted number of partitions, None to take it from the topics around it.
+        upstream: Sub-topology that sends to it.
+        downstream: Sub-topology that reads it.
+        through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
+    """
+
+    name: str
+    partitions: int | None
+    upstream: int
+    downstream: int
+    through_shuffle: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked topology, split into sub-topologies.
+
+    Attributes:
+        application_id: What internal topics are named after.
+        subtopologies: In the order of their numbers.
+        internal_topics: Repartition topics by name.
+    """
+
+    application_id: str
+    subtopologies: tuple[SubTopology, ...]
+    internal_topics: Mapping[str, InternalTopic]
+
+    @cached_property
+    def subtopology_of(self) -> Mapping[str, SubTopology]:
+        """The sub-topology that reads each topic."""
+        return {topic: sub for sub in self.subtopologies for topic in sub.source_topics}
+
+    @cached_property
+    def external_topics(self) -> tuple[str, ...]:
+        """The topics read that must exist before the application starts."""
+        return tuple(topic for topic in self.subtopology_of if topic not in self.internal_topics)
+
+    @cached_property
+    def broker_topics(self) -> tuple[str, ...]:
+        """The topics read from the broker, internal ones included."""
+        through_shuffle = {topic.name for topic in self.internal_topics.values() if topic.through_shuffle}
+        return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
+
+    @cached_property
+    def sink_topics(self) -> tuple[str, ...]:
+        """The fixed names of topics that results are sent to, without internal ones."""
+        names = (
+            node.topic
+            for sub in self.subtopologies
+            for node in sub.nodes.values()
+            if isinstance(node, Sink) and isinstance(node.topic, str)
+        )
+        return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
+
+    def runs_before_shuffle(self, sub: SubTopology) -> bool:
+        """Tell whether a sub-topology runs where its records are read."""
+        return sub.stateless and not any(
+            self.internal_topics[topic].through_shuffle for topic in sub.source_topics if topic in self.internal_topics
+        )
+
+    def store_fingerprints(self) -> dict[str, str]:
+        """Give per store what a restart must find unchanged: its sub-topology, kind and serdes."""
+        return {
+            store.name: f"sub-topology {sub.id}, {store.fingerprint}"
+            for sub in self.subtopologies
+            for store in sub.stores.values()
+        }
+
+    def __str__(self) -> str:
+        return describe.plan_text(self)
+
+
+def split(application_id: str, nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec]) -> Plan:
+    """Split a graph of nodes into sub-topologies.
+
+    Args:
+        application_id: What internal topics are named after.
+        nodes: Nodes by name, parents before children.
+        stores: Stores by name.
+
+    Raises:
+        TopologyError: If two repartitions have one name.
+    """
+    expanded = _expand_repartitions(application_id, nodes)
+    groups = _connected(expanded)
+    subs = tuple(_subtopology(i, names, expanded, stores) for i, names in enumerate(groups))
+    return Plan(application_id, subs, _internal_topics(application_id, nodes, subs))
+
+
+def _topic(application_id: str, node: Repartition) -> str:
+    return f"{application_id}-{node.topic_name}-repartition"
+
+
+def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
+    """Replace each repartition by (filter,) sink and source; children of the repartition follow the source."""
+    expanded: dict[str, Node] = {}
+    moved: dict[str, str] = {}
+    for node in nodes.values():
+        parents = tuple(moved.get(parent, parent) for parent in node.parents)
+        if not isinstance(node, Repartition):
+            expanded[node.name] = dataclasses.replace(node, parents=parents)
+            continue
+        topic = _topic(application_id, node)
+        parts: list[Node] = []
+        if node.drop_null_keys:
+            parts.append(Filter(f"{node.name}-filter", parents, _has_key))
+            parents = (parts[-1].name,)
+        parts.append(Sink(f"{node.name}-sink", parents, topic, node.key, node.value))
+        parts.append(Source(f"{node.name}-source", (), (topic,), node.key, node.value))
+        moved[node.name] = parts[-1].name
+        for part in parts:
+            if part.name in nodes or part.name in expanded:
+                raise TopologyError(f"the name {part.name!r} is needed by repartition {node.name!r}; rename the other")
+            expanded[part.name] = part
+    return expanded
+
+
+def _has_key(key: object, value: object) -> bool:
+    return key is not None
+
+
+def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
+    """Group the names of connected nodes; groups in the order of their first node (union-find)."""
+    root: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while root.setdefault(name, name) != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for node in nodes.values():
+        find(node.name)
+        for other in (*node.parents, *(f"store:{store}" for store in node.store_names)):
+            root[find(other)] = find(node.name)
+    groups: dict[str, list[str]] = {}
+    for name in nodes:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def _subtopology(
+    number: int, names: Iterable[str], nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec]
+) -> SubTopology:
+    members = {name: nodes[name] for name in names}
+    used = dict.fromkeys(store for node in members.values() for store in node.store_names)
+    return SubTopology(number, members, {store: stores[store] for store in used})
+
+
+def _internal_topics(
+    application_id: str, nodes: Mapping[str, Node], subs: tuple[SubTopology, ...]
+) -> dict[str, InternalTopic]:
+    home = {name: sub for sub in subs for name in sub.nodes}
+    internal: dict[str, InternalTopic] = {}
+    ends = [(node, home[f"{node.name}-sink"], home[f"{node.name}-source"]) for node in nodes.values() if isinstance(node, Repartition)]
+    behind_a_shuffle: set[int] = set()
+    for node, upstream, downstream in ends:  # upstream repartitions come first: nodes are added parents first
+        topic = _topic(application_id, node)
+        if topic in internal:
+            raise TopologyError(f"two repartitions are called {node.topic_name!r}; give one of them another name=...")
+        through_shuffle = upstream.stateless and upstream.id not in behind_a_shuffle
+        if through_shuffle:
+            behind_a_shuffle.add(downstream.id)
+        internal[topic] = InternalTopic(topic, node.partitions, upstream.id, downstream.id, through_shuffle)
+    return internal

@@ -1,0 +1,292 @@
+"""Topology: the graph that a program builds, checked while it is built.
+
+The low-level face (``add_source``, ``add_processor``, ``add_sink``, ``add_state_store``, ``connect``) is KIP-28's
+``TopologyBuilder``; the DSL appends nodes to the same graph. Building a topology never touches a broker, Spark or the disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import string as _string
+from penstock.core.plan import describe as _describe
+from penstock.core.plan.nodes import Node, Process, Sink, Source, StreamPartitioner, TimestampExtractor, TopicNameExtractor
+from penstock.core.plan.split import Plan, split
+from penstock.core.plan.stores import StoreSpec, checked_name
+
+
+class Topology:
+    """A graph of sources, processors, stores and sinks.
+
+    Source: KIP-28, "API Design" (``TopologyBuilder``); ``org.apache.kafka.streams.Topology``.
+
+    Example:
+        >>> import penstock as ps
+        >>> class Shout(ps.Processor):
+        ...     def process(self, record):
+        ...         self.context.forward(record.with_value(record.value.upper()))
+        >>> topology = (
+        ...     ps.Topology()
+        ...     .add_source("in", "quiet")
+        ...     .add_processor("shout", Shout, parents=["in"])
+        ...     .add_sink("out", "loud", parents=["shout"])
+        ... )
+        >>> print(topology.describe())
+        Topologies:
+           Sub-topology: 0
+            Source: in (topics: [quiet])
+              --> shout
+            Processor: shout (stores: [])
+              --> out
+              <-- in
+            Sink: out (topic: loud)
+              <-- shout
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._stores: dict[str, StoreSpec] = {}
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by name, parents before children."""
+        return self._nodes
+
+    @property
+    def stores(self) -> Mapping[str, StoreSpec]:
+        """The stores by name."""
+        return self._stores
+
+    def add_source(
+        self,
+        name: str,
+        topics: Union[str, Sequence[str]],
+        *,
+        key: Serde[Any] = _string,
+        value: Serde[Any] = _string,
+        timestamp: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+    ) -> Topology:
+        """Add a node that reads topics.
+
+        Args:
+            name: Unique name of the node.
+            topics: One topic or several; a topic can have one source only.
+            key: Serde of the keys.
+            value: Serde of the values.
+            timestamp: Gives each record's timestamp in ms; None takes the record's own.
+            offset_reset: Where to begin without committed offsets, ``"earliest"`` or ``"latest"``; None takes the
+                application's setting ``auto_offset_reset``.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If the name or a topic is taken, or an argument is impossible.
+        """
+        if offset_reset not in (None, "earliest", "latest"):
+            raise TopologyError(f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}")
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        return self.add(Source(name, (), names, key, value, timestamp, offset_reset))
+
+    def add_processor(
+        self,
+        name: str,
+        supplier: Callable[[], Any],
+        parents: Union[str, Sequence[str]],
+        *,
+        stores: Iterable[str] = (),
+    ) -> Topology:
+        """Add a processor.
+
+        Args:
+            name: Unique name of the node.
+            supplier: Called without arguments, gives a new ``Processor``: the class itself, or a function.
+            parents: Names of the nodes whose records it gets.
+            stores: Names of the stores it may use.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
+                make one.
+        """
+        if not callable(supplier) or hasattr(supplier, "process") and not isinstance(supplier, type):
+            raise TopologyError(
+                f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
+                "every task needs one of its own"
+            )
+        return self.add(Process(name, _names(parents), supplier, tuple(stores)))
+
+    def add_sink(
+        self,
+        name: str,
+        topic: Union[str, TopicNameExtractor],
+        parents: Union[str, Sequence[str]],
+        *,
+        key: Serde[Any] = _string,
+        value: Serde[Any] = _string,
+        partitioner: StreamPartitioner | None = None,
+    ) -> Topology:
+        """Add a node that sends to a topic.
+
+        Args:
+            name: Unique name of the node.
+            topic: A topic, or a function of key, value and ``RecordContext`` that names one.
+            parents: Names of the nodes whose records are sent.
+            key: Serde of the keys.
+            value: Serde of the values.
+            partitioner: Chooses the partition; None does as Java producers do (murmur2 of the key).
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If the name is taken or a parent is unknown.
+        """
+        return self.add(Sink(name, _names(parents), topic, key, value, partitioner))
+
+    def add_state_store(self, store: StoreSpec, *, processors: Iterable[str] = ()) -> Topology:
+        """Add a store, and connect it to processors.
+
+        Args:
+            store: What ``ps.stores.key_value(...)`` gives.
+            processors: Names of processors that may use it.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If the name is taken by another store, or a processor is unknown.
+        """
+        known = self._stores.setdefault(store.name, store)
+        if known != store:
+            raise TopologyError(f"two different stores are called {store.name!r}; a store's name must be unique")
+        for processor in processors:
+            self.connect(processor, store.name)
+        return self
+
+    def connect(self, processor: str, *stores: str) -> Topology:
+        """Let a processor use stores (``connectProcessorAndStateStores``).
+
+        Raises:
+            TopologyError: If the processor or a store is unknown.
+        """
+        node = self._nodes.get(processor)
+        if not isinstance(node, Process):
+            raise TopologyError(f"there is no processor {processor!r} to connect stores to; add it first")
+        for store in stores:
+            if store not in self._stores:
+                raise TopologyError(
+                    f"processor {processor!r} is to use store {store!r}, which does not exist; "
+                    f"add it with add_state_store(...){_nearby(store, self._stores)}"
+                )
+        self._nodes[processor] = dataclasses.replace(node, stores=tuple(dict.fromkeys((*node.stores, *stores))))
+        return self
+
+    def add(self, node: Node) -> Topology:
+        """Add a node of any kind; what every other method and the DSL end in.
+
+        Raises:
+            TopologyError: If the node does not fit.
+        """
+        checked_name(node.name, "node")
+        if node.name in self._nodes:
+            raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
+        if isinstance(node, Source):
+            self._check_topics(node)
+        elif not node.parents:
+            raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
+        for parent in node.parents:
+            self._check_parent(node, parent)
+        self._nodes[node.name] = node
+        return self
+
+    def _check_topics(self, node: Source) -> None:
+        if not node.topics:
+            raise TopologyError(f"source {node.name!r} reads no topic")
+        for topic in node.topics:
+            checked_name(topic, "topic")
+            for other in self._nodes.values():
+                if isinstance(other, Source) and topic in other.topics:
+                    raise TopologyError(
+                        f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
+                        "read it once and give its stream to both places"
+                    )
+
+    def _check_parent(self, node: Node, name: str) -> None:
+        parent = self._nodes.get(name)
+        if parent is None:
+            raise TopologyError(
+                f"node {node.name!r} has the parent {name!r}, which does not exist; "
+                f"add parents before their children{_nearby(name, self._nodes)}"
+            )
+        if isinstance(parent, Sink):
+            raise TopologyError(f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink")
+
+    def validate(self) -> None:
+        """Check what can only be known when everything has been added.
+
+        Raises:
+            TopologyError: If there is no source, a store is missing, or a store is used by nobody.
+        """
+        if not any(isinstance(node, Source) for node in self._nodes.values()):
+            raise TopologyError("the topology has no source, so it would never do anything; begin with stream(...)")
+        used = {store for node in self._nodes.values() for store in node.store_names}
+        for node in self._nodes.values():
+            for store in node.store_names:
+                if store not in self._stores:
+                    raise TopologyError(
+                        f"{node.name!r} uses store {store!r}, which was never added; add it with add_state_store(...)"
+                        f"{_nearby(store, self._stores)}"
+                    )
+        for store in self._stores:
+            if store not in used:
+                raise TopologyError(f"store {store!r} is connected to no processor; connect it or leave it out")
+
+    def plan(self, application_id: str = "application") -> Plan:
+        """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
+
+        Args:
+            application_id: What internal topics are named after.
+
+        Returns:
+            The plan; ``print(plan)`` shows it.
+
+        Raises:
+            TopologyError: If the topology is not valid.
+        """
+        self.validate()
+        return split(application_id, self._nodes, self._stores)
+
+    def describe(self) -> str:
+        """Describe the topology as text, as Kafka Streams' ``Topology.describe()`` does."""
+        return _describe.text(self.plan())
+
+    def mermaid(self) -> str:
+        """Draw the topology as a Mermaid flow chart."""
+        return _describe.mermaid(self.plan())
+
+    def dot(self) -> str:
+        """Draw the topology in Graphviz' DOT language."""
+        return _describe.dot(self.plan())
+
+    def __repr__(self) -> str:
+        return f"<Topology of {len(self._nodes)} nodes and {len(self._stores)} stores>"
+
+    def _repr_html_(self) -> str:
+        return _describe.html(self.plan())
+
+
+def _names(parents: Union[str, Sequence[str]]) -> tuple[str, ...]:
+    return (parents,) if isinstance(parents, str) else tuple(parents)
+
+
+def _nearby(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    return f" (there are: {', '.join(names)})" if names else ""

@@ -1,0 +1,126 @@
+"""Ports: the shapes that drivers fill in. Nothing here does anything.
+
+The engine and the Spark runtime are written against these protocols; ``penstock.drivers.lmdb``, ``penstock.drivers.kafka``
+and the in-memory stores implement them, and ``penstock.edge`` decides which implementation is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Optional, Protocol
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+
+StoreChange = tuple[bytes, Optional[bytes]]
+"""A serialised key and its new serialised value; None deletes the key."""
+
+
+class ByteReader(Protocol):
+    """The committed content of one store in one task, ordered by serialised key."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of a key, or None."""
+
+    def scan(self, low: bytes | None, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate in key order over ``low <= key < high``; None leaves a side open."""
+
+    def approximate_count(self) -> int:
+        """Give the number of keys, without reading them."""
+
+
+class Version(NamedTuple):
+    """Which committed state a local copy holds: the batch number, and the token of the attempt that made it."""
+
+    number: int
+    token: str
+
+
+class LocalCopy(Protocol):
+    """The local copy of all stores of one task. It only ever holds committed state (see docs/concepts/state.md)."""
+
+    def version(self) -> Version | None:
+        """Give the version of the content, None for an empty copy."""
+
+    def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
+        """Write changes of committed batches and their version in one transaction."""
+
+    def wipe(self) -> None:
+        """Remove everything, before a rebuild from the log."""
+
+    def open_readers(self, stores: Iterable[str]) -> Mapping[str, ByteReader]:
+        """Open one consistent view of some stores; :meth:`close_readers` ends it."""
+
+    def close_readers(self) -> None:
+        """End the view that open_readers gave."""
+
+    def park(self, version: Version, payload: bytes) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy."""
+
+    def parked(self, version: Version) -> bytes | None:
+        """Give the parked changes of exactly this version, if they are here."""
+
+
+OpenLocalCopy = Callable[[str], LocalCopy]
+"""Opens the local copy in a directory; repeated calls in one process give the same one."""
+
+Offsets = dict[str, dict[int, int]]
+"""Topic to partition to offset."""
+
+
+class OffsetRange(NamedTuple):
+    """A planned piece of a partition: offsets ``start`` (included) to ``end`` (excluded)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class TopicReader(Protocol):
+    """What the planner asks the broker."""
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Give the number of partitions of each topic that exists."""
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the first offset that the broker still has, per partition."""
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record that may be read, per partition."""
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets; partitions without one are left out."""
+
+
+class Fetcher(Protocol):
+    """Reads planned ranges."""
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        """Read a range, in offset order, a few thousand records at a time."""
+
+
+class Publisher(Protocol):
+    """Sends records."""
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Hand records to the client."""
+
+    def flush(self) -> None:
+        """Return when everything handed over is acknowledged.
+
+        Raises:
+            ProductionError: If the broker refused a record.
+        """
+
+
+class OffsetCommitter(Protocol):
+    """Tells Kafka what has been processed."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets."""
+
+
+PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
+"""KIP-28's ``PartitionGrouper``: topics of one sub-topology with their partition counts -> partition groups, in the order
+of their task numbers."""

@@ -1,0 +1,201 @@
+"""TopologyTestDriver: a topology in one process, one record at a time, without broker, Spark or Java.
+
+It drives the same tasks, through the same seam, as Spark does. Every topic has one partition. Each record is processed to
+the end, through internal topics too, before ``pipe`` returns; changes of stores are committed after each step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any, Optional
+
+from typing_extensions import Self
+
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.task import Task
+from penstock.core.model.durations import Duration, millis
+from penstock.core.model.errors import StoreError, TopicNotFoundError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Headers, Record, Records
+from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import bytes as bytes_serde
+from penstock.core.plan.nodes import Sink
+from penstock.core.plan.split import Plan, SubTopology
+from penstock.core.plan.topology import Topology
+from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.memory import MemoryStore
+
+
+class TopologyTestDriver:
+    """Runs a topology in this process.
+
+    Args:
+        topology: The topology.
+        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it.
+        application_id: What internal topics are named after.
+        policies: What happens to records that fail; None stops with an error.
+
+    Raises:
+        TopologyError: If the topology is not valid.
+
+    Source: ``org.apache.kafka.streams.TopologyTestDriver``.
+
+    Example:
+        >>> import penstock as ps
+        >>> builder = ps.StreamsBuilder()
+        >>> builder.stream("in").map_values(str.upper).to("out")
+        >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        ...     driver.pipe("in", "k", "v", timestamp=5)
+        ...     driver.read("out")
+        [Record(key='k', value='V', timestamp=5, headers=())]
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        wall_clock_ms: int = 0,
+        application_id: str = "test",
+        policies: Optional[ErrorPolicies] = None,
+    ) -> None:
+        self._plan: Plan = topology.plan(application_id)
+        self._now = wall_clock_ms
+        self._committed = {
+            sub.id: {name: MemoryStore() for name in sub.stores} for sub in self._plan.subtopologies
+        }
+        self._offsets: dict[str, int] = defaultdict(int)
+        self._sent: dict[str, deque[Record[Any, Any]]] = defaultdict(deque)
+        self._waiting: deque[tuple[str, Records]] = deque()
+        self._dropped = 0
+        self._processed = 0
+        self._tasks = {
+            sub.id: self._task(sub, policies or ErrorPolicies()) for sub in self._plan.subtopologies
+        }
+        for number, task in self._tasks.items():
+            task.init(self._now)
+            self._carry_out(number, task.step(self._now))
+
+    def pipe(self, topic: str, key: Any, value: Any, timestamp: int = 0, headers: Headers = ()) -> None:
+        """Process one record to the end.
+
+        Args:
+            topic: A topic the topology reads.
+            key: The key as an object of the source's serde, or None; bytes are taken as they are.
+            value: The value, likewise.
+            timestamp: Milliseconds since the epoch.
+            headers: Name and value pairs.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+            PenstockError: If the record fails under the policy "fail".
+        """
+        source = next((s for sub in self._plan.subtopologies for s in sub.sources if topic in s.topics), None)
+        if source is None:
+            known = ", ".join(self._plan.subtopology_of)
+            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
+        self._feed(topic, Records(*rows, headers=[tuple(headers)] if headers else None))
+        self._run()
+
+    def read(self, topic: str) -> list[Record[Any, Any]]:
+        """Take what has been sent to a topic since the last call, in order, with the serdes of its sink."""
+        records = list(self._sent[topic])
+        self._sent[topic].clear()
+        return records
+
+    def advance_wall_clock(self, duration: Duration) -> None:
+        """Move the wall clock on and run the wall-clock punctuations that are due.
+
+        Args:
+            duration: A timedelta, or milliseconds.
+        """
+        self._now += millis(duration)
+        for number, task in self._tasks.items():
+            self._carry_out(number, task.step(self._now))
+        self._run()
+
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
+        """Give a store, to read it or to fill it.
+
+        Raises:
+            StoreError: If the topology has no such store.
+        """
+        for task in self._tasks.values():
+            if name in task.stores:
+                return task.stores[name]
+        raise StoreError(
+            f"the topology has no store {name!r}; it has: {', '.join(self._plan.store_fingerprints())}"
+        )
+
+    def metrics(self) -> dict[str, int]:
+        """Give what has been counted so far: ``processed_records`` and ``dropped_records``."""
+        return {"processed_records": self._processed, "dropped_records": self._dropped}
+
+    def close(self) -> None:
+        """Call ``close`` of every processor."""
+        for task in self._tasks.values():
+            task.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _task(self, sub: SubTopology, policies: ErrorPolicies) -> Task:
+        return Task(
+            sub,
+            TaskId(sub.id, 0),
+            application_id=self._plan.application_id,
+            stores=self._committed[sub.id],
+            policies=policies,
+            partitions=defaultdict(lambda: 1),
+        )
+
+    def _feed(self, topic: str, records: Records) -> None:
+        start = self._offsets[topic]
+        self._offsets[topic] += len(records)
+        records.offsets = list(range(start, self._offsets[topic]))
+        task = self._tasks[self._plan.subtopology_of[topic].id]
+        task.feed(TopicPartition(topic, 0), records, self._offsets[topic])
+
+    def _run(self) -> None:
+        while True:
+            for number, task in self._tasks.items():
+                while task.buffered_count():
+                    self._carry_out(number, task.step(self._now, budget=1))
+            if not self._waiting:
+                return
+            topic, records = self._waiting.popleft()
+            self._feed(topic, records)
+
+    def _carry_out(self, number: int, outcome: Outcome) -> None:
+        for store, changes in outcome.changes.items():
+            self._committed[number][store].apply(changes)
+        self._dropped += sum(outcome.metrics.dropped.values())
+        self._processed += outcome.metrics.processed
+        for topic, records in outcome.sends:
+            self._sent[topic].extend(_objects(self._serdes(number, topic), records))
+            if topic in self._plan.subtopology_of:
+                records.partitions = None
+                self._waiting.append((topic, records))
+
+    def _serdes(self, number: int, topic: str) -> tuple[Serde[Any], Serde[Any]]:
+        sinks = [node for node in self._plan.subtopologies[number].nodes.values() if isinstance(node, Sink)]
+        for sink in [*(s for s in sinks if s.topic == topic), *(s for s in sinks if callable(s.topic))]:
+            return sink.key, sink.value
+        return bytes_serde, bytes_serde
+
+
+def _serialized(serde: Serde[Any], value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else serde.serialize(value)
+
+
+def _objects(serdes: tuple[Serde[Any], Serde[Any]], records: Records) -> list[Record[Any, Any]]:
+    to_key, to_value = serdes[0].deserialize, serdes[1].deserialize
+    headers = records.headers or [()] * len(records)
+    return [
+        Record(None if k is None else to_key(k), None if v is None else to_value(v), t, h)
+        for k, v, t, h in zip(records.keys, records.values, records.timestamps, headers)
+    ]

@@ -1,0 +1,416 @@
+"""``EmbeddedKafka``: a real Kafka broker for tests, demos and benchmarks, as a context manager.
+
+The broker is Apache Kafka itself, a single node that is its own controller, started from jars that PySpark's Ivy
+resolved (see ``PENSTOCK_CACHE_DIR``, ``PENSTOCK_IVY_SETTINGS`` and ``PENSTOCK_KAFKA_JARS`` in ``resolve_jars``). A test
+against it tests what a user will meet: transactions, offsets with gaps, lost records, a broker that pauses or dies. It
+needs Java 17 and nothing else, in particular no container runtime.
+
+It leaves nothing behind. The broker ends with ``stop()``, and also when this Python process ends in any other way,
+SIGKILL included; its data are in a temporary directory unless the caller names one.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from typing_extensions import Self
+
+from penstock.testing._broker import Broker, BrokerOptions
+from penstock.testing._jars import KAFKA_VERSION, cache_directory, resolve_jars
+from penstock.testing._java import EmbeddedKafkaError
+from penstock.testing._records import ConsumedRecord, Isolation, Outgoing, Payload, read_all, write_all
+
+__all__ = [
+    "KAFKA_VERSION",
+    "ConsumedRecord",
+    "EmbeddedKafka",
+    "EmbeddedKafkaError",
+    "Isolation",
+    "Outgoing",
+    "Payload",
+    "cache_directory",
+    "resolve_jars",
+]
+
+T = TypeVar("T")
+
+_REQUEST_TIMEOUT_S = 30.0
+_PAUSE_S = 0.02
+
+_NOT_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+_TOOLS = {
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+}
+
+
+@final
+class EmbeddedKafka:
+    """A real single-node Kafka broker that ends when it is no longer needed.
+
+    Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes
+    use it through ``bootstrap_servers``.
+
+    Args:
+        partitions: Number of partitions of a topic that is created without a number.
+        properties: Properties of the broker, by their names in ``server.properties``; they override the ones set here.
+        auto_create_topics: Let the broker create topics that are asked for.
+        directory: Where to keep configuration, log and data. They stay there after the stop, and a later broker on the
+            same directory finds them. None: a temporary directory.
+        heap: Largest Java heap, as in ``-Xmx``.
+
+    Example:
+        >>> with EmbeddedKafka() as kafka:
+        ...     kafka.create_topic("words", partitions=1)
+        ...     kafka.produce("words", [("a", "1", 1_000), ("b", None, 2_000)])
+        ...     [(record.key, record.value, record.timestamp) for record in kafka.consume("words")]
+        [(b'a', b'1', 1000), (b'b', None, 2000)]
+    """
+
+    def __init__(
+        self,
+        *,
+        partitions: int = 4,
+        properties: Mapping[str, str | int | bool] | None = None,
+        auto_create_topics: bool = False,
+        directory: str | Path | None = None,
+        heap: str = "512m",
+    ) -> None:
+        self._options = BrokerOptions(partitions, dict(properties or {}), auto_create_topics, heap)
+        self._directory = None if directory is None else Path(directory).absolute()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._started: Broker | None = None
+        self._client: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start the broker on free ports and wait until it answers.
+
+        Returns:
+            This object.
+
+        Raises:
+            EmbeddedKafkaError: It is already started, Java or the jars are missing, or the broker did not start; then
+                the message ends with the last lines of its log.
+        """
+        if self._started is not None:
+            raise EmbeddedKafkaError(
+                "this broker is already started; after kill() use restart(), or stop() it first"
+            )
+        if self._directory is None:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="penstock-kafka-", ignore_cleanup_errors=True
+            )
+            home = Path(self._temporary.name)
+        else:
+            home = self._directory
+            home.mkdir(parents=True, exist_ok=True)
+        try:
+            broker = Broker(home, self._options)
+            self._client = broker.start()
+            self._started = broker
+        finally:
+            if self._started is None:
+                self._discard_temporary()
+        return self
+
+    def stop(self) -> None:
+        """Stop the broker and wait until it is gone; harmless when it is not started.
+
+        A broker with a ``directory`` closes its data in order. One with temporary data is killed, and they are deleted.
+        """
+        broker, self._started, self._client = self._started, None, None
+        if broker is not None:
+            broker.end(orderly=self._directory is not None)
+        self._discard_temporary()
+
+    def kill(self) -> None:
+        """Kill the broker with SIGKILL, as a crash would; ports and data stay for ``restart``.
+
+        Raises:
+            EmbeddedKafkaError: It is not started.
+        """
+        self._broker.end(orderly=False)
+
+    def restart(self) -> None:
+        """Start the broker again with the same ports and data, after an orderly stop if it still runs.
+
+        Raises:
+            EmbeddedKafkaError: It was not started before, or does not start again.
+        """
+        self._client = self._broker.restart()
+
+    def pause(self) -> None:
+        """Stop the broker with SIGSTOP: connections stay open, and nothing answers until ``resume``.
+
+        Raises:
+            EmbeddedKafkaError: It is not started.
+        """
+        self._broker.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker continue (SIGCONT).
+
+        Raises:
+            EmbeddedKafkaError: It is not started.
+        """
+        self._broker.signal(signal.SIGCONT)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to, as ``host:port``; it stays the same until ``stop``.
+
+        Raises:
+            EmbeddedKafkaError: The broker is not started.
+        """
+        return self._broker.bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker.
+
+        Raises:
+            EmbeddedKafkaError: No broker process runs.
+        """
+        process = self._broker.process
+        if process is None:
+            raise EmbeddedKafkaError(
+                "the broker does not run: it was killed or has crashed; restart() starts it again"
+            )
+        return process.pid
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Create a topic and wait until it can be used.
+
+        Args:
+            name: Name of the topic.
+            partitions: Number of partitions; None takes the number of this broker.
+            config: Topic configuration; ``retention.ms`` is -1 unless it is given here.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because the topic exists.
+        """
+        count = self._options.partitions if partitions is None else partitions
+        settings = {key: str(value) for key, value in {"retention.ms": -1, **(config or {})}.items()}
+        topic = NewTopic(name, num_partitions=count, replication_factor=1, config=settings)
+        self._all_of(f"create topic {name}", lambda admin: admin.create_topics([topic]))
+        self._await(lambda: len(self._partitions_of(name)) == count, f"topic {name} to appear")
+        self.end_offsets(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone.
+
+        Args:
+            name: Name of the topic.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because there is no such topic.
+        """
+        self._all_of(f"delete topic {name}", lambda admin: admin.delete_topics([name]))
+        self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the oldest records of partitions, as retention would.
+
+        Args:
+            topic: Name of the topic.
+            before: For each partition, the offset of the first record that stays.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because an offset is beyond the end.
+        """
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        self._all_of(f"delete records of {topic}", lambda admin: admin.delete_records(places))
+
+    def produce(self, topic: str, records: Iterable[Outgoing], *, partition: int | None = None) -> None:
+        """Write records in the order given and wait until the broker has acknowledged every one.
+
+        Args:
+            topic: Name of the topic.
+            records: ``(key, value)`` or ``(key, value, timestamp)``; keys and values are bytes, str (written as UTF-8)
+                or None (null), timestamps positive milliseconds since the epoch (without: the current time).
+            partition: Write all of them there. None: by the murmur2 hash of the key as in Java, null keys anywhere.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or a record was not acknowledged.
+            ValueError: A timestamp is not positive.
+
+        Example:
+            >>> kafka.produce("clicks", [("ann", b"1", 1_700_000_000_000), (None, "no key"), ("ann", None)])
+        """
+        if not self._options.auto_create_topics:
+            self._existing(topic)
+        write_all(self.bootstrap_servers, topic, records, partition=partition)
+
+    def consume(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> list[ConsumedRecord]:
+        """Read all records that a topic holds at this moment.
+
+        Args:
+            topic: Name of the topic.
+            isolation: With ``"read_committed"``, records of open and aborted transactions are left out.
+
+        Returns:
+            The records by partition, then by offset.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+        """
+        return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give the offset that the next record of each partition will get.
+
+        Args:
+            topic: Name of the topic.
+
+        Returns:
+            Offsets by partition, transaction markers counted.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+        """
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): latest for partition in self._existing(topic)}
+        found = self._all_of(f"end offsets of {topic}", lambda admin: admin.list_offsets(wanted))
+        return {place.partition: result.offset for place, result in found.items()}
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Give the offsets that a consumer group has committed.
+
+        Args:
+            group: Name of the group.
+            topic: Name of the topic.
+
+        Returns:
+            Offsets by partition; partitions without a commit are absent, so a group that nobody knows gives ``{}``.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer.
+        """
+        wanted = [ConsumerGroupTopicPartitions(group)]
+        found = self._all_of(
+            f"offsets of group {group}", lambda admin: admin.list_consumer_group_offsets(wanted)
+        )
+        places = [place for result in found.values() for place in result.topic_partitions]
+        return {
+            place.partition: place.offset for place in places if place.topic == topic and place.offset >= 0
+        }
+
+    def tool(self, name: str, *args: str, stdin: str = "") -> str:
+        """Run one of Kafka's own command line tools on this broker.
+
+        Args:
+            name: Its name, such as ``"kafka-consumer-groups"``.
+            args: Its arguments; ``--bootstrap-server`` is added.
+            stdin: What it reads from standard input.
+
+        Returns:
+            What it wrote to standard output.
+
+        Raises:
+            EmbeddedKafkaError: There is no such tool, or it failed or took longer than two minutes.
+
+        Example:
+            >>> print(kafka.tool("kafka-consumer-groups", "--describe", "--group", "g"))
+        """
+        if name not in _TOOLS:
+            raise EmbeddedKafkaError(f"there is no tool {name!r} here; the tools are {', '.join(_TOOLS)}")
+        return self._broker.run_main(
+            _TOOLS[name], ["--bootstrap-server", self.bootstrap_servers, *args], stdin=stdin
+        )
+
+    @property
+    def _broker(self) -> Broker:
+        if self._started is None:
+            raise EmbeddedKafkaError(
+                "the broker is not started: use `with EmbeddedKafka() as kafka:` or start()"
+            )
+        return self._started
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            raise EmbeddedKafkaError(f"no broker runs on {self.bootstrap_servers}")
+        return self._client
+
+    def _all_of(self, what: str, ask: Callable[[AdminClient], Mapping[T, Future[Any]]]) -> dict[T, Any]:
+        """Ask the broker and wait for every answer; ask again while it says that a leader is not there yet."""
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._admin).items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
+                    raise EmbeddedKafkaError(
+                        f"{what} on {self.bootstrap_servers}: {error.args[0]}"
+                    ) from error
+                time.sleep(_PAUSE_S)
+            except FutureTimeoutError as error:
+                raise EmbeddedKafkaError(
+                    f"{what}: no answer from {self.bootstrap_servers}; is it paused?"
+                ) from error
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """Partitions that have a leader; none if there is no such topic. Asking for one topic could create it."""
+        try:
+            metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise EmbeddedKafkaError(f"no answer from {self.bootstrap_servers}: {error.args[0]}") from error
+        found = metadata.topics.get(topic)
+        return (
+            sorted(number for number, each in found.partitions.items() if each.leader >= 0) if found else []
+        )
+
+    def _existing(self, topic: str) -> list[int]:
+        partitions = self._partitions_of(topic)
+        if not partitions:
+            raise EmbeddedKafkaError(
+                f"there is no topic {topic!r} on {self.bootstrap_servers}; create_topic() makes it"
+            )
+        return partitions
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while not holds():
+            if time.monotonic() > deadline:
+                raise EmbeddedKafkaError(
+                    f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self.bootstrap_servers}"
+                )
+            time.sleep(_PAUSE_S)
+
+    def _discard_temporary(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None

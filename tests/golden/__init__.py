@@ -1,0 +1,1 @@
+"""Golden tests: topologies replayed against recordings of Kafka Streams."""

@@ -1,0 +1,568 @@
+"""The topologies that Kafka Streams 4.3 was recorded with, built with Penstock.
+
+One builder function per scenario; `SCENARIOS` maps its name, which is also the stem of its files in `data/`, to the
+builder and to the output topics in the order in which the recorder read them. Lambdas spell nulls the way the
+recorded Java topologies did: `text(None)` is the four letters `null`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import penstock as ps
+
+INT64 = ps.serdes.int64
+STRING = ps.serdes.string
+
+#: Scenarios that were asked for and cannot be built yet, with what they wait for.
+NOT_EXPRESSIBLE = {
+    "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How to build a recorded topology, and where its outputs are."""
+
+    build: Callable[[], ps.Topology]
+    topics: tuple[str, ...]
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(*topics: str) -> Callable[[Callable[[], ps.Topology]], Callable[[], ps.Topology]]:
+    """Register a builder under its own name, with its output topics in the order of reading."""
+
+    def register(build: Callable[[], ps.Topology]) -> Callable[[], ps.Topology]:
+        SCENARIOS[build.__name__] = Scenario(build, topics)
+        return build
+
+    return register
+
+
+def dsl(define: Callable[[ps.StreamsBuilder], None]) -> Callable[[], ps.Topology]:
+    """Turn a function that fills a string-to-string StreamsBuilder into one that builds its topology."""
+
+    def build() -> ps.Topology:
+        builder = ps.StreamsBuilder(default_key_serde=STRING, default_value_serde=STRING)
+        define(builder)
+        return builder.build()
+
+    build.__name__ = define.__name__
+    return build
+
+
+# What the scenarios share
+
+
+def text(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def num(value: str) -> int:
+    return int(value[1:])
+
+
+def first(value: str) -> str:
+    return value[0]
+
+
+def first_or_none(value: str | None) -> str | None:
+    return None if value is None else first(value)
+
+
+def rest(value: str) -> str:
+    return value[1:]
+
+
+def words(value: str | None) -> list[str]:
+    return [] if value is None else value.split(" ")
+
+
+def is_even(_key: str | None, value: str) -> bool:
+    return num(value) % 2 == 0
+
+
+Step = Callable[[ps.ProcessorContext, ps.Record], None]
+
+
+class Each(ps.Processor):
+    """Runs a function of context and record for each record."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+
+    def process(self, record: ps.Record) -> None:
+        self.step(self.context, record)
+
+
+def each(step: Step) -> Callable[[], Each]:
+    """Supply processors that run `step`."""
+    return lambda: Each(step)
+
+
+def forward_value(value: Callable[[ps.ProcessorContext, ps.Record], str]) -> Callable[[], Each]:
+    """Supply processors that forward each record with a new value."""
+    return each(lambda context, record: context.forward(record.with_value(value(context, record))))
+
+
+def string_store(name: str) -> ps.stores.KeyValueStoreSpec:
+    return ps.stores.key_value(name, STRING, STRING)
+
+
+# Stateless
+
+
+@scenario("out-a", "out-even", "out-rest", "out", "out-b")
+@dsl
+def map_filter_branch(builder: ps.StreamsBuilder) -> None:
+    mapped = builder.stream("in").map(
+        lambda k, v: ("NONE" if k is None else k.upper(), "v7" if v is None else v),
+    )
+    filtered = mapped.filter(lambda _, v: num(v) % 5 != 0).filter_not(lambda _, v: num(v) % 7 == 3)
+    branches = (
+        filtered.split(name="split-")
+        .branch(lambda k, _: k == "A", name="a")
+        .branch(is_even, name="even")
+        .default(name="rest")
+    )
+    unmapped = branches["split-rest"]
+    a = branches["split-a"].map_values(lambda v: f"a:{v}")
+    even = branches["split-even"].map_values(lambda v: f"even:{v}")
+    others = unmapped.map_values(lambda v: f"rest:{v}")
+    a.to("out-a")
+    even.to("out-even")
+    others.to("out-rest")
+    a.merge(even).merge(others).to("out")
+    unmapped.split(name="b-").branch(lambda k, _: k == "B", name="only").no_default()["b-only"].to("out-b")
+
+
+@scenario("out", "out-flat", "out-mapvalues")
+@dsl
+def flat_map_values(builder: ps.StreamsBuilder) -> None:
+    stream = builder.stream("in")
+    stream.flat_map_values(words).to("out")
+    stream.flat_map(lambda k, v: [("null", k)] if v is None else [(w, k) for w in words(v)]).to("out-flat")
+    stream.map_values(lambda k, v: f"{text(k)}={text(v)}", with_key=True).to("out-mapvalues")
+
+
+@scenario("oracle-rp-repartition", "out")
+@dsl
+def select_key_through_repartition(builder: ps.StreamsBuilder) -> None:
+    rekeyed = builder.stream("in").select_key(lambda _, v: first_or_none(v)).repartition(name="rp")
+    rekeyed.map_values(lambda k, v: f"{text(k)}:{text(v)}", with_key=True).to("out")
+
+
+@scenario("out")
+@dsl
+def merge_two(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").merge(builder.stream("right")).to("out")
+
+
+@scenario("out-a0", "out-a1", "out-b0", "out-b1", "out-none0", "out-none1")
+@dsl
+def topic_name_extractor(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").to(
+        lambda key, _, context: f"out-{'none' if key is None else key}{context.timestamp % 2}",
+    )
+
+
+@scenario("oracle-words-repartition", "out")
+@dsl
+def word_count(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").flat_map_values(words).group_by(lambda _, word: word, name="words")
+    grouped.count(store="counts").to_stream().to("out", value=INT64)
+
+
+# Aggregations
+
+
+@scenario("out")
+@dsl
+def count_by_key(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT64)
+
+
+@scenario("out")
+@dsl
+def reduce_concat(builder: ps.StreamsBuilder) -> None:
+    reduced = (
+        builder.stream("in")
+        .group_by_key()
+        .reduce(lambda old, new: None if new == "x" else f"{old},{new}", store="reduced")
+    )
+    reduced.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def aggregate_sum_long(builder: ps.StreamsBuilder) -> None:
+    sums = (
+        builder.stream("in")
+        .group_by_key()
+        .aggregate(
+            lambda: 0,
+            lambda _, v, total: None if v == "r" else total + int(v),
+            store="sums",
+            value=INT64,
+        )
+    )
+    sums.to_stream().to("out", value=INT64)
+
+
+@scenario("out")
+@dsl
+def count_group_by_value(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by(lambda _, v: first_or_none(v))
+    grouped.count(store="counts").to_stream().to("out", value=INT64)
+
+
+@scenario("out")
+@dsl
+def ktable_count_group_by(builder: ps.StreamsBuilder) -> None:
+    table = builder.table("in", store="t")
+    grouped = table.group_by(lambda _, v: (None if v.startswith("-") else first(v), v))
+    grouped.count(store="counts").to_stream().to("out", value=INT64)
+
+
+@scenario("out")
+@dsl
+def ktable_reduce_group_by(builder: ps.StreamsBuilder) -> None:
+    reduced = (
+        builder.table("in", store="t")
+        .group_by(lambda _, v: (first(v), rest(v)))
+        .reduce(lambda old, v: f"{old}+{v}", lambda old, v: f"{old}-{v}", store="reduced")
+    )
+    reduced.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
+    sums = (
+        builder.table("in", store="t")
+        .group_by(lambda _, v: (first(v), rest(v)))
+        .aggregate(
+            lambda: 0,
+            lambda _, v, total: total + int(v),
+            lambda _, v, total: total - int(v),
+            store="sums",
+            value=INT64,
+        )
+    )
+    sums.to_stream().to("out", value=INT64)
+
+
+# Tables
+
+
+@scenario("out-filter", "out-filter-store", "out-not-map", "out-map")
+@dsl
+def table_filter_mapvalues(builder: ps.StreamsBuilder) -> None:
+    table = builder.table("in", store="t")
+    table.filter(is_even).to_stream().to("out-filter")
+    table.filter(is_even, store="f").to_stream().to("out-filter-store")
+    marked = table.filter_not(is_even).map_values(lambda v: f"{v}!", store="m")
+    marked.to_stream().to("out-not-map")
+    table.map_values(lambda k, v: k + v, with_key=True).to_stream().to("out-map")
+
+
+@scenario("out")
+@dsl
+def table_source_tombstones(builder: ps.StreamsBuilder) -> None:
+    builder.table("in", store="t").to_stream().to("out")
+
+
+@scenario("out", "out-rekeyed")
+@dsl
+def table_to_stream_roundtrip(builder: ps.StreamsBuilder) -> None:
+    updates = builder.table("in", store="t").to_stream()
+    primed = updates.map_values(lambda v: None if v is None else f"{v}'")
+    primed.to_table(store="rt").to_stream().to("out")
+    rekeyed = updates.select_key(lambda k, v: k if v is None else f"{k}{num(v) % 2}")
+    rekeyed.to_table(store="rk").to_stream().to("out-rekeyed")
+
+
+class WithPrevious(ps.Processor):
+    """Forwards each value with the one before it of the same key; a null value deletes the key."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.store = context.state_store("kv")
+
+    def process(self, record: ps.Record) -> None:
+        if record.key is None:
+            self.context.forward(record.with_value(f"first:{text(record.value)}"))
+            second = record.with_value(f"second:{text(record.value)}")
+            self.context.forward(second.with_timestamp(record.timestamp + 5))
+        else:
+            self.context.forward(record.with_value(self.replace(record.key, record.value)))
+
+    def replace(self, key: str, value: str | None) -> str | None:
+        if value is None:
+            old = self.store.delete(key)
+            return None if old is None else f"deleted:{old}"
+        old = self.store.get(key)
+        self.store.put(key, value)
+        return f"{value}<{text(old)}"
+
+
+@scenario("out")
+@dsl
+def transform_values_like(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(string_store("kv"))
+    processed = builder.stream("in").process_values(WithPrevious, stores=["kv"])
+    processed.to("out")
+    processed.group_by_key().count(store="counts")
+
+
+# Time
+
+
+@scenario("out")
+@dsl
+def two_topics_merge_time(builder: ps.StreamsBuilder) -> None:
+    merged = builder.stream("left").merge(builder.stream("right"))
+    merged.process(forward_value(lambda context, _: str(context.stream_time_ms))).to("out")
+
+
+def time_in_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+    return partition_time if record.value is None else int(record.value.split(":")[0])
+
+
+@scenario("out")
+@dsl
+def timestamp_extractor_from_value(builder: ps.StreamsBuilder) -> None:
+    with_stream_time = forward_value(lambda context, record: f"{text(record.value)}/{context.stream_time_ms}")
+    builder.stream("in", timestamp=time_in_value).process(with_stream_time).to("out")
+
+
+# Processor API
+
+
+class Dedup(ps.Processor):
+    """Forwards the first record of each value."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.seen = context.state_store("seen")
+
+    def process(self, record: ps.Record) -> None:
+        if record.value is None:
+            return
+        if self.seen.put_if_absent(record.value, text(record.key)) is None:
+            self.context.forward(record)
+
+
+@scenario("out")
+@dsl
+def processor_kv_store_dedup(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(string_store("seen"))
+    builder.stream("in").process(Dedup, stores=["seen"]).to("out")
+
+
+class Buffer(ps.Processor):
+    """Collects the values of each key, and forwards and forgets them when it is time."""
+
+    def __init__(self, interval_ms: int, kind: ps.PunctuationType) -> None:
+        self.interval_ms = interval_ms
+        self.kind = kind
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.store = context.state_store("buf")
+        context.schedule(self.interval_ms, self.kind, self.flush)
+
+    def process(self, record: ps.Record) -> None:
+        if record.key is None or record.value is None:
+            return
+        old = self.store.get(record.key)
+        self.store.put(record.key, record.value if old is None else f"{old},{record.value}")
+
+    def flush(self, timestamp: int) -> None:
+        for key, value in list(self.store.all()):
+            self.context.forward(ps.Record(key, value, timestamp))
+            self.store.delete(key)
+
+
+def buffered(builder: ps.StreamsBuilder, interval_ms: int, kind: ps.PunctuationType) -> None:
+    builder.add_state_store(string_store("buf"))
+    builder.stream("in").process(lambda: Buffer(interval_ms, kind), stores=["buf"]).to("out")
+
+
+@scenario("out")
+@dsl
+def processor_stream_time_punctuate(builder: ps.StreamsBuilder) -> None:
+    buffered(builder, 500, ps.stream_time)
+
+
+@scenario("out")
+@dsl
+def processor_wall_clock_punctuate(builder: ps.StreamsBuilder) -> None:
+    buffered(builder, 1000, ps.wall_clock)
+
+
+class CancellingTicks(ps.Processor):
+    """Ticks five times in stream time, then seven times in wall-clock time; forwards records between them."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.ticks = 0
+        self.schedule = context.schedule(300, ps.stream_time, self.tick_in_stream_time)
+
+    def process(self, record: ps.Record) -> None:
+        self.context.forward(record)
+
+    def tick_in_stream_time(self, timestamp: int) -> None:
+        self.context.forward(ps.Record("stream", str(self.ticks), timestamp))
+        self.ticks += 1
+        if self.ticks == 5:
+            self.schedule.cancel()
+            self.schedule = self.context.schedule(700, ps.wall_clock, self.tick_in_wall_clock)
+
+    def tick_in_wall_clock(self, timestamp: int) -> None:
+        self.context.forward(ps.Record("wall", f"{self.ticks}@{self.context.stream_time_ms}", timestamp))
+        self.ticks += 1
+        if self.ticks == 12:
+            self.schedule.cancel()
+
+
+@scenario("out")
+@dsl
+def processor_punctuate_cancel(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").process(CancellingTicks).to("out")
+
+
+class TicksFromStartTime(ps.Processor):
+    """Ticks in both times, on grids that do not start at 0; swallows records."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        context.schedule(1000, ps.stream_time, self.tick_in_stream_time, start_time=250)
+        context.schedule(1500, ps.wall_clock, self.tick_in_wall_clock, start_time=400)
+
+    def process(self, record: ps.Record) -> None:
+        pass
+
+    def tick_in_stream_time(self, timestamp: int) -> None:
+        self.context.forward(ps.Record("stream", str(self.context.stream_time_ms), timestamp))
+
+    def tick_in_wall_clock(self, timestamp: int) -> None:
+        self.context.forward(ps.Record("wall", str(self.context.wall_clock_ms), timestamp))
+
+
+@scenario("out")
+@dsl
+def processor_punctuate_start_time(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").process(TicksFromStartTime).to("out")
+
+
+def origin(context: ps.ProcessorContext, _record: ps.Record) -> str:
+    metadata = context.record_metadata
+    place = f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
+    return f"{place}/{context.stream_time_ms}/{context.wall_clock_ms}"
+
+
+@scenario("out")
+@dsl
+def processor_context_info(builder: ps.StreamsBuilder) -> None:
+    merged = builder.stream("left").merge(builder.stream("right"))
+    merged.process(forward_value(origin)).to("out")
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def last_id(headers: Headers) -> str:
+    ids = [value for name, value in headers if name == "id"]
+    return ids[-1].decode() if ids else "none"
+
+
+class NumberInHeader(ps.Processor):
+    """Adds a running number as a header, and removes the ids of every fourth record."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.number = 0
+
+    def process(self, record: ps.Record) -> None:
+        headers = (*record.headers, ("n", str(self.number).encode()))
+        self.number += 1
+        if self.number % 4 == 0:
+            headers = tuple(header for header in headers if header[0] != "id")
+        value = f"{text(record.value)}~{last_id(record.headers)}"
+        self.context.forward(record.with_value(value).with_headers(headers))
+
+
+def spell_headers(context: ps.ProcessorContext, record: ps.Record) -> None:
+    spelled = ",".join(name + value.decode() for name, value in record.headers)
+    context.forward(record.with_value(f"{record.value}~{spelled}"))
+    context.forward(record.with_value("bare").with_headers(()))
+
+
+@scenario("out")
+@dsl
+def processor_headers(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").process(NumberInHeader).process(each(spell_headers)).to("out")
+
+
+def route(context: ps.ProcessorContext, record: ps.Record) -> None:
+    if record.value is None:
+        context.forward(record)
+    elif is_even(record.key, record.value):
+        context.forward(record.with_timestamp(record.timestamp + 1), child="even-sink")
+    else:
+        context.forward(record.with_value(f"odd:{record.value}"), child="odd-sink")
+
+
+@scenario("out-even", "out-odd")
+def processor_two_outputs() -> ps.Topology:
+    topology = ps.Topology()
+    topology.add_source("in", ["in"], key=STRING, value=STRING)
+    topology.add_processor("router", each(route), parents=["in"])
+    topology.add_sink("even-sink", "out-even", key=STRING, value=STRING, parents=["router"])
+    topology.add_sink("odd-sink", "out-odd", key=STRING, value=STRING, parents=["router"])
+    return topology
+
+
+def listed(entries: Iterable[tuple[str, str]]) -> str:
+    return "[" + ",".join(f"{key}={value}" for key, value in entries) + "]"
+
+
+class Browser(ps.Processor):
+    """Stores each record, then forwards what every way of reading the store finds."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+        self.store = context.state_store("kv")
+
+    def process(self, record: ps.Record) -> None:
+        if record.key is not None:
+            self.store.put(record.key, record.value)
+        self.context.forward(record.with_value(self.seen()))
+
+    def seen(self) -> str:
+        store = self.store
+        lists = {
+            "range": store.range("ab", "b"),
+            "to": store.range(None, "ab"),
+            "from": store.range("b", None),
+            "rev": store.reverse_range("ab", "c"),
+            "prefix": store.prefix_scan("ab"),
+            "all": store.all(),
+            "revall": store.reverse_all(),
+        }
+        spelled = [f"{name}={listed(entries)}" for name, entries in lists.items()]
+        return ";".join([*spelled, f"get={text(store.get('ab'))}"])
+
+
+@scenario("out")
+@dsl
+def fetch_range_all_prefix(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(string_store("kv"))
+    builder.stream("in").process(Browser, stores=["kv"]).to("out")

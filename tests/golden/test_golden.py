@@ -1,0 +1,64 @@
+"""Penstock against Kafka Streams 4.3: the same inputs have to give the same outputs, stores and dropped records.
+
+The files in `data/` were recorded from Kafka Streams itself, so a failure here is a difference in meaning. Every file
+runs in every way of replaying that `replay.REPLAYS` knows, and in batches of several sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .replay import DATA, REPLAYS, Recording, Replay
+from .scenarios import NOT_EXPRESSIBLE, SCENARIOS
+
+FILES = sorted(DATA.glob("*.json"))
+
+
+def scenario_of(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
+    """Say where two lists part, which tells more about an engine than a diff of all that follows."""
+    for place, (want, have) in enumerate(zip_longest(expected, got)):
+        if want != have:
+            return f"at {place}: Kafka Streams gave {want}, penstock gave {have}"
+    return None
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    return Recording.load(request.param)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
+def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_size: int) -> None:
+    recording = recording.in_batches_of(batch_size)
+    replayed = replay(SCENARIOS[recording.scenario].build(), recording)
+    assert first_difference(recording.outputs, replayed.outputs) is None
+    assert replayed.stores == recording.stores
+    assert replayed.dropped == recording.dropped
+
+
+def test_every_scenario_has_recordings() -> None:
+    assert {scenario_of(path) for path in FILES} == SCENARIOS.keys()
+
+
+def test_only_read_topics_are_recorded() -> None:
+    for recording in map(Recording.load, FILES):
+        assert {output["topic"] for output in recording.outputs} <= set(recording.topics)
+
+
+def test_batches_of_one_are_the_recording_itself() -> None:
+    for recording in map(Recording.load, FILES):
+        assert recording.in_batches_of(1) == recording
+
+
+def test_what_cannot_be_expressed_is_not_claimed() -> None:
+    assert not NOT_EXPRESSIBLE.keys() & SCENARIOS.keys()

@@ -1,0 +1,388 @@
+"""The embedded broker against itself: what it promises, seen from outside with Kafka's own tools and the process table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from penstock.testing import _broker
+from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError, Outgoing, resolve_jars
+
+pytestmark = pytest.mark.broker
+
+LONG_AGO = 1_000_000
+FAR_AHEAD = 4_102_444_800_000  # the year 2100
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def topic(shared: EmbeddedKafka, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name
+    shared.create_topic(name)
+    return name
+
+
+def await_true(holds: Callable[[], bool], *, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (now := holds()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return now
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def pairs(records: list[ConsumedRecord]) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in records]
+
+
+class TestRecords:
+    def test_come_back_as_they_were_written(self, shared: EmbeddedKafka, topic: str) -> None:
+        written: list[Outgoing] = [
+            ("a", "ä", LONG_AGO),
+            (None, b"\x00", FAR_AHEAD),
+            (b"a", None, LONG_AGO + 1),
+            ("", "", 1),
+        ]
+        shared.produce(topic, written, partition=2)
+
+        assert shared.consume(topic) == [
+            ConsumedRecord(topic, 2, 0, LONG_AGO, b"a", "ä".encode()),
+            ConsumedRecord(topic, 2, 1, FAR_AHEAD, None, b"\x00"),
+            ConsumedRecord(topic, 2, 2, LONG_AGO + 1, b"a", None),
+            ConsumedRecord(topic, 2, 3, 1, b"", b""),
+        ]
+        assert shared.end_offsets(topic) == {0: 0, 1: 0, 2: 4, 3: 0}
+
+    def test_without_timestamp_get_the_current_time(self, shared: EmbeddedKafka, topic: str) -> None:
+        before = time.time_ns() // 1_000_000
+        shared.produce(topic, [("k", "v")])
+        [record] = shared.consume(topic)
+        assert before <= record.timestamp <= time.time_ns() // 1_000_000
+
+    def test_headers_are_read(self, shared: EmbeddedKafka, topic: str) -> None:
+        producer = Producer({"bootstrap.servers": shared.bootstrap_servers})
+        producer.produce(topic, "v", headers=[("one", b"1"), ("two", None), ("one", b"")])
+        producer.flush()
+        [record] = shared.consume(topic)
+        assert record.headers == (("one", b"1"), ("two", None), ("one", b""))
+
+    def test_of_an_empty_topic_are_none(self, shared: EmbeddedKafka, topic: str) -> None:
+        assert shared.consume(topic) == []
+
+    def test_go_to_the_partition_that_java_chooses(self, shared: EmbeddedKafka, topic: str) -> None:
+        keys = [f"key-{number}" for number in range(60)] + ["ä", "日本", "k" * 100]
+        shared.create_topic("by-java", config={"retention.ms": 1_000_000_000})
+        shared.produce(topic, [(key, "v") for key in keys])
+        lines = "".join(f"{key}\tv\n" for key in keys)
+        shared.tool(
+            "kafka-console-producer", "--topic", "by-java", "--reader-property", "parse.key=true", stdin=lines
+        )
+
+        def places(records: list[ConsumedRecord]) -> set[tuple[bytes | None, int]]:
+            return {(record.key, record.partition) for record in records}
+
+        assert places(shared.consume(topic)) == places(shared.consume("by-java"))
+        assert {record.partition for record in shared.consume(topic)} == {0, 1, 2, 3}
+
+    def test_deleted_from_the_front_are_gone(self, shared: EmbeddedKafka, topic: str) -> None:
+        shared.produce(topic, [(None, str(number)) for number in range(5)], partition=1)
+        shared.produce(topic, [(None, "other")], partition=3)
+        shared.delete_records(topic, {1: 3})
+        assert [record.offset for record in shared.consume(topic)] == [3, 4, 0]
+        assert shared.end_offsets(topic)[1] == 5
+        shared.delete_records(topic, {1: 5, 3: 1})
+        assert shared.consume(topic) == []
+        with pytest.raises(EmbeddedKafkaError, match="delete records"):
+            shared.delete_records(topic, {1: 99})
+
+    def test_of_transactions_obey_the_isolation_level(self, shared: EmbeddedKafka, topic: str) -> None:
+        settings = {"bootstrap.servers": shared.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        for value, end in [
+            ("committed", producer.commit_transaction),
+            ("aborted", producer.abort_transaction),
+            ("open", producer.flush),
+        ]:
+            producer.begin_transaction()
+            producer.produce(topic, value, partition=0)
+            producer.flush()
+            end(30)
+
+        everything = [(None, b"committed"), (None, b"aborted"), (None, b"open")]
+        assert pairs(shared.consume(topic)) == everything
+        assert pairs(shared.consume(topic, isolation="read_committed")) == everything[:1]
+        producer.abort_transaction(30)
+        three_records_and_markers = 6  # the broker answers before it writes the marker
+        assert await_true(lambda: shared.end_offsets(topic)[0] == three_records_and_markers, seconds=10)
+        assert pairs(shared.consume(topic, isolation="read_committed")) == everything[:1]
+        assert pairs(shared.consume(topic)) == everything
+
+    @pytest.mark.parametrize("timestamp", [0, -1])
+    def test_with_a_timestamp_that_librdkafka_would_replace_are_refused(
+        self, shared: EmbeddedKafka, timestamp: int
+    ) -> None:
+        shared.create_topic(f"stamp{timestamp}", 1)
+        with pytest.raises(ValueError, match="must be positive"):
+            shared.produce(f"stamp{timestamp}", [("k", "v", timestamp)])
+
+    def test_that_the_broker_refuses_are_reported(self, shared: EmbeddedKafka) -> None:
+        shared.create_topic("tiny", 1, {"max.message.bytes": 100})
+        with pytest.raises(EmbeddedKafkaError, match=r"\d records were not written to topic tiny"):
+            shared.produce("tiny", [("k", "v"), ("k", os.urandom(200))])
+        with pytest.raises(EmbeddedKafkaError, match="refused"):
+            shared.produce("tiny", [("k", bytes(2_000_000))])
+
+    def test_of_an_unknown_topic_are_an_error(self, shared: EmbeddedKafka) -> None:
+        with pytest.raises(EmbeddedKafkaError, match="there is no topic 'nowhere'"):
+            shared.consume("nowhere")
+        with pytest.raises(EmbeddedKafkaError, match="there is no topic 'nowhere'"):
+            shared.produce("nowhere", [("k", "v")])
+
+
+class TestTopics:
+    def test_never_expire_unless_told(self, shared: EmbeddedKafka, topic: str) -> None:
+        described = shared.tool("kafka-topics", "--describe", "--topic", topic)
+        assert "PartitionCount: 4" in described
+        assert "retention.ms=-1" in described
+
+    def test_can_be_deleted_and_created_again(self, shared: EmbeddedKafka) -> None:
+        shared.create_topic("again", 1)
+        shared.produce("again", [("k", "old")])
+        shared.delete_topic("again")
+        with pytest.raises(EmbeddedKafkaError, match="delete topic again"):
+            shared.delete_topic("again")
+        shared.create_topic("again", 2)
+        assert shared.end_offsets("again") == {0: 0, 1: 0}
+        with pytest.raises(EmbeddedKafkaError, match="create topic again"):
+            shared.create_topic("again")
+
+
+class TestTools:
+    def test_see_what_a_group_committed(self, shared: EmbeddedKafka, topic: str) -> None:
+        shared.produce(topic, [("k", "v")] * 3, partition=0)
+        consumer = Consumer({"bootstrap.servers": shared.bootstrap_servers, "group.id": "readers"})
+        consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+        consumer.close()
+
+        assert shared.committed("readers", topic) == {0: 2}
+        assert shared.committed("readers", "other") == {}
+        assert shared.committed("nobody", topic) == {}
+        described = shared.tool("kafka-consumer-groups", "--describe", "--group", "readers")
+        [row] = [line.split() for line in described.splitlines() if topic in line]
+        assert row[:6] == ["readers", topic, "0", "2", "3", "1"]
+
+    def test_read_and_delete_records(self, shared: EmbeddedKafka, topic: str, tmp_path: Path) -> None:
+        shared.produce(topic, [("k", "one"), ("k", "two")], partition=0)
+        asked = ["--topic", topic, "--from-beginning", "--max-messages", "2"]
+        consumed = shared.tool(
+            "kafka-console-consumer", *asked, "--formatter-property", "print.partition=true"
+        )
+        assert consumed.splitlines() == ["Partition:0\tone", "Partition:0\ttwo"]
+        plan = tmp_path / "plan.json"
+        plan.write_text(f'{{"partitions": [{{"topic": "{topic}", "partition": 0, "offset": 1}}]}}')
+        shared.tool("kafka-delete-records", "--offset-json-file", str(plan))
+        earliest = shared.tool("kafka-get-offsets", "--topic", topic, "--time", "earliest")
+        assert f"{topic}:0:1" in earliest.splitlines()
+
+    def test_that_fail_say_why(self, shared: EmbeddedKafka) -> None:
+        with pytest.raises(EmbeddedKafkaError, match=r"UnknownTopicOrPartition|does not exist"):
+            shared.tool("kafka-topics", "--describe", "--topic", "nowhere")
+        with pytest.raises(EmbeddedKafkaError, match=r"the tools are .*kafka-topics"):
+            shared.tool("kafka-nonsense")
+
+
+class TestLife:
+    def test_data_survive_kill_restart_and_a_new_start_in_the_same_directory(self, tmp_path: Path) -> None:
+        with EmbeddedKafka(directory=tmp_path) as kafka:
+            servers, first = kafka.bootstrap_servers, kafka.pid
+            kafka.create_topic("kept", 1)
+            kafka.produce("kept", [("k", "before")])
+            kafka.kill()
+            assert not psutil.pid_exists(first)
+            with pytest.raises(EmbeddedKafkaError, match="does not run"):
+                _ = kafka.pid
+            kafka.restart()
+            assert (kafka.bootstrap_servers, kafka.pid != first) == (servers, True)
+            kafka.produce("kept", [("k", "after")])
+        with EmbeddedKafka(directory=tmp_path) as kafka:
+            assert pairs(kafka.consume("kept")) == [(b"k", b"before"), (b"k", b"after")]
+
+    def test_leaves_no_process_and_no_file_and_stands_a_pause(self) -> None:
+        def children() -> set[int]:
+            return {child.pid for child in psutil.Process().children(recursive=True)}
+
+        before = children()
+        kafka = EmbeddedKafka(partitions=2, auto_create_topics=True, properties={"compression.type": "lz4"})
+        with pytest.raises(EmbeddedKafkaError, match="not started"):
+            _ = kafka.bootstrap_servers
+        with kafka:
+            started = psutil.Process(kafka.pid)
+            home = Path(started.cwd())
+            with pytest.raises(EmbeddedKafkaError, match="already started"):
+                kafka.start()
+            kafka.pause()
+            assert await_true(lambda: started.status() == psutil.STATUS_STOPPED, seconds=5)
+            kafka.resume()
+            kafka.produce("made-by-asking", [("k", "v")])
+            assert set(kafka.end_offsets("made-by-asking")) == {0, 1}
+            kafka.pause()
+        assert children() == before
+        assert not home.exists()
+        kafka.stop()
+
+    def test_ends_when_its_parent_is_killed(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, time; from penstock.testing.kafka import EmbeddedKafka\n"
+            "kafka = EmbeddedKafka(directory=sys.argv[1]).start()\n"
+            "print(kafka.pid, flush=True); time.sleep(600)"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE
+        ) as parent:
+            assert parent.stdout is not None
+            broker = psutil.Process(int(parent.stdout.readline()))
+            family = psutil.Process(parent.pid).children(recursive=True)
+            assert broker in family
+            broker.send_signal(signal.SIGSTOP)
+            parent.kill()
+        assert await_true(lambda: all(has_ended(process) for process in family), seconds=5)
+
+    def test_takes_other_ports_when_one_is_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            choices = [(port, _broker.free_ports()[0]), _broker.free_ports()]
+            monkeypatch.setattr(_broker, "free_ports", lambda: choices.pop(0))
+            with EmbeddedKafka() as kafka:
+                assert kafka.bootstrap_servers != f"127.0.0.1:{port}"
+                kafka.create_topic("works", 1)
+
+    def test_shows_the_log_when_it_does_not_start(self) -> None:
+        with pytest.raises(EmbeddedKafkaError, match=r"(?s)ended with code 1 .*Too small maximum heap"):
+            EmbeddedKafka(heap="1k").start()
+
+
+class TestRequirements:
+    @pytest.fixture(autouse=True)
+    def apart(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.delenv("PENSTOCK_KAFKA_JARS", raising=False)
+
+    def test_no_java_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        with pytest.raises(EmbeddedKafkaError, match=r"no Java found .*Install Java 17 .*JAVA_HOME"):
+            EmbeddedKafka().start()
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        with pytest.raises(EmbeddedKafkaError, match=rf"no Java found \(JAVA_HOME is {tmp_path}\)"):
+            EmbeddedKafka().start()
+
+    def test_old_java_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        for version, shown in [("1.8.0_392", "Java 8"), ("11.0.2", "Java 11")]:
+            java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+            java.chmod(java.stat().st_mode | stat.S_IXUSR)
+            with pytest.raises(EmbeddedKafkaError, match=f"is {shown}, too old"):
+                EmbeddedKafka().start()
+
+    def test_jars_of_the_user_must_be_a_broker(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        with pytest.raises(EmbeddedKafkaError, match=r"no kafka_2.13-\*.jar is there"):
+            EmbeddedKafka().start()
+
+    def test_jars_of_the_user_are_used(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "kafka_2.13-9.9.jar").touch()
+        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        with pytest.raises(EmbeddedKafkaError, match="Could not find or load main class"):
+            EmbeddedKafka().start()
+        assert not (tmp_path / "cache").exists()
+
+
+class TestResolution:
+    """Against a repository in a directory, so that nothing depends on the network."""
+
+    @pytest.fixture(autouse=True)
+    def repository(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        repository = tmp_path / "repository"
+        repository.mkdir()
+        settings = tmp_path / "ivysettings.xml"
+        settings.write_text(
+            f'<ivysettings><settings defaultResolver="here"/><caches defaultCacheDir="{tmp_path}/ivy"/><resolvers>'
+            f'<filesystem name="here"><artifact pattern="{repository}/[artifact]-[revision].[ext]"/></filesystem>'
+            "</resolvers></ivysettings>"
+        )
+        monkeypatch.setenv("PENSTOCK_IVY_SETTINGS", str(settings))
+        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+        return repository
+
+    def test_of_an_unknown_module_names_it_and_the_ways_out(self, tmp_path: Path) -> None:
+        with pytest.raises(EmbeddedKafkaError) as caught:
+            resolve_jars("org.example:missing:1.0", folder="missing")
+        message = str(caught.value)
+        log = tmp_path / "cache" / "missing.ivy.log"
+        assert "org.example:missing:1.0" in message
+        assert str(log) in message
+        assert "PENSTOCK_IVY_SETTINGS" in message
+        assert "PENSTOCK_KAFKA_JARS" in message
+        assert "org.example#missing;1.0: not found" in message
+        assert "UNRESOLVED" in log.read_text()
+        assert not (tmp_path / "cache" / "missing").exists()
+
+    def test_needs_coordinates(self) -> None:
+        with pytest.raises(EmbeddedKafkaError, match="write organisation:name:version"):
+            resolve_jars("kafka-streams", folder="wrong")
+
+    def test_follows_a_change_of_the_modules(self, repository: Path) -> None:
+        for name in ("one-1.jar", "two-1.jar"):
+            (repository / name).write_bytes(b"")
+        first = resolve_jars("org.example:one:1", folder="tools")
+        assert [jar.name for jar in first.glob("*.jar")] == ["one-1.jar"]
+        second = resolve_jars("org.example:one:1", "org.example:two:1", folder="tools")
+        assert sorted(jar.name for jar in second.glob("*.jar")) == ["one-1.jar", "two-1.jar"]
+
+    def test_happens_once_for_processes_that_start_together(self, repository: Path, tmp_path: Path) -> None:
+        (repository / "one-1.jar").write_bytes(b"content")
+        program = (
+            "from penstock.testing.kafka import resolve_jars\n"
+            "found = resolve_jars('org.example:one:1', folder='together')\n"
+            "print(found.stat().st_ino, (found / 'one-1.jar').read_text(), flush=True)"
+        )
+        together = [
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(3)
+        ]
+        answers = {process.communicate(timeout=60)[0] for process in together}
+        inode = (tmp_path / "cache" / "together").stat().st_ino
+        assert answers == {f"{inode} content\n".encode()}
+
+    def test_says_when_the_cache_cannot_be_written(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
+        with pytest.raises(EmbeddedKafkaError, match="Set PENSTOCK_CACHE_DIR"):
+            resolve_jars("org.example:one:1", folder="nowhere")
