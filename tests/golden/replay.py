@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import penstock as ps
 from penstock.testing import TopologyTestDriver
 
+from .micro_batches import MicroBatches, Row
 from .scenarios import SCENARIOS
 
 DATA = Path(__file__).parent / "data"
 APPLICATION_ID = "oracle"
 
 Entry = dict[str, Any]
+Headers = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,9 @@ class Recording:
             dropped=content["dropped"],
         )
 
-    @property
-    def has_headers(self) -> bool:
-        return "headers" in self.batches[0][0]
-
     def in_batches_of(self, size: int) -> Recording:
         """Join up to `size` inputs per batch, and give the outputs as they are read after such batches."""
-        inputs = [entry for batch in self.batches for entry in batch]
-        batches = list(batched(inputs, size))
+        batches = list(batched((entry for batch in self.batches for entry in batch), size))
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
@@ -83,9 +80,9 @@ def may_share_batch(one: Entry, other: Entry) -> bool:
 class Replayed:
     """What a topology made of a recording's inputs, in the recording's terms."""
 
-    outputs: list[Entry] = field(default_factory=list)
-    stores: dict[str, list[Any]] = field(default_factory=dict)
-    dropped: int = 0
+    outputs: list[Entry]
+    stores: dict[str, list[Any]]
+    dropped: int
 
 
 Replay = Callable[[ps.Topology, Recording], Replayed]
@@ -93,40 +90,80 @@ Replay = Callable[[ps.Topology, Recording], Replayed]
 
 def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
     """Replay with the public TopologyTestDriver, which processes each record to the end."""
-    driver = TopologyTestDriver(topology, wall_clock_ms=0, application_id=APPLICATION_ID)
-    try:
-        outputs = [output for batch in recording.batches for output in outputs_of(driver, batch, recording)]
+    with TopologyTestDriver(topology, wall_clock_ms=0, application_id=APPLICATION_ID) as driver:
+
+        def run(batch: list[Entry]) -> None:
+            for entry in batch:
+                if "advance_wall_clock_ms" in entry:
+                    driver.advance_wall_clock(entry["advance_wall_clock_ms"])
+                else:
+                    record = entry["key"], entry["value"], entry["timestamp"]
+                    driver.pipe(entry["topic"], *record, headers=headers_of(entry))
+
+        outputs = collect(recording, run, driver.read)
         stores = {name: dump(driver.store(name)) for name in recording.stores}
         return Replayed(outputs, stores, driver.metrics()["dropped_records"])
-    finally:
-        driver.close()
 
 
-REPLAYS: dict[str, Replay] = {"test-driver": with_test_driver}
+def in_micro_batches(*, chunk: int, budget: int | None) -> Replay:
+    """Replay through the task's own seam, with a new task for each step; see `MicroBatches`."""
+
+    def replay_(topology: ps.Topology, recording: Recording) -> Replayed:
+        runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget)
+
+        def run(batch: list[Entry]) -> None:
+            if "advance_wall_clock_ms" in batch[0]:
+                runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
+            else:
+                runner.process(batch[0]["topic"], [row_of(entry) for entry in batch])
+
+        outputs = collect(recording, run, lambda topic: runner.sent.pop(topic, []))
+        stores = {name: dump(runner.store(name)) for name in recording.stores}
+        return Replayed(outputs, stores, runner.dropped)
+
+    return replay_
 
 
-def outputs_of(driver: TopologyTestDriver, batch: list[Entry], recording: Recording) -> Iterator[Entry]:
-    for entry in batch:
-        feed(driver, entry)
-    for topic in recording.topics:
-        for record in driver.read(topic):
-            yield {"after": batch[-1]["i"], **spell(topic, record, headers=recording.has_headers)}
+REPLAYS: dict[str, Replay] = {
+    "test-driver": with_test_driver,
+    "new-task-per-batch": in_micro_batches(chunk=2, budget=None),
+    "new-task-per-step": in_micro_batches(chunk=1000, budget=3),
+}
 
 
-def feed(driver: TopologyTestDriver, entry: Entry) -> None:
-    if "advance_wall_clock_ms" in entry:
-        driver.advance_wall_clock(entry["advance_wall_clock_ms"])
-        return
-    headers = tuple((name, value.encode()) for name, value in entry.get("headers", ()))
-    driver.pipe(entry["topic"], entry["key"], entry["value"], entry["timestamp"], headers=headers)
+def collect(
+    recording: Recording, run: Callable[[list[Entry]], None], drain: Callable[[str], list[ps.Record]]
+) -> list[Entry]:
+    """Run the batches, and read the output topics after each as the recorder did."""
+    outputs = []
+    for batch in recording.batches:
+        run(batch)
+        for topic in recording.topics:
+            outputs += [{"after": batch[-1]["i"], **spell(topic, r)} for r in drain(topic)]
+    if any("headers" in output for output in recording.outputs):
+        return outputs
+    return [{name: part for name, part in output.items() if name != "headers"} for output in outputs]
 
 
-def spell(topic: str, record: ps.Record, *, headers: bool) -> Entry:
+def headers_of(entry: Entry) -> Headers:
+    return tuple((name, value.encode()) for name, value in entry.get("headers", ()))
+
+
+def row_of(entry: Entry) -> Row:
+    """Serialise an input: all recorded inputs are strings."""
+    key, value = (None if part is None else part.encode() for part in (entry["key"], entry["value"]))
+    return key, value, entry["timestamp"], headers_of(entry)
+
+
+def spell(topic: str, record: ps.Record) -> Entry:
     """Write an output record as a recording does."""
-    spelled = {"topic": topic, "key": record.key, "value": record.value, "timestamp": record.timestamp}
-    if headers:
-        spelled["headers"] = [[name, value.decode()] for name, value in record.headers]
-    return spelled
+    return {
+        "topic": topic,
+        "key": record.key,
+        "value": record.value,
+        "timestamp": record.timestamp,
+        "headers": [[name, value.decode()] for name, value in record.headers],
+    }
 
 
 def dump(store: Any) -> list[Any]:

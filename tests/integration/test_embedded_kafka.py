@@ -139,13 +139,12 @@ class TestRecords:
         assert pairs(shared.consume(topic, isolation="read_committed")) == everything[:1]
         assert pairs(shared.consume(topic)) == everything
 
-    @pytest.mark.parametrize("timestamp", [0, -1])
     def test_with_a_timestamp_that_librdkafka_would_replace_are_refused(
-        self, shared: EmbeddedKafka, timestamp: int
+        self, shared: EmbeddedKafka, topic: str
     ) -> None:
-        shared.create_topic(f"stamp{timestamp}", 1)
-        with pytest.raises(ValueError, match="must be positive"):
-            shared.produce(f"stamp{timestamp}", [("k", "v", timestamp)])
+        for timestamp in (0, -1):
+            with pytest.raises(ValueError, match="must be positive"):
+                shared.produce(topic, [("k", "v", timestamp)])
 
     def test_that_the_broker_refuses_are_reported(self, shared: EmbeddedKafka) -> None:
         shared.create_topic("tiny", 1, {"max.message.bytes": 100})
@@ -215,17 +214,19 @@ class TestTools:
 
 class TestLife:
     def test_data_survive_kill_restart_and_a_new_start_in_the_same_directory(self, tmp_path: Path) -> None:
-        with EmbeddedKafka(directory=tmp_path) as kafka:
+        quick = {"broker.session.timeout.ms": 1_000, "broker.heartbeat.interval.ms": 250}
+        with EmbeddedKafka(directory=tmp_path, properties=quick) as kafka:
             servers, first = kafka.bootstrap_servers, kafka.pid
-            kafka.create_topic("kept", 1)
-            kafka.produce("kept", [("k", "before")])
+            kafka.create_topic("kept", 8)
+            kafka.produce("kept", [("k", "before")], partition=7)
             kafka.kill()
             assert not psutil.pid_exists(first)
             with pytest.raises(EmbeddedKafkaError, match="does not run"):
                 _ = kafka.pid
             kafka.restart()
+            assert pairs(kafka.consume("kept")) == [(b"k", b"before")]
             assert (kafka.bootstrap_servers, kafka.pid != first) == (servers, True)
-            kafka.produce("kept", [("k", "after")])
+            kafka.produce("kept", [("k", "after")], partition=7)
         with EmbeddedKafka(directory=tmp_path) as kafka:
             assert pairs(kafka.consume("kept")) == [(b"k", b"before"), (b"k", b"after")]
 
@@ -283,6 +284,30 @@ class TestLife:
     def test_shows_the_log_when_it_does_not_start(self) -> None:
         with pytest.raises(EmbeddedKafkaError, match=r"(?s)ended with code 1 .*Too small maximum heap"):
             EmbeddedKafka(heap="1k").start()
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "os._exit(0)", "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
+)
+def test_a_tied_process_ends_with_its_parent(ending: str) -> None:
+    program = (
+        "import os; from pathlib import Path; from penstock.testing._java import TiedProcess\n"
+        "child = TiedProcess(['sleep', '600'], log=Path(os.devnull), directory=Path('/'))\n"
+        "if os.fork() == 0: del child; os._exit(0)\nos.wait()\n"
+        "assert child.exit_code() is None\n"
+        f"print(child.pid, flush=True); input(); {ending}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert len(family) == 2  # the child and its watchdog
+        assert child in family
+        parent.stdin.write("go\n")
+    assert await_true(lambda: all(has_ended(process) for process in family), seconds=5)
 
 
 class TestRequirements:

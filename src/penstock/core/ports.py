@@ -45,6 +45,13 @@ class LocalCopy(Protocol):
     def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
         """Write changes of committed batches and their version in one transaction."""
 
+    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
+        """Refuse changes that :meth:`apply` could not write, before they are committed.
+
+        Raises:
+            StoreError: If a key is too long for the engine.
+        """
+
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
 

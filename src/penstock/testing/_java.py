@@ -18,7 +18,9 @@ import re
 import shutil
 import signal
 import subprocess
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import final
 
@@ -76,7 +78,8 @@ def find_java() -> str:
 class TiedProcess:
     """A child process that dies with this Python process, even when this one is killed with SIGKILL.
 
-    It runs in its own session, so a Ctrl-C in the terminal reaches only the parent. Use it from one thread at a time.
+    It runs in its own session, so a Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last
+    reference to this object goes, and when the parent exits. Use it from one thread at a time.
 
     Args:
         command: Program and arguments.
@@ -91,7 +94,7 @@ class TiedProcess:
     """
 
     def __init__(self, command: Sequence[str], *, log: Path, directory: Path) -> None:
-        self._watchdog = subprocess.Popen(
+        watchdog = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -101,12 +104,13 @@ class TiedProcess:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _LAUNCH, "sh", *command],
-                stdin=self._watchdog.stdin,
+                stdin=watchdog.stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
                 start_new_session=True,
             )
+        self._kill = weakref.finalize(self, _kill, os.getpid(), self._process, watchdog)
 
     @property
     def pid(self) -> int:
@@ -121,7 +125,7 @@ class TiedProcess:
         """
         code = self._process.poll()
         if code is not None:
-            self._release_watchdog()
+            self._kill()  # frees the watchdog, which must not guard a pid that may be given away again
         return code
 
     def signal(self, number: signal.Signals) -> None:
@@ -141,16 +145,14 @@ class TiedProcess:
         if grace_s > 0:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                self.signal(signal.SIGKILL)
-        else:
-            self.signal(signal.SIGKILL)
-        self._process.wait()
-        self._release_watchdog()
+        self._kill()
 
-    def _release_watchdog(self) -> None:
-        """Send the watchdog home; only once the child is reaped, since nothing would guard it any more."""
-        if self._watchdog.returncode is None:
-            self._watchdog.communicate(b"released\n")
+
+def _kill(owner: int, process: subprocess.Popen[bytes], watchdog: subprocess.Popen[bytes]) -> None:
+    """Kill, reap, and only then send the watchdog home; in a fork of the owner nothing, the child is not its own."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+        watchdog.communicate(b"released\n")

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, final
+from typing import final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 from typing_extensions import Self
 
+from penstock.testing._admin import BrokerAdmin
 from penstock.testing._broker import Broker, BrokerOptions
 from penstock.testing._jars import KAFKA_VERSION, cache_directory, resolve_jars
 from penstock.testing._java import EmbeddedKafkaError
@@ -42,20 +39,6 @@ __all__ = [
     "resolve_jars",
 ]
 
-T = TypeVar("T")
-
-_REQUEST_TIMEOUT_S = 30.0
-_PAUSE_S = 0.02
-
-_NOT_YET = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-}
 _TOOLS = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -223,11 +206,7 @@ class EmbeddedKafka:
             EmbeddedKafkaError: The broker refused, for example because the topic exists.
         """
         count = self._options.partitions if partitions is None else partitions
-        settings = {key: str(value) for key, value in {"retention.ms": -1, **(config or {})}.items()}
-        topic = NewTopic(name, num_partitions=count, replication_factor=1, config=settings)
-        self._all_of(f"create topic {name}", lambda admin: admin.create_topics([topic]))
-        self._await(lambda: len(self._partitions_of(name)) == count, f"topic {name} to appear")
-        self.end_offsets(name)
+        self._admin.create_topic(name, count, config or {})
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone.
@@ -238,8 +217,7 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: The broker refused, for example because there is no such topic.
         """
-        self._all_of(f"delete topic {name}", lambda admin: admin.delete_topics([name]))
-        self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
+        self._admin.delete_topic(name)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the oldest records of partitions, as retention would.
@@ -251,8 +229,7 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: The broker refused, for example because an offset is beyond the end.
         """
-        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-        self._all_of(f"delete records of {topic}", lambda admin: admin.delete_records(places))
+        self._admin.delete_records(topic, before)
 
     def produce(self, topic: str, records: Iterable[Outgoing], *, partition: int | None = None) -> None:
         """Write records in the order given and wait until the broker has acknowledged every one.
@@ -271,7 +248,7 @@ class EmbeddedKafka:
             >>> kafka.produce("clicks", [("ann", b"1", 1_700_000_000_000), (None, "no key"), ("ann", None)])
         """
         if not self._options.auto_create_topics:
-            self._existing(topic)
+            self._admin.partitions(topic)
         write_all(self.bootstrap_servers, topic, records, partition=partition)
 
     def consume(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> list[ConsumedRecord]:
@@ -301,10 +278,7 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: There is no such topic, or the broker does not answer.
         """
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(topic, partition): latest for partition in self._existing(topic)}
-        found = self._all_of(f"end offsets of {topic}", lambda admin: admin.list_offsets(wanted))
-        return {place.partition: result.offset for place, result in found.items()}
+        return self._admin.end_offsets(topic)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Give the offsets that a consumer group has committed.
@@ -319,14 +293,7 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: The broker does not answer.
         """
-        wanted = [ConsumerGroupTopicPartitions(group)]
-        found = self._all_of(
-            f"offsets of group {group}", lambda admin: admin.list_consumer_group_offsets(wanted)
-        )
-        places = [place for result in found.values() for place in result.topic_partitions]
-        return {
-            place.partition: place.offset for place in places if place.topic == topic and place.offset >= 0
-        }
+        return self._admin.committed(group, topic)
 
     def tool(self, name: str, *args: str, stdin: str = "") -> str:
         """Run one of Kafka's own command line tools on this broker.
@@ -360,55 +327,10 @@ class EmbeddedKafka:
         return self._started
 
     @property
-    def _admin(self) -> AdminClient:
+    def _admin(self) -> BrokerAdmin:
         if self._client is None:
             raise EmbeddedKafkaError(f"no broker runs on {self.bootstrap_servers}")
-        return self._client
-
-    def _all_of(self, what: str, ask: Callable[[AdminClient], Mapping[T, Future[Any]]]) -> dict[T, Any]:
-        """Ask the broker and wait for every answer; ask again while it says that a leader is not there yet."""
-        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
-        while True:
-            try:
-                return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._admin).items()}
-            except KafkaException as error:
-                if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
-                    raise EmbeddedKafkaError(
-                        f"{what} on {self.bootstrap_servers}: {error.args[0]}"
-                    ) from error
-                time.sleep(_PAUSE_S)
-            except FutureTimeoutError as error:
-                raise EmbeddedKafkaError(
-                    f"{what}: no answer from {self.bootstrap_servers}; is it paused?"
-                ) from error
-
-    def _partitions_of(self, topic: str) -> list[int]:
-        """Partitions that have a leader; none if there is no such topic. Asking for one topic could create it."""
-        try:
-            metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise EmbeddedKafkaError(f"no answer from {self.bootstrap_servers}: {error.args[0]}") from error
-        found = metadata.topics.get(topic)
-        return (
-            sorted(number for number, each in found.partitions.items() if each.leader >= 0) if found else []
-        )
-
-    def _existing(self, topic: str) -> list[int]:
-        partitions = self._partitions_of(topic)
-        if not partitions:
-            raise EmbeddedKafkaError(
-                f"there is no topic {topic!r} on {self.bootstrap_servers}; create_topic() makes it"
-            )
-        return partitions
-
-    def _await(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
-        while not holds():
-            if time.monotonic() > deadline:
-                raise EmbeddedKafkaError(
-                    f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self.bootstrap_servers}"
-                )
-            time.sleep(_PAUSE_S)
+        return BrokerAdmin(self._client, self.bootstrap_servers)
 
     def _discard_temporary(self) -> None:
         if self._temporary is not None:

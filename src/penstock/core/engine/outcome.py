@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.core.engine.queue import QueueId
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import StoreChange
@@ -59,12 +60,12 @@ class Snapshot:
 
     Attributes:
         stream_time_ms: Stream time of the task.
-        partition_times: Partition time per partition.
+        partition_times: Partition time per queue.
         schedules: Per schedule its due time, and None for one that was cancelled.
         buffered: Records in the queues that have not been processed.
     """
 
     stream_time_ms: int = -1
-    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    partition_times: Mapping[QueueId, int] = field(default_factory=dict)
     schedules: tuple[Mapping[str, Any], ...] = ()
-    buffered: Mapping[TopicPartition, Records] = field(default_factory=dict)
+    buffered: Mapping[QueueId, Records] = field(default_factory=dict)

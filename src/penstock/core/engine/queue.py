@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, Records
@@ -47,13 +47,25 @@ class Chunk:
         return index if self.rows is None else self.rows[index]
 
 
+class QueueId(NamedTuple):
+    """Which queue: a partition, and for a partition of a shuffle the place its records came from.
+
+    What arrives through Spark's shuffle comes from several places, each in its own order of time; a queue for each of them
+    lets the task merge them by time, where a repartition topic would leave them as they happened to be written.
+    """
+
+    partition: TopicPartition
+    lane: str = ""
+
+
 class RecordQueue:
     """The records of one partition that have been fed and not yet processed. Owned by a task."""
 
-    __slots__ = ("chunks", "index", "partition", "partition_time", "position")
+    __slots__ = ("chunks", "id", "index", "partition", "partition_time", "position")
 
-    def __init__(self, partition: TopicPartition, partition_time: int = -1) -> None:
-        self.partition = partition
+    def __init__(self, queue_id: QueueId, partition_time: int = -1) -> None:
+        self.id = queue_id
+        self.partition = queue_id.partition
         self.partition_time = partition_time
         self.chunks: deque[Chunk] = deque()
         self.index = 0
@@ -91,7 +103,9 @@ class RecordQueue:
             self.index = 0
 
     def committable(self) -> int | None:
-        """Give the offset before which everything has been processed, None if nothing was ever fed."""
+        """Give the offset before which everything has been processed; None if it is unknown or means nothing."""
+        if self.id.lane:
+            return None
         if not self.chunks:
             return self.position
         chunk = self.chunks[0]
@@ -118,26 +132,26 @@ class RecordQueue:
 class PartitionGroup:
     """The queues of a task, and the choice between them (``PartitionGroup``). Owned by a task."""
 
-    def __init__(self, queues: dict[TopicPartition, RecordQueue]) -> None:
+    def __init__(self, queues: dict[QueueId, RecordQueue]) -> None:
         self.queues = queues
 
-    def queue(self, partition: TopicPartition) -> RecordQueue:
-        """Give the queue of a partition, made when it is first asked for."""
-        queue = self.queues.get(partition)
+    def queue(self, queue_id: QueueId) -> RecordQueue:
+        """Give a queue, made when it is first asked for."""
+        queue = self.queues.get(queue_id)
         if queue is None:
-            queue = self.queues[partition] = RecordQueue(partition)
+            queue = self.queues[queue_id] = RecordQueue(queue_id)
         return queue
 
     def choose(self) -> tuple[RecordQueue, int] | None:
         """Choose the queue to take from, and the end of the run in its first chunk; None if all are empty."""
-        heads = sorted((q.head_timestamp(), q.partition) for q in self.queues.values() if q.chunks)
+        heads = sorted((q.head_timestamp(), q.id) for q in self.queues.values() if q.chunks)
         if not heads:
             return None
         queue = self.queues[heads[0][1]]
         if len(heads) == 1:
             return queue, queue.run_until(None, inclusive=True)
         limit, other = heads[1]
-        return queue, queue.run_until(limit, inclusive=queue.partition < other)
+        return queue, queue.run_until(limit, inclusive=queue.id < other)
 
     def buffered_count(self) -> int:
         """Give the number of records in all queues."""

@@ -18,7 +18,7 @@ from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
-from penstock.core.engine.queue import Chunk, PartitionGroup, RecordQueue
+from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -83,8 +83,8 @@ class Task:
         for context in self._compiled.contexts:
             self._guarded(context.init, "init", context.processor)
         self._restore_schedules()
-        for partition, records in self._restored.buffered.items():
-            self.feed(partition, records, records.offsets[-1] + 1)
+        for (partition, lane), records in self._restored.buffered.items():
+            self.feed(partition, records, records.offsets[-1] + 1, lane=lane)
 
     def close(self) -> None:
         """Call ``close`` of every processor.
@@ -101,13 +101,14 @@ class Task:
         if failed is not None:
             raise failed
 
-    def feed(self, partition: TopicPartition, records: Records, position: int) -> None:
+    def feed(self, partition: TopicPartition, records: Records, position: int, *, lane: str = "") -> None:
         """Put records into the queue of their partition.
 
         Args:
             partition: Where they come from; its topic belongs to a source of the sub-topology.
             records: In offset order, behind all that was fed before.
             position: The offset after them, also when offsets are missing at the end or there are no records.
+            lane: Where records of a shuffle came from; each lane is a queue of its own.
 
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
@@ -115,7 +116,7 @@ class Task:
         source = self._sources.get(partition.topic)
         if source is None:
             raise StoreError(f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug")
-        queue = self._group.queue(partition)
+        queue = self._group.queue(QueueId(partition, lane))
         queue.append(self._deserialized(source, queue, records), position)
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
@@ -296,7 +297,7 @@ class Task:
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
         )
-        committable = {p: q.committable() for p, q in self._group.queues.items()}
+        committable = {q.partition: q.committable() for q in self._group.queues.values()}
         outcome = Outcome(
             sends,
             {name: changes for name, store in self.stores.items() if (changes := store.drain())},

@@ -1,1 +1,1 @@
-"""kafka."""
+"""Kafka, through confluent-kafka: reading ranges, sending, and asking the broker."""

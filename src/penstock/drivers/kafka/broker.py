@@ -1,0 +1,125 @@
+"""Asking the broker: topics, offsets, groups. Implements ``TopicReader`` and ``OffsetCommitter``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from penstock.core.model.errors import OffsetsLostError
+from penstock.core.model.ids import TopicPartition
+from penstock.core.ports import Offsets
+from penstock.drivers.kafka.clients import ClientSettings, translated, warm
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """What planner and application ask the broker. Picklable; connects when it is first used.
+
+    Attributes:
+        settings: Client settings.
+        group: The consumer group, which is the application's id.
+        read_committed: Whether only records of committed transactions count as readable.
+        timeout_s: How long an answer may take, seconds.
+    """
+
+    settings: ClientSettings = field(repr=False)
+    group: str
+    read_committed: bool = False
+    timeout_s: float = 10.0
+
+    @property
+    def servers(self) -> str:
+        """The bootstrap servers."""
+        return str(self.settings.get("bootstrap.servers"))
+
+    def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
+        """Give the number of partitions of the topics that exist; None asks for all topics.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        known = self._ask("asking for topics", lambda: self._admin().list_topics(timeout=self.timeout_s)).topics
+        wanted = known if topics is None else [topic for topic in topics if topic in known]
+        return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic; if it exists, that is fine."""
+        new = NewTopic(topic, partitions, config=dict(config))
+        future = self._admin().create_topics([new], operation_timeout=self.timeout_s)[topic]
+        try:
+            self._ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
+        except Exception:
+            if topic not in self.partition_counts([topic]):
+                raise
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the first offset that the broker still has, per partition."""
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last readable record, per partition."""
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets; partitions without one are left out."""
+        wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
+        consumer = self._consumer()
+        found = self._ask("asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s))
+        offsets: Offsets = {}
+        for at in found:
+            if at.offset >= 0:
+                offsets.setdefault(at.topic, {})[at.partition] = at.offset
+        return offsets
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        if offsets:
+            positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+            consumer = self._consumer()
+            self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
+
+    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec) -> Offsets:
+        isolation = IsolationLevel.READ_COMMITTED if self.read_committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
+        if not wanted:
+            return {}
+        futures = self._admin().list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
+        offsets: Offsets = {}
+        for at, future in futures.items():
+            answer = self._ask(f"asking for offsets of {at.topic}-{at.partition}", future.result)
+            offsets.setdefault(at.topic, {})[at.partition] = answer.offset
+        return offsets
+
+    def _admin(self) -> AdminClient:
+        return warm(AdminClient, self.settings)
+
+    def _consumer(self) -> Consumer:
+        settings = {**self.settings, "group.id": self.group, "enable.auto.commit": False}
+        return warm(Consumer, settings)
+
+    def _ask(self, doing: str, question: Callable[[], Answer]) -> Answer:
+        try:
+            return question()
+        except KafkaException as error:
+            raise translated(error, doing, self.servers) from error
+
+
+def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:
+    """Make the error for records that the broker deleted before they were processed."""
+    return OffsetsLostError(
+        f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
+        "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
+        "topic was made anew. To go on without them set on_lost_offsets='skip', which starts at the first offset there is; "
+        "to keep more, raise the topic's retention"
+    )

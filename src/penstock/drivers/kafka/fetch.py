@@ -1,0 +1,141 @@
+"""Reading planned ranges into columns. Implements ``Fetcher``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.core.model.errors import BrokerUnavailableError
+from penstock.core.model.record import Records
+from penstock.core.ports import OffsetRange
+from penstock.drivers.kafka.broker import Broker, lost_offsets
+from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, translated, warm
+
+_CHUNK_RECORDS = 20_000
+_CHUNK_BYTES = 4 << 20
+_POLL_S = 1.0
+_GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
+
+# A warm consumer that is assigned anew must not wait for its old fetch to come back (fetch.queue.backoff.ms), and nothing
+# but the plan decides where reading begins (auto.offset.reset).
+_FIXED = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": 5,
+    "queued.max.messages.kbytes": 65536,
+    "fetch.error.backoff.ms": 100,
+}
+
+
+@dataclass(frozen=True)
+class KafkaFetcher:
+    """Reads ranges of partitions. Picklable; its consumer is kept by the process that uses it.
+
+    Attributes:
+        settings: Consumer settings.
+        group: The consumer group's id (it is not joined).
+        read_committed: Whether records of open and aborted transactions are left out.
+        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+    """
+
+    settings: ClientSettings = field(repr=False)
+    group: str
+    read_committed: bool = False
+    patience_s: float = 300.0
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
+
+        Raises:
+            OffsetsLostError: If the broker has deleted the beginning of the range.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        consumer = self._consumer()
+        try:
+            consumer.assign([ClientPartition(planned.topic, planned.partition, planned.start)])
+            yield from self._range(consumer, planned)
+        except BaseException:
+            discard(consumer)
+            raise
+
+    def _consumer(self) -> Consumer:
+        isolation = "read_committed" if self.read_committed else "read_uncommitted"
+        return warm(Consumer, {**_FIXED, "group.id": self.group, "isolation.level": isolation, **self.settings})
+
+    def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
+        position, patience = planned.start, monotonic() + self.patience_s
+        while position < planned.end:
+            messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
+            if not messages:
+                self._check_patience(planned, position, patience)
+                continue
+            patience = monotonic() + self.patience_s
+            good, reached = self._sorted_out(messages, planned, position)
+            position = max(position, reached)
+            yield from _columns(good)
+
+    def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
+        """Separate records of the range from events; give the position reached."""
+        good, reached = [], position
+        for message in messages:
+            error = message.error()
+            if error is None:
+                offset = message.offset()
+                reached = offset + 1
+                if position <= offset < planned.end:
+                    good.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                reached = max(reached, message.offset())
+            elif error.code() in _GONE:
+                raise self._lost(planned, position)
+            elif not is_unavailable(error):
+                raise translated(KafkaException(error), f"reading {planned.topic}-{planned.partition}", self._servers())
+        return good, reached
+
+    def _lost(self, planned: OffsetRange, position: int) -> Exception:
+        broker = Broker(self.settings, self.group)
+        first = broker.begin_offsets({planned.topic: planned.partition + 1})[planned.topic][planned.partition]
+        return lost_offsets(planned.topic, planned.partition, position, first)
+
+    def _check_patience(self, planned: OffsetRange, position: int, patience: float) -> None:
+        if monotonic() > patience:
+            raise BrokerUnavailableError(
+                f"no broker at {self._servers()} gave topic {planned.topic!r}, partition {planned.partition}, from offset "
+                f"{position} (planned up to {planned.end}) for {self.patience_s:.0f} s (setting task_timeout_ms). Nothing "
+                "is lost: start the application again when the broker is back"
+            )
+
+    def _servers(self) -> str:
+        return str(self.settings.get("bootstrap.servers"))
+
+
+def _columns(messages: list[Any]) -> Iterator[Records]:
+    """Turn messages into columns; large messages give more, smaller chunks."""
+    start = 0
+    while start < len(messages):
+        end = _chunk_end(messages, start)
+        part = messages[start:end]
+        headers = [tuple(h) if (h := message.headers()) else () for message in part]
+        yield Records(
+            [message.key() for message in part],
+            [message.value() for message in part],
+            [message.timestamp()[1] for message in part],
+            [message.offset() for message in part],
+            headers if any(headers) else None,
+        )
+        start = end
+
+
+def _chunk_end(messages: list[Any], start: int) -> int:
+    size = 0
+    for i in range(start, len(messages)):
+        size += len(messages[i])
+        if size > _CHUNK_BYTES:
+            return i + 1
+    return len(messages)

@@ -1,0 +1,337 @@
+"""The source: plans micro-batches in the Spark driver, reads them in the executors.
+
+An offset, as Spark keeps it in the checkpoint, is JSON:
+
+    {"topics": {topic: {partition: offset}}, "tick": n, "now_ms": wall clock, "stores": {store: fingerprint}}
+
+``tick`` grows when a batch is wanted without new records: the first batch of an application, which initialises every
+task, and wake-ups for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
+a batch that is run again sees the same time. ``stores`` is what a later topology is checked against.
+
+Planner and reader are different objects in different processes: the planner lives as long as the query, the reader is
+unpickled in the workers.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.model.errors import BrokerUnavailableError, IncompatibleTopologyError, OffsetsLostError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.admission import admit, packed, ranges
+from penstock.core.plan.layout import Layout
+from penstock.core.plan.split import Plan
+from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.worker.prefix import Prefix
+
+log = logging.getLogger("penstock.source")
+
+FORMAT = "penstock"
+_IDLE_POLL_S = 0.04
+
+
+@dataclass(frozen=True)
+class TopologySpec:
+    """What every process needs to know of an application. Crosses as cloudpickle.
+
+    Attributes:
+        plan: The topology, split.
+        layout: Its tasks.
+        groups: Spark's grouping key of each task.
+        policies: What happens to records that fail.
+        sink_partitions: Numbers of partitions of the topics written, for partitioners.
+    """
+
+    plan: Plan
+    layout: Layout
+    groups: Mapping[TaskId, int]
+    policies: ErrorPolicies
+    sink_partitions: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """What the source needs to know.
+
+    Attributes:
+        topology: The application.
+        broker: Asks the broker.
+        fetcher: Reads ranges.
+        control: Where the application listens.
+        max_records: Records per batch.
+        readers: How many tasks can read at once.
+        offset_reset: Where to begin without offsets: "earliest" or "latest".
+    """
+
+    topology: TopologySpec
+    broker: TopicReader
+    fetcher: Fetcher
+    control: ControlAddress
+    max_records: int
+    readers: int
+    offset_reset: str
+
+    def to_option(self) -> str:
+        """Give the spec as the string that a data source's option can carry."""
+        return base64.b64encode(cloudpickle.dumps(self)).decode()
+
+    @staticmethod
+    def from_option(text: str) -> SourceSpec:
+        """Read what :meth:`to_option` gave."""
+        spec: SourceSpec = cloudpickle.loads(base64.b64decode(text))
+        return spec
+
+
+class KafkaSource(DataSource):
+    """The data source ``penstock``: chunk rows of the records of a topology's topics."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Give the schema of chunk rows."""
+        return wire.CHUNK_ROWS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Make the reader."""
+        return KafkaStreamReader(self.options["spec"])
+
+
+@dataclass
+class PlannedRead(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        ranges: Pieces of partitions.
+        ticks: Tasks to be woken without records.
+        now_ms: Wall clock of the batch.
+    """
+
+    ranges: list[OffsetRange]
+    ticks: list[str]
+    now_ms: int
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads. In the planner's process it keeps what it has learned; pickled, it is the option's text alone."""
+
+    def __init__(self, option: str) -> None:
+        self._option = option
+        self._loaded: SourceSpec | None = None
+        self._final: Offsets | None = None
+        self._waiting_since: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_option": self._option, "_loaded": None, "_final": None, "_waiting_since": None}
+
+    @property
+    def _spec(self) -> SourceSpec:
+        if self._loaded is None:
+            self._loaded = SourceSpec.from_option(self._option)
+        return self._loaded
+
+    # Planning, in the Spark driver.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Decide where a query without a checkpoint begins."""
+        with wire.crossing():
+            spec = self._spec
+            plan = spec.topology.plan
+            counts = self._counts()
+            positions = _first_positions(spec, counts)
+            return _offset(positions, 0, _now_ms(), plan.store_fingerprints())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
+        with wire.crossing():
+            internal = self._spec.topology.plan.internal_topics
+            counts = {topic: count for topic, count in self._counts().items() if topic not in internal}
+            self._final = self._spec.broker.end_offsets(counts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Leave admission to this planner, which shares a batch fairly among partitions."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Plan the next batch; give ``start`` back if there is nothing to do."""
+        with wire.crossing():
+            planned = self._planned(start)
+            if planned is start:
+                time.sleep(_IDLE_POLL_S)  # Spark asks again at once; this is the poll interval, not a wait for anything
+            return planned
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Give the pieces of a planned batch; depends on nothing but its arguments."""
+        with wire.crossing():
+            planned = ranges(_positions(start), _positions(end))
+            reads: list[InputPartition] = [PlannedRead(part, [], end["now_ms"]) for part in packed(planned, self._spec.readers)]
+            if end["tick"] != start["tick"]:
+                tasks = [str(task) for task in self._spec.topology.layout.tasks]
+                reads.append(PlannedRead([], tasks, end["now_ms"]))
+            return reads
+
+    def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
+        spec, now = self._spec, _now_ms()
+        fingerprints = spec.topology.plan.store_fingerprints()
+        check_stores(start["stores"], fingerprints)
+        ends = self._ends()
+        orders = spec.control.ask("plan", {"positions": _positions(start), "ends": ends, "waiting": ends is None}) or {}
+        if orders.get("hold"):
+            return start
+        positions = _positions(start)
+        if start["tick"] == 0:
+            return _offset(positions, 1, now, fingerprints)
+        if ends is not None:
+            _check_not_lost(positions, ends)
+            paused = set(orders.get("paused", ()))
+            readable = {topic: e for topic, e in ends.items() if topic not in paused}
+            admitted = admit(positions, self._limited(readable), spec.max_records)
+            if admitted != positions:
+                return _offset(admitted, start["tick"], now, fingerprints)
+        wake_at = orders.get("wake_at_ms")
+        if wake_at is not None and wake_at <= now and self._final is None:
+            return _offset(positions, start["tick"] + 1, now, fingerprints)
+        return start
+
+    def _ends(self) -> Offsets | None:
+        """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""
+        try:
+            ends = self._spec.broker.end_offsets(self._counts())
+        except BrokerUnavailableError as error:
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+                log.warning("waiting for the broker: %s", error)
+            return None
+        if self._waiting_since is not None:
+            log.warning("the broker is back after %.1f s", time.monotonic() - self._waiting_since)
+            self._waiting_since = None
+        return ends
+
+    def _limited(self, ends: Offsets) -> Offsets:
+        return ends if self._final is None else {**ends, **self._final}
+
+    def _counts(self) -> dict[str, int]:
+        topology = self._spec.topology
+        return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
+
+    # Reading, in the executors.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Read planned pieces as chunk rows."""
+        assert isinstance(partition, PlannedRead)
+        with wire.crossing():
+            spec = self._spec
+            for task in partition.ticks:
+                yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition.now_ms)])
+            for planned in partition.ranges:
+                yield from _read_range(spec, planned, partition.now_ms)
+
+
+def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse a topology that cannot read the stores of the checkpoint.
+
+    Raises:
+        IncompatibleTopologyError: If a store has another kind, other serdes, or has moved to another sub-topology.
+    """
+    for store, fingerprint in before.items():
+        if store in now and now[store] != fingerprint:
+            raise IncompatibleTopologyError(
+                f"store {store!r} is {now[store]!r} in this topology, but {fingerprint!r} in the checkpoint, so its content "
+                "cannot be read. Give the changed store a new name (it starts empty), go back to the old topology, or "
+                "start over with another application id or checkpoint_location"
+            )
+
+
+def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+    """Begin at the group's committed offsets if there is no state to lose, else where offset_reset says."""
+    plan, begin, end = spec.topology.plan, spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
+    resets = {topic: source.offset_reset for sub in plan.subtopologies for source in sub.sources for topic in source.topics}
+    positions = {
+        topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
+        for topic in counts
+        if topic in begin
+    }
+    committed = spec.broker.committed_offsets(counts)
+    if not any(committed.values()):
+        return positions
+    if plan.store_fingerprints():
+        log.warning(
+            "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
+            "starting over from the %s offsets",
+            spec.offset_reset,
+        )
+        return positions
+    for topic, partitions in committed.items():
+        positions[topic].update(partitions)
+    return positions
+
+
+def _check_not_lost(positions: Offsets, ends: Offsets) -> None:
+    for topic, partitions in positions.items():
+        for partition, at in partitions.items():
+            end = ends.get(topic, {}).get(partition, at)
+            if at > end:
+                raise OffsetsLostError(
+                    f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {at} have been "
+                    "processed: the topic was deleted and made anew, or this is another cluster. Start over with another "
+                    "application id or checkpoint_location, or bring the old topic back"
+                )
+
+
+def _offset(positions: Offsets, tick: int, now_ms: int, stores: Mapping[str, str]) -> dict[str, Any]:
+    topics = {topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()}
+    return {"topics": topics, "tick": tick, "now_ms": now_ms, "stores": dict(stores)}
+
+
+def _positions(offset: Mapping[str, Any]) -> Offsets:
+    return {topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset["topics"].items()}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock; it travels in the offset
+
+
+def _tick_row(groups: Mapping[TaskId, int], task: str, now_ms: int) -> tuple[Any, ...]:
+    return (groups[TaskId.parse(task)], wire.TICK, task, "", 0, "", 0, 0, now_ms, b"")
+
+
+def _read_range(spec: SourceSpec, planned: OffsetRange, now_ms: int) -> Iterator[pa.RecordBatch]:
+    topology = spec.topology
+    task = topology.layout.task_of[TopicPartition(planned.topic, planned.partition)]
+    group = topology.groups[task]
+    sub = topology.plan.subtopologies[task.subtopology]
+    if topology.plan.runs_before_shuffle(sub):
+        prefix = Prefix(topology, task, planned, now_ms)
+        for records in spec.fetcher.fetch(planned):
+            yield from prefix.run(records)
+        yield from prefix.finish()
+        return
+    start = planned.start
+    for records in spec.fetcher.fetch(planned):
+        end = records.offsets[-1] + 1
+        yield wire.arrow_rows([_records_row(group, task, planned, start, end, now_ms, wire.encode(records))])
+        start = end
+    if start < planned.end:  # offsets without records at the end of the range: transaction markers, compaction
+        yield wire.arrow_rows([_records_row(group, task, planned, start, planned.end, now_ms, b"")])
+
+
+def _records_row(
+    group: int, task: TaskId, planned: OffsetRange, start: int, end: int, now_ms: int, payload: bytes
+) -> tuple[Any, ...]:
+    return (group, wire.RECORDS, str(task), planned.topic, planned.partition, "", start, end, now_ms, payload)

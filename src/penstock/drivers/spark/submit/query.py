@@ -1,0 +1,58 @@
+"""The query: source, task host and sink as one streaming query with a readable name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.drivers.spark import sink, source, wire
+from penstock.drivers.spark.worker.host import HostSpec, TaskHost
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """What makes up a query.
+
+    Attributes:
+        name: Name in Spark's UI.
+        source: The source.
+        host: The task host.
+        sink: The sink.
+        checkpoint_location: Spark's checkpoint: a directory or URL.
+        until_end: Whether to process what is there and stop.
+        trigger_interval_ms: Shortest time between the beginnings of batches; 0 goes on at once.
+    """
+
+    name: str
+    source: source.SourceSpec
+    host: HostSpec
+    sink: sink.SinkSpec
+    checkpoint_location: str
+    until_end: bool
+    trigger_interval_ms: int
+
+
+def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
+    """Put the task host behind a stream of chunk rows; the one stateful operator of a query."""
+    return chunks.groupBy("group").transformWithState(TaskHost(host), wire.OUTPUT_ROWS, "append", "none")
+
+
+def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
+    """Start the query."""
+    session.dataSource.register(source.KafkaSource)
+    session.dataSource.register(sink.KafkaSink)
+    chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
+    writer = (
+        hosted(chunks, spec.host)
+        .writeStream.format(sink.FORMAT)
+        .queryName(spec.name)
+        .option("spec", spec.sink.to_option())
+        .option("checkpointLocation", spec.checkpoint_location)
+    )
+    if spec.until_end:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{spec.trigger_interval_ms} milliseconds")
+    return writer.start()

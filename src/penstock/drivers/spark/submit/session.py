@@ -1,0 +1,84 @@
+"""The Spark session: the user's own, or one that is made for the application."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from penstock.core.model.errors import SparkRuntimeError
+
+QUERY_CONF: Mapping[str, str] = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "200",
+}
+"""What a query needs, whatever session it runs in."""
+
+_OWN_SESSION: Mapping[str, str] = {
+    "spark.python.daemon.module": "penstock.edge.daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.log.level": "ERROR",
+}
+
+
+def session_for(application_id: str, master: str, conf: Mapping[str, str], shuffle_partitions: int | None) -> SparkSession:
+    """Give a session for one query: a child of the active session, else of a new one.
+
+    Args:
+        application_id: Name of the Spark application, if one is made.
+        master: Spark master, if a session is made.
+        conf: The user's Spark settings.
+        shuffle_partitions: Wanted number of shuffle partitions; None is the number of cores, at most 8.
+
+    Raises:
+        SparkRuntimeError: If Spark does not start.
+    """
+    parent = SparkSession.getActiveSession() or _new_session(application_id, master, conf)
+    session = parent.newSession()
+    cores = session.sparkContext.defaultParallelism
+    settings = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": str(shuffle_partitions or min(cores, 8))}
+    for name, value in settings.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    return session
+
+
+def _new_session(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName(application_id)
+    for name, value in {**_OWN_SESSION, **conf}.items():
+        builder = builder.config(name, value)
+    with _workers_see_our_path():
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            raise SparkRuntimeError(
+                f"Spark does not start: {error}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
+                "`penstock doctor` says what is missing"
+            ) from error
+
+
+@contextmanager
+def _workers_see_our_path() -> Iterator[None]:
+    """Let the Python workers import what this program can import; they inherit the environment of the JVM."""
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    os.environ["PYSPARK_PYTHON"] = before["PYSPARK_PYTHON"] or sys.executable
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,173 @@
+"""The task host: one streaming operator that runs every task of an application.
+
+Per task and micro-batch ``handleInputRows`` is called once. It
+
+1. loads the manifest from Spark's state and brings the local copy up to it,
+2. orders the chunk rows, feeds them to the task, and runs one step,
+3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
+4. parks the same changes beside the local copy, which applies them in the next batch, when they are known to be committed.
+
+Spark loads the state at the version it has committed and drops what a failed attempt wrote, so a batch that is run again
+begins exactly where the first attempt did. Nothing here has to be rolled back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.split import SubTopology
+from penstock.core.ports import LocalCopy, OpenLocalCopy
+from penstock.core.state.log import decode_manifest, encode_manifest
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.source import TopologySpec, check_stores
+from penstock.drivers.spark.worker.report import host_now_ms, report_of
+from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from penstock.drivers.spark.worker.statelog import StateLog
+
+log = logging.getLogger("penstock.task")
+
+_HEAD = StructType([StructField("manifest", BinaryType(), nullable=False)])
+_SEQUENCE = StructType([StructField("sequence", LongType(), nullable=False)])
+_SEGMENT = StructType([StructField("segment", BinaryType(), nullable=False)])
+
+_SPECS: dict[bytes, HostSpec] = {}
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """What the task host needs to know. Crosses as cloudpickle.
+
+    Attributes:
+        topology: The application.
+        open_local_copy: Opens the local copy of a task.
+        state_dir: Directory of the local copies on every host.
+    """
+
+    topology: TopologySpec
+    open_local_copy: OpenLocalCopy
+    state_dir: str
+
+
+class TaskHost(StatefulProcessor):
+    """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self._pickled = cloudpickle.dumps(spec)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state: the manifest, and the segments by number."""
+        self._head = handle.getValueState("head", _HEAD)
+        self._segments = handle.getMapState("log", _SEQUENCE, _SEGMENT)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Run one task on the rows of one micro-batch."""
+        with wire.crossing():
+            ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
+            for row in ordered:
+                if row.kind in (wire.SEND, wire.REPORT):
+                    yield Row(kind=row.kind, topic=row.topic, payload=bytes(row.payload))
+            work = [row for row in ordered if row.kind in (wire.RECORDS, wire.TICK)]
+            if work:
+                yield from _TaskBatch(_spec(self._pickled), work, self._head, self._segments).run()
+
+    def close(self) -> None:
+        """Do nothing: nothing is held between calls."""
+
+
+def _spec(pickled: bytes) -> HostSpec:
+    """Give the unpickled spec; each Python process unpickles it once."""
+    identity = hashlib.sha256(pickled).digest()
+    if identity not in _SPECS:
+        _SPECS.clear()
+        _SPECS[identity] = cloudpickle.loads(pickled)
+    return _SPECS[identity]
+
+
+class _TaskBatch:
+    """One task in one micro-batch."""
+
+    def __init__(self, spec: HostSpec, rows: list[Row], head: Any, segments: Any) -> None:
+        self._spec = spec
+        self._rows = rows
+        self._head = head
+        self._id = TaskId.parse(rows[0].task)
+        self._now_ms: int = rows[0].now_ms
+        self._log = StateLog(segments, self._id)
+
+    def run(self) -> Iterator[Row]:
+        """Run the task; give its output rows."""
+        topology = self._spec.topology
+        plan = topology.plan
+        sub = plan.subtopologies[self._id.subtopology]
+        if plan.runs_before_shuffle(sub):
+            return  # it has run already; a tick has nothing to start
+        stored = self._head.get()
+        manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
+        fingerprints = plan.store_fingerprints()
+        check_stores(remembered.get("stores", {}), fingerprints)
+        manifest = self._log.forget_stores(manifest, sub.stores)
+        copy = self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}")
+        restored = self._log.restore(manifest, copy)
+        try:
+            first_record_ms = host_now_ms() if any(row.kind == wire.RECORDS for row in self._rows) else None
+            task, outcome = self._step(sub, copy, remembered)
+        finally:
+            copy.close_readers()
+        manifest = self._log.write(manifest, outcome.changes, copy)
+        kept = {"task": snapshot_to_json(task.snapshot()), "stores": {s: fingerprints[s] for s in sub.stores}}
+        encoded = encode_manifest(manifest, kept)
+        if stored is None or encoded != bytes(stored[0]):
+            self._head.update((encoded,))
+        for topic, records in outcome.sends:
+            yield Row(kind=wire.SEND, topic=topic, payload=wire.encode(records))
+        report = report_of(
+            self._id,
+            outcome,
+            offsets=self._offsets(outcome),
+            first_record_ms=first_record_ms,
+            state_bytes=manifest.live_bytes(),
+            restored=restored,
+        )
+        yield Row(kind=wire.REPORT, topic="", payload=report.encode())
+
+    def _step(self, sub: SubTopology, copy: LocalCopy, remembered: Mapping[str, Any]) -> tuple[Task, Outcome]:
+        topology = self._spec.topology
+        task = Task(
+            sub,
+            self._id,
+            application_id=topology.plan.application_id,
+            stores=copy.open_readers(sub.stores),
+            policies=topology.policies,
+            partitions={**topology.sink_partitions, **topology.layout.partitions},
+            snapshot=snapshot_from_json(remembered.get("task")),
+        )
+        task.init(self._now_ms)
+        for row in self._rows:
+            if row.kind == wire.RECORDS and row.payload:
+                at = TopicPartition(row.topic, row.partition)
+                task.feed(at, wire.decode(row.payload), row.end, lane=row.lane)
+        outcome = task.step(self._now_ms)
+        task.close()
+        return task, outcome
+
+    def _offsets(self, outcome: Outcome) -> dict[str, dict[str, int]]:
+        """Give the offsets before which everything has been processed, also for ranges that held no record."""
+        offsets: dict[str, dict[str, int]] = {}
+        for row in self._rows:
+            if row.kind == wire.RECORDS and not row.lane:
+                at = TopicPartition(row.topic, row.partition)
+                processed = min(row.end, outcome.committable.get(at, row.end)) if row.payload else row.end
+                offsets.setdefault(row.topic, {})[str(row.partition)] = processed
+        return offsets

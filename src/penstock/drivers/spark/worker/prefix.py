@@ -1,0 +1,97 @@
+"""Prefix: a stateless sub-topology that runs where its records are read.
+
+Its sends to a repartition become chunk rows of the task their keys belong to: Spark's shuffle is the repartition. Its sends
+to other topics pass through the shuffle untouched, to the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.ports import OffsetRange
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.partitioning import split_by_key
+from penstock.drivers.spark.worker.report import Report, host_now_ms, report_of
+
+if TYPE_CHECKING:
+    from penstock.drivers.spark.source import TopologySpec
+
+
+class Prefix:
+    """Runs one task of a stateless sub-topology over one planned range. Owned by the read."""
+
+    def __init__(self, topology: TopologySpec, task: TaskId, planned: OffsetRange, now_ms: int) -> None:
+        self._topology = topology
+        self._id = task
+        self._planned = planned
+        self._now_ms = now_ms
+        self._lane = f"{planned.topic}-{planned.partition}"
+        self._start = planned.start
+        self._first_record_ms: int | None = None
+        self._reports: list[Report] = []
+        self._task = Task(
+            topology.plan.subtopologies[task.subtopology],
+            task,
+            application_id=topology.plan.application_id,
+            stores={},
+            policies=topology.policies,
+            partitions={**topology.sink_partitions, **topology.layout.partitions},
+        )
+        self._task.init(now_ms)
+
+    def run(self, records: Records) -> Iterator[pa.RecordBatch]:
+        """Process records; give what comes out as chunk rows."""
+        if self._first_record_ms is None:
+            self._first_record_ms = host_now_ms()
+        partition = TopicPartition(self._planned.topic, self._planned.partition)
+        end = records.offsets[-1] + 1
+        self._task.feed(partition, records, end)
+        outcome = self._task.step(self._now_ms)
+        yield from self._rows(outcome, end)
+        self._reports.append(report_of(self._id, outcome))
+        self._start = end
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Close the task; give its report."""
+        self._task.close()
+        dropped: dict[str, int] = {}
+        for report in self._reports:
+            for reason, count in report.dropped.items():
+                dropped[reason] = dropped.get(reason, 0) + count
+        report = Report(
+            str(self._id),
+            {self._planned.topic: {str(self._planned.partition): self._planned.end}},
+            stream_time_ms=max((r.stream_time_ms for r in self._reports), default=-1),
+            processed=sum(r.processed for r in self._reports),
+            sent=sum(r.sent for r in self._reports),
+            dropped=dropped,
+            first_record_ms=self._first_record_ms,
+            notices=[notice for r in self._reports for notice in r.notices][:5],
+        )
+        yield wire.arrow_rows([self._row(self._id, wire.REPORT, "", 0, self._planned.end, report.encode())])
+
+    def _rows(self, outcome: Outcome, end: int) -> Iterator[pa.RecordBatch]:
+        plan, layout = self._topology.plan, self._topology.layout
+        rows: list[tuple[Any, ...]] = []
+        for topic, records in outcome.sends:
+            internal = plan.internal_topics.get(topic)
+            if internal is None or not internal.through_shuffle:
+                rows.append(self._row(self._id, wire.SEND, topic, 0, end, wire.encode(records)))
+                continue
+            records.offsets = list(range(self._start, self._start + len(records)))
+            for number, part in split_by_key(wire.to_arrow(records), layout.partitions[topic]):
+                task = layout.task_of[TopicPartition(topic, number)]
+                rows.append(self._row(task, wire.RECORDS, topic, number, end, wire.encode_batch(part)))
+        if rows:
+            yield wire.arrow_rows(rows)
+
+    def _row(self, task: TaskId, kind: int, topic: str, partition: int, end: int, payload: bytes) -> tuple[Any, ...]:
+        group = self._topology.groups[task]
+        return (group, kind, str(task), topic, partition, self._lane, self._start, end, self._now_ms, payload)

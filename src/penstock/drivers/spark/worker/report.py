@@ -1,0 +1,77 @@
+"""Reports: what a task says about a batch, on its way to the application."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.core.engine.outcome import Outcome
+from penstock.core.model.ids import TaskId
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one task did in one micro-batch.
+
+    Attributes:
+        task: The task's id.
+        offsets: Topic to partition to the offset before which everything has been processed.
+        wake_at_ms: When wall-clock punctuation is due next, None if never.
+        stream_time_ms: Stream time, -1 if no record has been seen.
+        processed: Records processed.
+        sent: Records handed to sinks.
+        dropped: Records left out, by reason.
+        punctuated: Calls of punctuators.
+        first_record_ms: When the first record of the batch was there, by the host's clock; None without records.
+        state_bytes: Bytes of the task's log.
+        restored: Changes applied from the log to the local copy beyond the previous batch's.
+        notices: Lines for the log.
+    """
+
+    task: str
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    wake_at_ms: int | None = None
+    stream_time_ms: int = -1
+    processed: int = 0
+    sent: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    punctuated: int = 0
+    first_record_ms: int | None = None
+    state_bytes: int = 0
+    restored: int = 0
+    notices: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Write the report for the wire."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Report:
+        """Read what :meth:`encode` gave."""
+        return Report(**json.loads(data))
+
+
+def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
+    """Make the report of an outcome."""
+    offsets: dict[str, dict[str, int]] = {}
+    for at, offset in outcome.committable.items():
+        offsets.setdefault(at.topic, {})[str(at.partition)] = offset
+    return Report(
+        str(task),
+        more.pop("offsets", offsets),
+        outcome.wake_at_ms,
+        outcome.stream_time_ms,
+        outcome.metrics.processed,
+        outcome.metrics.sent,
+        dict(outcome.metrics.dropped),
+        outcome.metrics.punctuated,
+        notices=list(outcome.notices),
+        **more,
+    )
+
+
+def host_now_ms() -> int:
+    """Read the host's clock, for metrics only."""
+    return int(time.time() * 1000)  # noqa: TID251 - metrics, never semantics

@@ -1,0 +1,44 @@
+"""A task's snapshot as JSON, beside its manifest in Spark's state."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.engine.outcome import Snapshot
+from penstock.core.engine.queue import QueueId
+from penstock.core.model.ids import TopicPartition
+from penstock.drivers.spark import wire
+
+
+def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Give a snapshot as what JSON can say."""
+    return {
+        "stream_time_ms": snapshot.stream_time_ms,
+        "partition_times": [[*q.partition, q.lane, time] for q, time in sorted(snapshot.partition_times.items())],
+        "schedules": [dict(schedule) for schedule in snapshot.schedules],
+        "buffered": [
+            [*q.partition, q.lane, base64.b64encode(wire.encode(records)).decode()]
+            for q, records in sorted(snapshot.buffered.items(), key=lambda item: item[0])
+        ],
+    }
+
+
+def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
+    """Read what :func:`snapshot_to_json` gave."""
+    if data is None:
+        return None
+    return Snapshot(
+        data["stream_time_ms"],
+        {_queue(topic, partition, lane): time for topic, partition, lane, time in data["partition_times"]},
+        tuple(data["schedules"]),
+        {
+            _queue(topic, partition, lane): wire.decode(base64.b64decode(payload))
+            for topic, partition, lane, payload in data["buffered"]
+        },
+    )
+
+
+def _queue(topic: str, partition: int, lane: str) -> QueueId:
+    return QueueId(TopicPartition(topic, partition), lane)

@@ -1,0 +1,120 @@
+"""What a running broker is asked for: topics, offsets, deletions.
+
+A broker that has just started, or that has just created a topic, knows of partitions before it leads them, and answers for
+a moment that the leader is not there *yet*. Those answers are asked for again; every other one is final.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar, final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from penstock.testing._java import EmbeddedKafkaError
+
+T = TypeVar("T")
+
+_REQUEST_TIMEOUT_S = 30.0
+_PAUSE_S = 0.02
+_NOT_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+
+
+@final
+class BrokerAdmin:
+    """Requests to one broker; any thread may use it. ``EmbeddedKafka`` documents what each request means.
+
+    Args:
+        client: A client that is connected to the broker.
+        servers: Its bootstrap servers, for the messages of errors.
+    """
+
+    def __init__(self, client: AdminClient, servers: str) -> None:
+        self._client = client
+        self._servers = servers
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str | int]) -> None:
+        """Create a topic and wait until its leaders answer."""
+        settings = {key: str(value) for key, value in {"retention.ms": -1, **config}.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self._all_of(f"create topic {name}", lambda client: client.create_topics([topic]))
+        self._await(lambda: len(self._partitions_of(name)) == partitions, f"topic {name} to appear")
+        self.end_offsets(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self._all_of(f"delete topic {name}", lambda client: client.delete_topics([name]))
+        self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the records before an offset, by partition."""
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give the offsets that the next records get, by partition."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
+        found = self._all_of(f"end offsets of {topic}", lambda client: client.list_offsets(wanted))
+        return {place.partition: result.offset for place, result in found.items()}
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Give the offsets that a group has committed, by partition."""
+        wanted = [ConsumerGroupTopicPartitions(group)]
+        found = self._all_of(
+            f"offsets of group {group}", lambda client: client.list_consumer_group_offsets(wanted)
+        )
+        places = [place for result in found.values() for place in result.topic_partitions]
+        return {
+            place.partition: place.offset for place in places if place.topic == topic and place.offset >= 0
+        }
+
+    def partitions(self, topic: str) -> list[int]:
+        """Give the partitions of a topic that must exist."""
+        partitions = self._partitions_of(topic)
+        if not partitions:
+            raise EmbeddedKafkaError(
+                f"there is no topic {topic!r} on {self._servers}; create_topic() makes it"
+            )
+        return partitions
+
+    def _all_of(self, what: str, ask: Callable[[AdminClient], Mapping[T, Future[Any]]]) -> dict[T, Any]:
+        """Ask the broker and wait for every answer; ask again while it says that a leader is not there yet."""
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
+                    raise EmbeddedKafkaError(f"{what} on {self._servers}: {error.args[0]}") from error
+                time.sleep(_PAUSE_S)
+            except FutureTimeoutError as error:
+                raise EmbeddedKafkaError(f"{what}: no answer from {self._servers}; is it paused?") from error
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """All partitions, led or not; none if there is no such topic. Asking for one topic could create it."""
+        try:
+            metadata = self._client.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise EmbeddedKafkaError(f"no answer from {self._servers}: {error.args[0]}") from error
+        found = metadata.topics.get(topic)
+        return sorted(found.partitions) if found else []
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while not holds():
+            if time.monotonic() > deadline:
+                raise EmbeddedKafkaError(f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self._servers}")
+            time.sleep(_PAUSE_S)

@@ -1,0 +1,130 @@
+"""Runs a topology as Spark does: each step in a new task, which knows only what the last one left behind.
+
+A task is made from committed stores and a snapshot, takes one step, and is thrown away. So whatever a topology keeps
+between records has to be in stores, schedules, times or buffered records, and has to be found there again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Headers, Records
+from penstock.core.plan.nodes import Sink
+from penstock.core.plan.split import SubTopology
+from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.memory import MemoryStore
+
+Row = tuple[bytes | None, bytes | None, int, Headers]
+
+
+class MicroBatches:
+    """Runs a topology in micro-batches, every topic with one partition.
+
+    Args:
+        topology: The topology.
+        application_id: What internal topics are named after.
+        chunk: How many records are fed at a time; a task may be fed several times before it takes its step.
+        budget: How many records a step may process; the rest waits in the snapshot for the next task.
+    """
+
+    def __init__(self, topology: ps.Topology, application_id: str, *, chunk: int, budget: int | None) -> None:
+        self.plan = topology.plan(application_id)
+        self.chunk = chunk
+        self.budget = budget
+        self.now_ms = 0
+        self.dropped = 0
+        self.sent: dict[str, list[ps.Record]] = defaultdict(list)
+        self._committed = {
+            sub.id: {name: MemoryStore() for name in sub.stores} for sub in self.plan.subtopologies
+        }
+        self._snapshots = {sub.id: Snapshot() for sub in self.plan.subtopologies}
+        self._offsets: dict[str, int] = defaultdict(int)
+        self._waiting: deque[tuple[str, list[Row]]] = deque()
+        self.advance_to(0)
+
+    def process(self, topic: str, rows: list[Row]) -> None:
+        """Run a micro-batch with records of one topic, and those that follow from it through internal topics."""
+        self._waiting.append((topic, rows))
+        while self._waiting:
+            topic, rows = self._waiting.popleft()
+            self._run(self.plan.subtopology_of[topic], topic, rows)
+
+    def advance_to(self, now_ms: int) -> None:
+        """Run a micro-batch without records."""
+        self.now_ms = now_ms
+        for sub in self.plan.subtopologies:
+            self._step(sub, self._task(sub))
+        while self._waiting:
+            self.process(*self._waiting.popleft())
+
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
+        """Give the committed content of a store."""
+        sub = next(sub for sub in self.plan.subtopologies if name in sub.stores)
+        return KeyValueStore(sub.stores[name], self._committed[sub.id][name])
+
+    def _run(self, sub: SubTopology, topic: str, rows: list[Row]) -> None:
+        task = self._task(sub)
+        for start in range(0, len(rows), self.chunk):
+            records = columns(rows[start : start + self.chunk], first_offset=self._offsets[topic])
+            self._offsets[topic] += len(records)
+            task.feed(TopicPartition(topic, 0), records, self._offsets[topic])
+        while self._step(sub, task):
+            task = self._task(sub)
+
+    def _task(self, sub: SubTopology) -> Task:
+        task = Task(
+            sub,
+            TaskId(sub.id, 0),
+            application_id=self.plan.application_id,
+            stores=self._committed[sub.id],
+            partitions=defaultdict(lambda: 1),
+            snapshot=self._snapshots[sub.id],
+        )
+        task.init(self.now_ms)
+        return task
+
+    def _step(self, sub: SubTopology, task: Task) -> bool:
+        """Take a task's only step; tell whether it leaves records for the next one."""
+        self._carry_out(sub, task.step(self.now_ms, self.budget))
+        self._snapshots[sub.id] = task.snapshot()
+        task.close()
+        return task.buffered_count() > 0
+
+    def _carry_out(self, sub: SubTopology, outcome: Outcome) -> None:
+        for store, changes in outcome.changes.items():
+            self._committed[sub.id][store].apply(changes)
+        self.dropped += sum(outcome.metrics.dropped.values())
+        for topic, records in outcome.sends:
+            rows = list(rows_of(records))
+            sink = sink_of(sub, topic)
+            self.sent[topic].extend(
+                ps.Record(read(sink.key, key), read(sink.value, value), timestamp, headers)
+                for key, value, timestamp, headers in rows
+            )
+            if topic in self.plan.subtopology_of:
+                self._waiting.append((topic, rows))
+
+
+def columns(rows: list[Row], *, first_offset: int) -> Records:
+    keys, values, timestamps, headers = map(list, zip(*rows, strict=True))
+    offsets = list(range(first_offset, first_offset + len(rows)))
+    return Records(keys, values, timestamps, offsets, headers if any(headers) else None)
+
+
+def rows_of(records: Records) -> zip[Row]:
+    headers = records.headers or [()] * len(records)
+    return zip(records.keys, records.values, records.timestamps, headers, strict=True)
+
+
+def sink_of(sub: SubTopology, topic: str) -> Sink:
+    sinks = [node for node in sub.nodes.values() if isinstance(node, Sink)]
+    return next((s for s in sinks if s.topic == topic), None) or next(s for s in sinks if callable(s.topic))
+
+
+def read(serde: ps.Serde[Any], data: bytes | None) -> Any:
+    return None if data is None else serde.deserialize(data)
