@@ -15,8 +15,11 @@ from penstock.core.model.serdes import Serde
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
+from penstock.edge.app import Application, RunningApplication
+from penstock.edge.status import Status
 
 __all__ = [
+    "Application",
     "BranchedKStream",
     "Cancellable",
     "ConsumerRecord",
@@ -32,7 +35,9 @@ __all__ = [
     "Record",
     "RecordContext",
     "RecordMetadata",
+    "RunningApplication",
     "Serde",
+    "Status",
     "StreamsBuilder",
     "TaskId",
     "Topology",

@@ -1,1 +1,1 @@
-"""edge."""
+"""The edge: settings, the application, the command line. The only place that puts drivers together."""

@@ -1,5 +1,6 @@
 """What programs of Penstock are tested with: a driver without broker, Spark or Java, and a real broker for the rest."""
 
 from penstock.testing.driver import TopologyTestDriver
+from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
 
-__all__ = ["TopologyTestDriver"]
+__all__ = ["ConsumedRecord", "EmbeddedKafka", "EmbeddedKafkaError", "TopologyTestDriver"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -16,6 +17,16 @@ from penstock.core.ports import Offsets
 from penstock.drivers.kafka.clients import ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")
+
+_RETRY_S = 0.1
+_NOT_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,15 @@ class Broker:
         known = self._ask("asking for topics", lambda: self._admin().list_topics(timeout=self.timeout_s)).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
+
+    def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
+        """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
+        counts = {}
+        for topic in topics:
+            producer = warm(Producer, {**self.settings, "allow.auto.create.topics": True})
+            answer = self._ask(f"asking for topic {topic!r}", lambda p=producer, t=topic: p.list_topics(t, self.timeout_s))  # type: ignore[misc]
+            counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
+        return counts
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic; if it exists, that is fine."""
@@ -94,11 +114,14 @@ class Broker:
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}
+        doing = f"asking for offsets of {', '.join(partitions)}"
+        return self._ask(doing, lambda: self._listed(wanted, isolation))
+
+    def _listed(self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel) -> Offsets:
         futures = self._admin().list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
         offsets: Offsets = {}
         for at, future in futures.items():
-            answer = self._ask(f"asking for offsets of {at.topic}-{at.partition}", future.result)
-            offsets.setdefault(at.topic, {})[at.partition] = answer.offset
+            offsets.setdefault(at.topic, {})[at.partition] = future.result().offset
         return offsets
 
     def _admin(self) -> AdminClient:
@@ -109,10 +132,16 @@ class Broker:
         return warm(Consumer, settings)
 
     def _ask(self, doing: str, question: Callable[[], Answer]) -> Answer:
-        try:
-            return question()
-        except KafkaException as error:
-            raise translated(error, doing, self.servers) from error
+        """Ask, and ask again while the broker says that it is not ready yet."""
+        deadline = monotonic() + self.timeout_s
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() not in _NOT_YET or monotonic() > deadline:
+                    raise translated(error, doing, self.servers) from error
+                sleep(_RETRY_S)
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:

@@ -14,7 +14,7 @@ from penstock.core.model.errors import BrokerUnavailableError
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.drivers.kafka.broker import Broker, lost_offsets
-from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, translated, warm
+from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, log, translated, warm
 
 _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
@@ -42,12 +42,14 @@ class KafkaFetcher:
         group: The consumer group's id (it is not joined).
         read_committed: Whether records of open and aborted transactions are left out.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        skip_lost: Whether to go on at the first offset there is when the broker has deleted the beginning of a range.
     """
 
     settings: ClientSettings = field(repr=False)
     group: str
     read_committed: bool = False
     patience_s: float = 300.0
+    skip_lost: bool = False
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
@@ -76,6 +78,9 @@ class KafkaFetcher:
                 self._check_patience(planned, position, patience)
                 continue
             patience = monotonic() + self.patience_s
+            if any((error := message.error()) is not None and error.code() in _GONE for message in messages):
+                position = self._past_lost(consumer, planned, position)
+                continue
             good, reached = self._sorted_out(messages, planned, position)
             position = max(position, reached)
             yield from _columns(good)
@@ -92,16 +97,20 @@ class KafkaFetcher:
                     good.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 reached = max(reached, message.offset())
-            elif error.code() in _GONE:
-                raise self._lost(planned, position)
             elif not is_unavailable(error):
                 raise translated(KafkaException(error), f"reading {planned.topic}-{planned.partition}", self._servers())
         return good, reached
 
-    def _lost(self, planned: OffsetRange, position: int) -> Exception:
+    def _past_lost(self, consumer: Consumer, planned: OffsetRange, position: int) -> int:
+        """Go on behind records that the broker has deleted, or refuse to."""
         broker = Broker(self.settings, self.group)
         first = broker.begin_offsets({planned.topic: planned.partition + 1})[planned.topic][planned.partition]
-        return lost_offsets(planned.topic, planned.partition, position, first)
+        if not self.skip_lost or first <= position:
+            raise lost_offsets(planned.topic, planned.partition, position, first)
+        log.warning("skipping offsets %d to %d of %s-%d, which the broker has deleted",
+                    position, min(first, planned.end), planned.topic, planned.partition)  # fmt: skip
+        consumer.assign([ClientPartition(planned.topic, planned.partition, first)])
+        return min(first, planned.end)
 
     def _check_patience(self, planned: OffsetRange, position: int, patience: float) -> None:
         if monotonic() > patience:

@@ -1,4 +1,8 @@
-"""Sending records. Implements ``Publisher``."""
+"""Sending records. Implements ``Publisher``.
+
+librdkafka takes the timestamp 0 for "now". A record of the first millisecond of 1970 is therefore sent with timestamp 1,
+which is closer to the truth than today.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class KafkaPublisher:
         for count, (key, value, timestamp, partition, header) in enumerate(rows):
             while True:
                 try:
-                    produce(topic, value, key, partition, None, timestamp, header)
+                    produce(topic, value, key, partition, None, None, timestamp or 1, header)
                     break
                 except BufferError:
                     poll(_FULL_WAIT_S)

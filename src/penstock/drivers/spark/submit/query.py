@@ -41,8 +41,9 @@ def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
 
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
     """Start the query."""
-    session.dataSource.register(source.KafkaSource)
-    session.dataSource.register(sink.KafkaSink)
+    for registry in (session, SparkSession.getActiveSession() or session):  # Spark looks a sink up in the active session
+        registry.dataSource.register(source.KafkaSource)
+        registry.dataSource.register(sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
     writer = (
         hosted(chunks, spec.host)

@@ -28,7 +28,7 @@ _OWN_SESSION: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }
 
 

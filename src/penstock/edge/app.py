@@ -1,0 +1,387 @@
+"""Application: puts settings, broker, topology and Spark together, and runs them. The only composition root."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Literal, Optional
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
+from typing_extensions import Self
+
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    PenstockError,
+    SettingsError,
+    SparkRuntimeError,
+    TopicNotFoundError,
+)
+from penstock.core.plan.layout import Layout, default_grouper, lay_out
+from penstock.core.plan.split import Plan
+from penstock.core.plan.stores import checked_name
+from penstock.core.plan.topology import Topology
+from penstock.core.ports import PartitionGrouper
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.fetch import KafkaFetcher
+from penstock.drivers.kafka.publish import KafkaPublisher
+from penstock.drivers.lmdb import open_local_copy
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.control import ControlServer
+from penstock.drivers.spark.sink import SinkSpec
+from penstock.drivers.spark.source import SourceSpec, TopologySpec
+from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.submit.query import QuerySpec, start
+from penstock.drivers.spark.submit.session import session_for
+from penstock.drivers.spark.worker.host import HostSpec
+from penstock.drivers.spark.worker.report import Report
+from penstock.edge.settings import Settings, settings_from
+from penstock.edge.status import Book, Status
+
+log = logging.getLogger("penstock.application")
+
+_TOPIC_WAIT_S = 3.0
+_STOP_WAIT_S = 60.0
+_POLL_S = 0.02
+
+
+class Application:
+    """A topology that runs on Spark against a Kafka cluster.
+
+    Args:
+        application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
+        topology: What to run.
+        partition_grouper: Forms partition groups; the default is KIP-28's.
+        **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
+
+    Raises:
+        SettingsError: If a setting does not exist or has an impossible value.
+        TopologyError: If the topology is not valid.
+
+    Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        topology: Topology,
+        *,
+        partition_grouper: PartitionGrouper = default_grouper,
+        **settings: Any,
+    ) -> None:
+        self.id = checked_name(application_id, "application")
+        self.settings: Settings = settings_from(settings)
+        self.plan: Plan = topology.plan(application_id)
+        self._grouper = partition_grouper
+
+    def run(self, until: Optional[Literal["end"]] = None) -> RunningApplication:
+        """Run until the application is stopped, by SIGTERM, SIGINT or an error.
+
+        Args:
+            until: ``"end"`` processes what is in the topics now, and returns.
+
+        Returns:
+            The application, stopped; for its metrics.
+
+        Raises:
+            PenstockError: As :meth:`start`, and when the application fails later.
+        """
+        running = self.start(until=until)
+        with _stopping_on_signals(running):
+            running.await_termination()
+        return running
+
+    def start(self, until: Optional[Literal["end"]] = None) -> RunningApplication:
+        """Check topics, start the query and return when every task has been initialised.
+
+        Args:
+            until: ``"end"`` processes what is in the topics now, and ends by itself.
+
+        Returns:
+            The running application.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+            TopicNotFoundError: If a topic does not exist.
+            CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+            IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            PenstockError: If the first batch fails for another reason.
+        """
+        if until not in (None, "end"):
+            raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        broker = Broker(
+            self.settings.client("admin", self.id),
+            self.id,
+            self.settings.read_committed,
+            self.settings.request_timeout_ms / 1000,
+        )
+        layout, sink_partitions = self._prepare_topics(broker)
+        log.info("%s", self.plan)
+        running = RunningApplication(self.id, broker)
+        try:
+            running._query = self._start_query(running, broker, layout, sink_partitions, until_end=until == "end")
+            running._await_first_batch()
+        except BaseException:
+            running._abandon()
+            raise
+        return running
+
+    def _prepare_topics(self, broker: Broker) -> tuple[Layout, dict[str, int]]:
+        """Check that topics exist and fit, and create the internal ones."""
+        existing = broker.partition_counts()
+        layout = lay_out(self.plan, existing, self._grouper)
+        for topic in self.plan.internal_topics.values():
+            if topic.through_shuffle:
+                continue
+            wanted = layout.partitions[topic.name]
+            if topic.name not in existing:
+                broker.create_topic(topic.name, wanted, {"retention.ms": "-1"})
+                existing[topic.name] = wanted
+            elif existing[topic.name] != wanted:
+                raise SettingsError(
+                    f"the internal topic {topic.name!r} has {existing[topic.name]} partitions, but {wanted} are needed. It "
+                    "belongs to an earlier form of this application: use another application id, or delete the topic "
+                    "together with the application's checkpoint"
+                )
+        written = [*self.plan.sink_topics]
+        if self.settings.dead_letter_topic is not None:
+            written.append(self.settings.dead_letter_topic)
+        return layout, _await_sinks(broker, written)
+
+    def _start_query(
+        self, running: RunningApplication, broker: Broker, layout: Layout, sinks: Mapping[str, int], *, until_end: bool
+    ) -> StreamingQuery:
+        settings = self.settings
+        session = session_for(self.id, settings.master, settings.spark, settings.shuffle_partitions)
+        shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
+        spec = TopologySpec(
+            self.plan, layout, grouping_keys(layout.tasks, shuffle_partitions), settings.policies, dict(sinks)
+        )
+        fetcher = KafkaFetcher(
+            settings.client("consumer", self.id),
+            self.id,
+            settings.read_committed,
+            settings.task_timeout_ms / 1000,
+            settings.on_lost_offsets == "skip",
+        )
+        control = running._control.address
+        source = SourceSpec(
+            spec,
+            broker,
+            fetcher,
+            control,
+            settings.max_batch_records,
+            session.sparkContext.defaultParallelism,
+            settings.auto_offset_reset,
+        )
+        home = settings.state_dir / self.id
+        query = QuerySpec(
+            self.id,
+            source,
+            HostSpec(spec, open_local_copy, str(home / "tasks")),
+            SinkSpec(KafkaPublisher(settings.client("producer", self.id)), control),
+            settings.checkpoint_location or (home / "checkpoint").absolute().as_uri(),
+            until_end,
+            settings.trigger_interval_ms,
+        )
+        return start(session, query)
+
+
+def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
+    """Look for the topics that are written; asking for one makes brokers with auto.create.topics.enable create it."""
+    deadline = time.monotonic() + _TOPIC_WAIT_S
+    while True:
+        found = {topic: count for topic, count in broker.writable_topics(topics).items() if count}
+        missing = [topic for topic in topics if topic not in found]
+        if not missing:
+            return found
+        if time.monotonic() > deadline:
+            raise TopicNotFoundError(
+                f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not create "
+                f"by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
+            )
+
+
+class RunningApplication:
+    """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
+
+    def __init__(self, application_id: str, broker: Broker) -> None:
+        self.id = application_id
+        self._broker = broker
+        self._book = Book()
+        self._hold = threading.Event()
+        self._first_batch = threading.Event()
+        self._paused: frozenset[str] = frozenset()
+        self._state = "starting"
+        self._error: PenstockError | None = None
+        self._query: StreamingQuery | None = None
+        self._control = ControlServer(self._answer, secrets.token_bytes(16))
+        self._ending = threading.Lock()
+
+    def stop(self, timeout_s: float = _STOP_WAIT_S) -> None:
+        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
+
+        Args:
+            timeout_s: How long the batch at work may take before the query is stopped all the same.
+        """
+        if self._state in ("stopped", "failed") or self._query is None:
+            return
+        self._state = "stopping"
+        self._hold.set()
+        deadline = time.monotonic() + timeout_s
+        while self._query.isActive and time.monotonic() < deadline and self._busy():
+            time.sleep(_POLL_S)
+        self._query.stop()
+        self._finish()
+
+    def await_termination(self, timeout_s: Optional[float] = None) -> bool:
+        """Wait until the application has ended.
+
+        Args:
+            timeout_s: How long to wait, None without end.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            PenstockError: If it has failed.
+        """
+        if self._query is None:
+            return True
+        try:
+            ended = self._query.awaitTermination(timeout_s) if timeout_s is not None else self._wait()
+        except StreamingQueryException as error:
+            self._fail(error)
+        if self._error is not None:
+            raise self._error
+        if ended:
+            self._finish()
+        return bool(ended)
+
+    def pause(self, topics: Optional[list[str]] = None) -> None:
+        """Stop reading topics, all of them by default; what was read is finished."""
+        self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
+
+    def resume(self) -> None:
+        """Read all topics again."""
+        self._paused = frozenset()
+
+    def status(self) -> Status:
+        """Say what the application is doing."""
+        if self._state in ("starting", "running") and self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            if error is not None:
+                self._remember(error)
+        return self._book.status(self._state, None if self._error is None else str(self._error))
+
+    def metrics(self) -> dict[str, int]:
+        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
+        return self._book.metrics()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # What the processes of Spark ask.
+
+    def _answer(self, question: str, data: Any) -> Any:
+        if question == "plan":
+            self._book.planned(data["positions"], data["ends"])
+            return {"hold": self._hold.is_set(), "paused": sorted(self._paused), "wake_at_ms": self._book.wake_at_ms()}
+        if question == "batch":
+            reports = [Report.decode(report) for report in data["reports"]]
+            for report in reports:
+                for notice in report.notices:
+                    log.warning("%s", notice)
+            offsets = self._book.committed(data["batch"], reports)
+            self._commit(offsets)
+            self._first_batch.set()
+            return True
+        raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _commit(self, offsets: Mapping[Any, int]) -> None:
+        try:
+            self._broker.commit({at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)})
+        except BrokerUnavailableError as error:
+            log.warning("offsets are committed with a later batch: %s", error)
+
+    def _is_shuffle(self, topic: str) -> bool:
+        return topic not in self._book.ends and topic not in self._book.positions
+
+    # Beginning and end.
+
+    def _await_first_batch(self) -> None:
+        assert self._query is not None
+        while not self._first_batch.wait(_POLL_S):
+            if not self._query.isActive:
+                self.await_termination()
+                break
+        if self._state == "starting":
+            self._state = "running"
+
+    def _busy(self) -> bool:
+        assert self._query is not None
+        status = self._query.status
+        return bool(status["isTriggerActive"] and status["message"] not in ("Waiting for data to arrive", "Getting offsets from"))
+
+    def _wait(self) -> bool:
+        """Wait in short steps, so that signals are handled in between."""
+        assert self._query is not None
+        while not self._query.awaitTermination(1):
+            if self._state == "stopped":
+                break
+        return True
+
+    def _remember(self, error: Exception) -> None:
+        self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
+        self._state = "failed"
+
+    def _fail(self, error: Exception) -> None:
+        self._remember(error)
+        self._control.close()
+        assert self._error is not None
+        raise self._error from None
+
+    def _finish(self) -> None:
+        with self._ending:
+            if self._state != "failed":
+                self._state = "stopped"
+            self._control.close()
+
+    def _abandon(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+        self._control.close()
+
+
+def _spark_error(text: str) -> str:
+    """Keep of Spark's error what a person can use: its first part, without plans and offsets."""
+    return f"the Spark query ended with an error that is not Penstock's: {text.split('=== Streaming Query ===')[0].strip()}"
+
+
+class _stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
+    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread."""
+
+    def __init__(self, running: RunningApplication) -> None:
+        self._running = running
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._stop)
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: Optional[FrameType]) -> None:
+        log.info("signal %d: stopping after the batch at work", number)
+        threading.Thread(target=self._running.stop, name="penstock-stop").start()

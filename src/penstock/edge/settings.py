@@ -1,0 +1,192 @@
+"""Settings: Kafka's names with underscores, from keywords, the environment (``PENSTOCK_...``) or a TOML file.
+
+A setting that does not exist or cannot be is an error when the application is made, with what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from penstock.core.engine.policy import ErrorPolicies, Policy
+from penstock.core.model.errors import SettingsError
+
+_ENVIRONMENT = "PENSTOCK_"
+_SECRET = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
+
+
+class Settings(BaseSettings):
+    """The settings of an application. Keywords win over the environment, the environment over the file.
+
+    Durations are milliseconds. Kafka client settings (``consumer``, ``producer``, ``kafka``) have librdkafka's names;
+    the common security settings are understood in Java's spelling too.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=_ENVIRONMENT, extra="forbid", frozen=True, toml_file=None, validate_default=True
+    )
+
+    bootstrap_servers: str = Field(description="host:port of brokers, separated by commas")
+    state_dir: Path = Field(
+        default_factory=lambda: Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "penstock",
+        description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
+    )
+    checkpoint_location: Optional[str] = Field(None, description="Spark checkpoint, a directory or URL of this application's own")
+    auto_offset_reset: Literal["earliest", "latest"] = Field("earliest", description="where to begin without offsets")
+    processing_guarantee: Literal["at_least_once"] = Field("at_least_once", description="delivery guarantee")
+    max_batch_records: int = Field(400_000, ge=1, description="records per micro-batch, over all partitions")
+    trigger_interval_ms: int = Field(0, ge=0, description="shortest time between the beginnings of micro-batches")
+    shuffle_partitions: Optional[int] = Field(None, ge=1, le=1024, description="Spark partitions of the tasks; None: cores, at most 8")
+    master: str = Field("local[*]", description="Spark master, if no session is active")
+    spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    kafka: dict[str, Any] = Field(default_factory=dict, description="client settings for all clients", repr=False)
+    consumer: dict[str, Any] = Field(default_factory=dict, description="client settings for consumers", repr=False)
+    producer: dict[str, Any] = Field(default_factory=dict, description="client settings for producers", repr=False)
+    isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
+        "read_uncommitted", description="whether records of open transactions are read"
+    )
+    task_timeout_ms: int = Field(300_000, ge=1_000, description="how long a batch waits for a broker that does not answer")
+    request_timeout_ms: int = Field(10_000, ge=100, description="how long one question to the broker may take")
+    replication_factor: int = Field(-1, ge=-1, description="replicas of internal topics; -1: the broker's default")
+    on_deserialize_error: Policy = Field("fail", description="fail, skip or dead_letter")
+    on_process_error: Policy = Field("fail", description="fail, skip or dead_letter")
+    on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
+    dead_letter_topic: Optional[str] = Field(None, description="topic for records that fail under dead_letter")
+    on_lost_offsets: Literal["fail", "skip"] = Field("fail", description="what to do when the broker has deleted unread records")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: keywords, environment, the TOML file that PENSTOCK_CONFIG names."""
+        file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
+        if file is not None and not Path(file).exists():
+            raise SettingsError(f"the settings file {file!r} does not exist (from the environment variable PENSTOCK_CONFIG)")
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+
+    @field_validator("kafka", "consumer", "producer")
+    @classmethod
+    def _client_names(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        return librdkafka_settings(settings)
+
+    @model_validator(mode="after")
+    def _dead_letters_have_a_topic(self) -> Settings:
+        stages = ("deserialize", "process", "produce")
+        wanting = [stage for stage in stages if getattr(self, f"on_{stage}_error") == "dead_letter"]
+        if wanting and self.dead_letter_topic is None:
+            raise ValueError(f"on_{wanting[0]}_error='dead_letter' needs dead_letter_topic='...'")
+        return self
+
+    @property
+    def policies(self) -> ErrorPolicies:
+        """The error policies of all stages."""
+        return ErrorPolicies(
+            self.on_deserialize_error, self.on_process_error, self.on_produce_error, self.dead_letter_topic
+        )
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether only records of committed transactions are read."""
+        return self.isolation_level == "read_committed"
+
+    def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
+        """Give librdkafka's settings for a kind of client."""
+        more = {"consumer": self.consumer, "producer": self.producer, "admin": {}}[kind]
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "client.id": f"{application_id}-{kind}",
+            **self.kafka,
+            **more,
+        }
+
+
+def settings_from(given: Mapping[str, Any]) -> Settings:
+    """Make the settings, with errors for people.
+
+    Args:
+        given: Keyword settings of the application.
+
+    Raises:
+        SettingsError: If a setting does not exist or has an impossible value.
+    """
+    for name in given:
+        if name not in Settings.model_fields:
+            raise SettingsError(_unknown(name))
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explained(problem) for problem in error.errors())) from None
+
+
+def _unknown(name: str) -> str:
+    known = list(Settings.model_fields)
+    close = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
+    return f"there is no setting {name!r}; {hint} Settings of Kafka's clients go into kafka={{...}}, consumer={{...}} or producer={{...}}"
+
+
+def _explained(problem: Any) -> str:
+    name = ".".join(map(str, problem["loc"])) or "settings"
+    if problem["type"] == "missing":
+        return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
+    if problem["type"] == "extra_forbidden":
+        return _unknown(name)
+    shown = "(secret)" if _SECRET.search(name) or name in ("kafka", "consumer", "producer") else repr(problem.get("input"))
+    return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
+
+
+_JAVA_ONLY = {
+    "ssl.truststore.location": "ssl.ca.location with a PEM file (keytool -exportcert -rfc)",
+    "ssl.keystore.location": "ssl.certificate.location and ssl.key.location with PEM files",
+    "key.deserializer": "key=ps.serdes... at the source",
+    "value.deserializer": "value=ps.serdes... at the source",
+    "key.serializer": "key=ps.serdes... at the sink",
+    "value.serializer": "value=ps.serdes... at the sink",
+    "group.id": "the application id, which is the group",
+    "enable.auto.commit": "nothing: offsets are committed when they are processed",
+}
+_JAAS = re.compile(r"""(\w+)\s*=\s*["']([^"']*)["']""")
+
+
+def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Give client settings in librdkafka's names, from its own or Java's.
+
+    Raises:
+        ValueError: For settings that only Java's clients have, with what to write instead.
+
+    Example:
+        >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))
+        ['sasl.password', 'sasl.username']
+    """
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _JAVA_ONLY:
+            raise ValueError(f"{name!r} cannot be set here; use {_JAVA_ONLY[name]}")
+        if name == "sasl.jaas.config":
+            facts = dict(_JAAS.findall(str(value)))
+            result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
+        elif name == "sasl.mechanism":
+            result["sasl.mechanisms"] = value
+        else:
+            result[name] = value
+    return result
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """Give the settings for printing, without secrets."""
+    plain = settings.model_dump(mode="json")
+    for clients in ("kafka", "consumer", "producer"):
+        plain[clients] = {k: "(secret)" if _SECRET.search(k) else v for k, v in plain[clients].items()}
+    return plain

@@ -1,0 +1,127 @@
+"""Status and metrics of a running application, from the reports of its tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.ports import Offsets
+from penstock.drivers.spark.worker.report import Report
+
+_RATE_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an application is doing.
+
+    Attributes:
+        state: ``starting``, ``running``, ``waiting`` (for the broker), ``stopping``, ``stopped`` or ``failed``.
+        batch: Number of the last committed micro-batch, -1 before the first.
+        lag: Records that are in the topics and have not been processed, per topic.
+        records_per_s: Records processed per second, over the last ten seconds.
+        tasks: Tasks that have reported so far.
+        error: Why the application failed.
+    """
+
+    state: str
+    batch: int
+    lag: Mapping[str, int]
+    records_per_s: float
+    tasks: int
+    error: str | None = None
+
+
+@dataclass
+class Book:
+    """Adds up reports. Written by the control threads, read by anyone; guarded by its lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    batch: int = -1
+    ends: Offsets = field(default_factory=dict)
+    positions: Offsets = field(default_factory=dict)
+    waiting: bool = False
+    totals: Counter[str] = field(default_factory=Counter)
+    tasks: dict[str, Report] = field(default_factory=dict)
+    first_record_ms: int | None = None
+    last_batch_ms: int | None = None
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def planned(self, positions: Offsets, ends: Offsets | None) -> None:
+        """Note what the planner sees; no ends means that no broker answers."""
+        with self.lock:
+            self.waiting = ends is None
+            if ends is not None:
+                self.ends = ends
+            for topic, partitions in positions.items():
+                for partition, at in partitions.items():
+                    known = self.positions.setdefault(topic, {})
+                    known.setdefault(partition, at)
+
+    def committed(self, batch: int, reports: Sequence[Report]) -> dict[TopicPartition, int]:
+        """Note a batch; give the offsets to commit."""
+        offsets: dict[TopicPartition, int] = {}
+        with self.lock:
+            self.batch = batch
+            self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
+            for report in reports:
+                self._add(report)
+                for topic, partitions in report.offsets.items():
+                    for partition, offset in partitions.items():
+                        at = TopicPartition(topic, int(partition))
+                        offsets[at] = max(offset, offsets.get(at, 0))
+                        self.positions.setdefault(topic, {})[at.partition] = offsets[at]
+            self._recent.append((time.monotonic(), sum(report.processed for report in reports)))
+        return offsets
+
+    def _add(self, report: Report) -> None:
+        self.tasks[report.task] = report
+        self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
+        self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
+        self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
+        if report.first_record_ms is not None:
+            self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
+
+    def wake_at_ms(self) -> int | None:
+        """Give when the first task wants to be woken."""
+        with self.lock:
+            return min((r.wake_at_ms for r in self.tasks.values() if r.wake_at_ms is not None), default=None)
+
+    def status(self, state: str, error: str | None) -> Status:
+        """Give the status."""
+        with self.lock:
+            lag = {
+                topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
+                for topic, partitions in self.ends.items()
+            }
+            shown = "waiting" if state == "running" and self.waiting else state
+            return Status(shown, self.batch, lag, self._rate(), len(self.tasks), error)
+
+    def metrics(self) -> dict[str, int]:
+        """Give the totals since the start."""
+        with self.lock:
+            state = sum(report.state_bytes for report in self.tasks.values())
+            return {
+                "processed_records": self.totals["processed"],
+                "sent_records": self.totals["sent"],
+                "dropped_records": self.totals["dropped"],
+                **{name.replace(": ", "_records: "): n for name, n in self.totals.items() if name.startswith("dropped: ")},
+                "punctuations": self.totals["punctuated"],
+                "restored_changes": self.totals["restored"],
+                "state_bytes": state,
+                "batches": self.batch + 1,
+                **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
+                **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
+            }
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        while self._recent and self._recent[0][0] < now - _RATE_WINDOW_S:
+            self._recent.popleft()
+        if not self._recent:
+            return 0.0
+        return sum(count for _, count in self._recent) / max(now - self._recent[0][0], 1.0)
