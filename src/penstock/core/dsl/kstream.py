@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, overload
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.grouped import KGroupedStream
@@ -11,6 +11,9 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
 from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -191,6 +194,8 @@ class KStream(Generic[K, V]):
     ) -> KStream[K, V]:
         """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
 
+        Records without a key belong to no partition and are left out, as Kafka Streams does.
+
         Args:
             name: Name of the repartition.
             key: Serde of the keys; None as in :meth:`to`.
@@ -204,7 +209,7 @@ class KStream(Generic[K, V]):
             raise TopologyError(f"repartition(partitions={partitions}): a topic has at least one partition")
         key, value = key or self._key or self._graph.default_key, value or self._value or self._graph.default_value
         topic_name = self._graph.name("KSTREAM-REPARTITION", name)
-        node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=False)
+        node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
         return KStream(self._graph, node, key, value, rekeyed=False)
 
     def group_by(
@@ -239,6 +244,27 @@ class KStream(Generic[K, V]):
         key = key or self._key or self._graph.default_key
         return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
 
+    def to_table(
+        self, *, key: Optional[Serde[K]] = None, value: Optional[Serde[V]] = None, store: Optional[str] = None
+    ) -> KTable[K, V]:
+        """Take the newest value per key as a table; a null value deletes the key.
+
+        Args:
+            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            value: Serde of the values; None likewise.
+            store: Name of the store of the table.
+        """
+        from penstock.core.dsl.ktable import KTable  # a table gives streams and a stream gives tables
+
+        graph = self._graph
+        key, value = key or self._key or graph.default_key, value or self._value or graph.default_value
+        name = graph.name("KSTREAM-TOTABLE", None)
+        spec = graph.add_store(store or f"{name}-store", key, value)
+        parent = self._node
+        if self._rekeyed:
+            parent = graph.repartition(parent, spec.name, key, value, None, drop_null_keys=True)
+        return KTable(graph, graph.add(nodes.TableSource(name, (parent,), spec)), key, value)
+
     def process(
         self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: Optional[str] = None
     ) -> KStream[Any, Any]:
@@ -255,6 +281,19 @@ class KStream(Generic[K, V]):
         node = self._graph.name("KSTREAM-PROCESSOR", name)
         self._graph.topology.add_processor(node, supplier, self._node, stores=stores)
         return KStream(self._graph, node, None, None, rekeyed=True)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: Optional[str] = None
+    ) -> KStream[K, Any]:
+        """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
+
+        Args:
+            supplier: As in :meth:`process`; what it forwards must have the key it was given.
+            stores: Names of the stores it uses.
+            name: Name of the node.
+        """
+        stream = self.process(supplier, stores=stores, name=name)
+        return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
 
     def _grouped(
         self, node: str, key: Serde[Any], value: Optional[Serde[Any]], name: Optional[str], *, rekeyed: bool

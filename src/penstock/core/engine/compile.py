@@ -53,9 +53,12 @@ class Compiled:
         return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
 
     def needs_old(self, node: n.Node) -> bool:
-        """Tell whether anything behind a table needs the old values of its rows."""
+        """Tell whether anything behind a table needs the old values of its rows.
+
+        A filter does: it forwards a deletion only for a row that it let through before.
+        """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore)) or (child.table and self.needs_old(child))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter)) or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )
 
@@ -364,18 +367,17 @@ def _(node: n.TableSource, compiled: Compiled) -> Call:
 @_compile.register
 def _(node: n.TableFilter, compiled: Compiled) -> Call:
     child, predicate, keep = compiled.children(node), node.predicate, node.keep
-    on_error, name, needs_old = compiled.runtime.on_error, node.name, compiled.needs_old(node)
+    on_error, name = compiled.runtime.on_error, node.name
 
     def kept(key: Any, value: Any) -> Any:
         return value if value is not None and bool(predicate(key, value)) is keep else None
 
     def table_filter(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         try:
-            new = kept(key, new)
-            old = kept(key, old) if needs_old else None
+            new, old = kept(key, new), kept(key, old)
         except Exception as error:
             return on_error("process", name, error)
-        if not needs_old or new is not None or old is not None:
+        if new is not None or old is not None:
             child(key, new, old, timestamp, headers)
 
     return table_filter

@@ -89,6 +89,11 @@ class NodeContext:
         self._runtime.punctuations.add(schedule)
         return schedule
 
+    def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
+        """Give this processor's schedules that call a function."""
+        schedules = self._runtime.punctuations.schedules
+        return tuple(s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled)
+
     def commit(self) -> None:
         """Ask for a commit."""
         self._runtime.commit_requested = True

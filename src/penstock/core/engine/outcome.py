@@ -63,9 +63,11 @@ class Snapshot:
         partition_times: Partition time per queue.
         schedules: Per schedule its due time, and None for one that was cancelled.
         buffered: Records in the queues that have not been processed.
+        positions: The offset after the last record that was fed, for the queues with buffered records.
     """
 
     stream_time_ms: int = -1
     partition_times: Mapping[QueueId, int] = field(default_factory=dict)
     schedules: tuple[Mapping[str, Any], ...] = ()
     buffered: Mapping[QueueId, Records] = field(default_factory=dict)
+    positions: Mapping[QueueId, int] = field(default_factory=dict)

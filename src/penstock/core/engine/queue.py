@@ -111,19 +111,24 @@ class RecordQueue:
         chunk = self.chunks[0]
         return chunk.raw.offsets[chunk.row(self.index)]
 
+    def newest_timestamp(self) -> int:
+        """Give the partition time there will be when everything in the queue has been taken."""
+        return max([self.partition_time, *(max(chunk.timestamps) for chunk in self.chunks)])
+
     def buffered(self) -> Records:
-        """Give the records that have not been processed, as they were fed."""
+        """Give the records that have not been processed, as they were fed; records already left out stay out."""
         left = Records()
         for number, chunk in enumerate(self.chunks):
-            first = chunk.row(self.index) if number == 0 else 0
+            first = self.index if number == 0 else 0
+            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
             raw = chunk.raw
             left.extend(
                 Records(
-                    raw.keys[first:],
-                    raw.values[first:],
-                    raw.timestamps[first:],
-                    raw.offsets[first:],
-                    None if raw.headers is None else raw.headers[first:],
+                    [raw.keys[row] for row in rows],
+                    [raw.values[row] for row in rows],
+                    [raw.timestamps[row] for row in rows],
+                    [raw.offsets[row] for row in rows],
+                    None if raw.headers is None else [raw.headers[row] for row in rows],
                 )
             )
         return left

@@ -84,7 +84,7 @@ class Task:
             self._guarded(context.init, "init", context.processor)
         self._restore_schedules()
         for (partition, lane), records in self._restored.buffered.items():
-            self.feed(partition, records, records.offsets[-1] + 1, lane=lane)
+            self.feed(partition, records, self._restored.positions[QueueId(partition, lane)], lane=lane)
 
     def close(self) -> None:
         """Call ``close`` of every processor.
@@ -161,6 +161,7 @@ class Task:
             {p: q.partition_time for p, q in queues.items() if q.partition_time >= 0},
             self._runtime.punctuations.to_data(),
             {p: q.buffered() for p, q in queues.items() if q.chunks},
+            {p: q.position for p, q in queues.items() if q.chunks and q.position is not None},
         )
 
     def buffered_count(self) -> int:
@@ -183,8 +184,7 @@ class Task:
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
         good = Chunk(records, [], [], [], [], None if records.headers is None else [])
-        partition_time = queue.chunks[-1].timestamps[-1] if queue.chunks else queue.partition_time
-        partition_time = max(partition_time, queue.partition_time)
+        partition_time = queue.newest_timestamp()
         for row in range(len(records)):
             at = self._deserialized_one(source, queue.partition, records, row, partition_time)
             if at is None:

@@ -70,6 +70,12 @@ class ProcessorContext(Protocol[K2_contra, V2_contra]):
             ProcessingError: If a later micro-batch could not find the callback again.
         """
 
+    def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
+        """Give this processor's schedules that call a function, those of earlier micro-batches included.
+
+        What ``schedule`` returned does not outlive a micro-batch; this finds it again, to cancel it.
+        """
+
     def commit(self) -> None:
         """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
 

@@ -19,7 +19,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "partition_times": [[*q.partition, q.lane, time] for q, time in sorted(snapshot.partition_times.items())],
         "schedules": [dict(schedule) for schedule in snapshot.schedules],
         "buffered": [
-            [*q.partition, q.lane, base64.b64encode(wire.encode(records)).decode()]
+            [*q.partition, q.lane, snapshot.positions[q], base64.b64encode(wire.encode(records)).decode()]
             for q, records in sorted(snapshot.buffered.items(), key=lambda item: item[0])
         ],
     }
@@ -35,8 +35,9 @@ def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
         tuple(data["schedules"]),
         {
             _queue(topic, partition, lane): wire.decode(base64.b64decode(payload))
-            for topic, partition, lane, payload in data["buffered"]
+            for topic, partition, lane, _, payload in data["buffered"]
         },
+        {_queue(topic, partition, lane): position for topic, partition, lane, position, _ in data["buffered"]},
     )
 
 
