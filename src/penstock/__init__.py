@@ -1,6 +1,13 @@
-"""Penstock: a processor client for Apache Kafka (KIP-28) whose pipelines run on Apache Spark."""
+"""Penstock: a processor client for Apache Kafka (KIP-28) whose pipelines run on Apache Spark.
 
-from penstock import testing
+Building and testing a topology imports neither Spark nor a Kafka client: what needs them is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.kstream import BranchedKStream, KStream
@@ -10,13 +17,30 @@ from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
-from penstock.core.model.record import ConsumerRecord, Record, RecordContext, RecordMetadata, ValueAndTimestamp
+from penstock.core.model.record import (
+    ConsumerRecord,
+    Record,
+    RecordContext,
+    RecordMetadata,
+    ValueAndTimestamp,
+)
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
-from penstock.edge.app import Application, RunningApplication
-from penstock.edge.status import Status
+
+if TYPE_CHECKING:
+    from penstock import spark, testing
+    from penstock.edge.app import Application, RunningApplication
+    from penstock.edge.status import Status
+
+_LATER = {
+    "Application": "penstock.edge.app",
+    "RunningApplication": "penstock.edge.app",
+    "Status": "penstock.edge.status",
+    "spark": "penstock.spark",
+    "testing": "penstock.testing",
+}
 
 __all__ = [
     "Application",
@@ -40,13 +64,21 @@ __all__ = [
     "Status",
     "StreamsBuilder",
     "TaskId",
-    "Topology",
     "TopicPartition",
+    "Topology",
     "ValueAndTimestamp",
     "errors",
     "serdes",
+    "spark",
     "stores",
     "stream_time",
     "testing",
     "wall_clock",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    module = import_module(_LATER[name])
+    return getattr(module, name, module)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from .replay import DATA, REPLAYS, Recording, Replay
-from .scenarios import NOT_EXPRESSIBLE, SCENARIOS
+from .scenarios import SCENARIOS
 
 FILES = sorted(DATA.glob("*.json"))
 
@@ -61,10 +61,3 @@ def test_only_read_topics_are_recorded() -> None:
 def test_batches_of_one_are_the_recording_itself() -> None:
     for recording in map(Recording.load, FILES):
         assert recording.in_batches_of(1) == recording
-
-
-@pytest.mark.parametrize("name", sorted(NOT_EXPRESSIBLE.keys() & SCENARIOS.keys()))
-def test_what_cannot_be_expressed_is_written_down_already(name: str) -> None:
-    """Fails when the builder works: then its line in NOT_EXPRESSIBLE has to go."""
-    with pytest.raises(AttributeError):
-        SCENARIOS[name].build()

@@ -7,12 +7,12 @@ and the in-memory stores implement them, and ``penstock.edge`` decides which imp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Optional, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 
-StoreChange = tuple[bytes, Optional[bytes]]
+StoreChange = tuple[bytes, bytes | None]
 """A serialised key and its new serialised value; None deletes the key."""
 
 
@@ -22,7 +22,9 @@ class ByteReader(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """Give the value of a key, or None."""
 
-    def scan(self, low: bytes | None, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate in key order over ``low <= key < high``; None leaves a side open."""
 
     def approximate_count(self) -> int:
@@ -102,6 +104,9 @@ class TopicReader(Protocol):
 
 class Fetcher(Protocol):
     """Reads planned ranges."""
+
+    def connect(self) -> None:
+        """Connect now, so that the first range need not wait for it."""
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range, in offset order, a few thousand records at a time."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming import StreamingQuery
@@ -79,7 +79,7 @@ class Application:
         self.plan: Plan = topology.plan(application_id)
         self._grouper = partition_grouper
 
-    def run(self, until: Optional[Literal["end"]] = None) -> RunningApplication:
+    def run(self, until: Literal["end"] | None = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT or an error.
 
         Args:
@@ -96,7 +96,7 @@ class Application:
             running.await_termination()
         return running
 
-    def start(self, until: Optional[Literal["end"]] = None) -> RunningApplication:
+    def start(self, until: Literal["end"] | None = None) -> RunningApplication:
         """Check topics, start the query and return when every task has been initialised.
 
         Args:
@@ -124,7 +124,9 @@ class Application:
         log.info("%s", self.plan)
         running = RunningApplication(self.id, broker)
         try:
-            running._query = self._start_query(running, broker, layout, sink_partitions, until_end=until == "end")
+            running._query = self._start_query(
+                running, broker, layout, sink_partitions, until_end=until == "end"
+            )
             running._await_first_batch()
         except BaseException:
             running._abandon()
@@ -154,7 +156,13 @@ class Application:
         return layout, _await_sinks(broker, written)
 
     def _start_query(
-        self, running: RunningApplication, broker: Broker, layout: Layout, sinks: Mapping[str, int], *, until_end: bool
+        self,
+        running: RunningApplication,
+        broker: Broker,
+        layout: Layout,
+        sinks: Mapping[str, int],
+        *,
+        until_end: bool,
     ) -> StreamingQuery:
         settings = self.settings
         session = session_for(self.id, settings.master, settings.spark, settings.shuffle_partitions)
@@ -239,7 +247,7 @@ class RunningApplication:
         self._query.stop()
         self._finish()
 
-    def await_termination(self, timeout_s: Optional[float] = None) -> bool:
+    def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the application has ended.
 
         Args:
@@ -254,7 +262,7 @@ class RunningApplication:
         if self._query is None:
             return True
         try:
-            ended = self._query.awaitTermination(timeout_s) if timeout_s is not None else self._wait()
+            ended = self._wait(timeout_s)
         except StreamingQueryException as error:
             self._fail(error)
         if self._error is not None:
@@ -263,7 +271,7 @@ class RunningApplication:
             self._finish()
         return bool(ended)
 
-    def pause(self, topics: Optional[list[str]] = None) -> None:
+    def pause(self, topics: list[str] | None = None) -> None:
         """Stop reading topics, all of them by default; what was read is finished."""
         self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
 
@@ -294,7 +302,11 @@ class RunningApplication:
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"])
-            return {"hold": self._hold.is_set(), "paused": sorted(self._paused), "wake_at_ms": self._book.wake_at_ms()}
+            return {
+                "hold": self._hold.is_set(),
+                "paused": sorted(self._paused),
+                "wake_at_ms": self._book.wake_at_ms(),
+            }
         if question == "batch":
             reports = [Report.decode(report) for report in data["reports"]]
             for report in reports:
@@ -308,7 +320,9 @@ class RunningApplication:
 
     def _commit(self, offsets: Mapping[Any, int]) -> None:
         try:
-            self._broker.commit({at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)})
+            self._broker.commit(
+                {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
+            )
         except BrokerUnavailableError as error:
             log.warning("offsets are committed with a later batch: %s", error)
 
@@ -329,14 +343,20 @@ class RunningApplication:
     def _busy(self) -> bool:
         assert self._query is not None
         status = self._query.status
-        return bool(status["isTriggerActive"] and status["message"] not in ("Waiting for data to arrive", "Getting offsets from"))
+        return bool(
+            status["isTriggerActive"]
+            and status["message"] not in ("Waiting for data to arrive", "Getting offsets from")
+        )
 
-    def _wait(self) -> bool:
-        """Wait in short steps, so that signals are handled in between."""
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
         assert self._query is not None
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._query.awaitTermination(1):
             if self._state == "stopped":
-                break
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
         return True
 
     def _remember(self, error: Exception) -> None:
@@ -382,6 +402,6 @@ class _stopping_on_signals:  # noqa: N801 - a context manager reads like a phras
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _stop(self, number: int, frame: Optional[FrameType]) -> None:
+    def _stop(self, number: int, frame: FrameType | None) -> None:
         log.info("signal %d: stopping after the batch at work", number)
         threading.Thread(target=self._running.stop, name="penstock-stop").start()

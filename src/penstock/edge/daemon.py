@@ -1,25 +1,36 @@
-"""The Python worker daemon of Spark, with the imports that every worker needs made once, before it forks.
+"""The Python worker daemon of Spark, with the imports that workers need made once, before it forks.
 
-A fresh worker would spend about a second on them. Set as ``spark.python.daemon.module``.
+A fresh worker would spend about a second on them. Set as ``spark.python.daemon.module``. Spark starts one daemon for the
+workers of its operators and one for each of its helpers (planning a read, committing a sink, ...); the helpers live for
+moments and need little, so only the first kind is worth the preparation.
 """
 
 from __future__ import annotations
 
-import confluent_kafka  # noqa: F401
-import lmdb  # noqa: F401
-import pandas  # noqa: F401
-import pyarrow  # noqa: F401
-import pyspark.sql.streaming.stateful_processor_api_client
-import pyspark.sql.streaming.stateful_processor_util
-import pyspark.worker  # noqa: F401
+import gc
+import importlib
+import sys
+
 from pyspark.daemon import manager
 
-import penstock.drivers.kafka.fetch
-import penstock.drivers.kafka.publish
-import penstock.drivers.lmdb
-import penstock.drivers.spark.sink
-import penstock.drivers.spark.source
-import penstock.drivers.spark.worker.host  # noqa: F401
+_OPERATORS = "pyspark.worker"
+_PRELOADED = (
+    "pandas",
+    "pyspark.worker",
+    "pyspark.sql.streaming.stateful_processor_api_client",
+    "pyspark.sql.streaming.stateful_processor_util",
+    "penstock",
+)
+
+
+def preload() -> None:
+    """Import what every worker of an operator imports, and keep the garbage collector from visiting it again."""
+    for module in _PRELOADED:
+        importlib.import_module(module)
+    gc.freeze()
+
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] == _OPERATORS:
+        preload()
     manager()

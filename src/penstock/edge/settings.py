@@ -10,10 +10,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
@@ -35,31 +40,55 @@ class Settings(BaseSettings):
 
     bootstrap_servers: str = Field(description="host:port of brokers, separated by commas")
     state_dir: Path = Field(
-        default_factory=lambda: Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "penstock",
+        default_factory=lambda: (
+            Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "penstock"
+        ),
         description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
     )
-    checkpoint_location: Optional[str] = Field(None, description="Spark checkpoint, a directory or URL of this application's own")
-    auto_offset_reset: Literal["earliest", "latest"] = Field("earliest", description="where to begin without offsets")
+    checkpoint_location: str | None = Field(
+        None, description="Spark checkpoint, a directory or URL of this application's own"
+    )
+    auto_offset_reset: Literal["earliest", "latest"] = Field(
+        "earliest", description="where to begin without offsets"
+    )
     processing_guarantee: Literal["at_least_once"] = Field("at_least_once", description="delivery guarantee")
-    max_batch_records: int = Field(400_000, ge=1, description="records per micro-batch, over all partitions")
-    trigger_interval_ms: int = Field(0, ge=0, description="shortest time between the beginnings of micro-batches")
-    shuffle_partitions: Optional[int] = Field(None, ge=1, le=1024, description="Spark partitions of the tasks; None: cores, at most 8")
+    max_batch_records: int = Field(500_000, ge=1, description="records per micro-batch, over all partitions")
+    trigger_interval_ms: int = Field(
+        0, ge=0, description="shortest time between the beginnings of micro-batches"
+    )
+    shuffle_partitions: int | None = Field(
+        None, ge=1, le=1024, description="Spark partitions of the tasks; None: cores, at most 8"
+    )
     master: str = Field("local[*]", description="Spark master, if no session is active")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
-    kafka: dict[str, Any] = Field(default_factory=dict, description="client settings for all clients", repr=False)
-    consumer: dict[str, Any] = Field(default_factory=dict, description="client settings for consumers", repr=False)
-    producer: dict[str, Any] = Field(default_factory=dict, description="client settings for producers", repr=False)
+    kafka: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for all clients", repr=False
+    )
+    consumer: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for consumers", repr=False
+    )
+    producer: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for producers", repr=False
+    )
     isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
         "read_uncommitted", description="whether records of open transactions are read"
     )
-    task_timeout_ms: int = Field(300_000, ge=1_000, description="how long a batch waits for a broker that does not answer")
-    request_timeout_ms: int = Field(10_000, ge=100, description="how long one question to the broker may take")
-    replication_factor: int = Field(-1, ge=-1, description="replicas of internal topics; -1: the broker's default")
+    task_timeout_ms: int = Field(
+        300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
+    )
+    request_timeout_ms: int = Field(
+        10_000, ge=100, description="how long one question to the broker may take"
+    )
+    replication_factor: int = Field(
+        -1, ge=-1, description="replicas of internal topics; -1: the broker's default"
+    )
     on_deserialize_error: Policy = Field("fail", description="fail, skip or dead_letter")
     on_process_error: Policy = Field("fail", description="fail, skip or dead_letter")
     on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
-    dead_letter_topic: Optional[str] = Field(None, description="topic for records that fail under dead_letter")
-    on_lost_offsets: Literal["fail", "skip"] = Field("fail", description="what to do when the broker has deleted unread records")
+    dead_letter_topic: str | None = Field(None, description="topic for records that fail under dead_letter")
+    on_lost_offsets: Literal["fail", "skip"] = Field(
+        "fail", description="what to do when the broker has deleted unread records"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -73,7 +102,9 @@ class Settings(BaseSettings):
         """Order the sources: keywords, environment, the TOML file that PENSTOCK_CONFIG names."""
         file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
         if file is not None and not Path(file).exists():
-            raise SettingsError(f"the settings file {file!r} does not exist (from the environment variable PENSTOCK_CONFIG)")
+            raise SettingsError(
+                f"the settings file {file!r} does not exist (from the environment variable PENSTOCK_CONFIG)"
+            )
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
 
     @field_validator("kafka", "consumer", "producer")
@@ -143,7 +174,11 @@ def _explained(problem: Any) -> str:
         return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
     if problem["type"] == "extra_forbidden":
         return _unknown(name)
-    shown = "(secret)" if _SECRET.search(name) or name in ("kafka", "consumer", "producer") else repr(problem.get("input"))
+    shown = (
+        "(secret)"
+        if _SECRET.search(name) or name in ("kafka", "consumer", "producer")
+        else repr(problem.get("input"))
+    )
     return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
 
 

@@ -95,7 +95,9 @@ class Book:
         """Give the status."""
         with self.lock:
             lag = {
-                topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
+                topic: sum(
+                    max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items()
+                )
                 for topic, partitions in self.ends.items()
             }
             shown = "waiting" if state == "running" and self.waiting else state
@@ -109,7 +111,11 @@ class Book:
                 "processed_records": self.totals["processed"],
                 "sent_records": self.totals["sent"],
                 "dropped_records": self.totals["dropped"],
-                **{name.replace(": ", "_records: "): n for name, n in self.totals.items() if name.startswith("dropped: ")},
+                **{
+                    name.replace(": ", "_records: "): n
+                    for name, n in self.totals.items()
+                    if name.startswith("dropped: ")
+                },
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
                 "state_bytes": state,

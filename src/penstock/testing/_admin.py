@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar, final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.testing._java import EmbeddedKafkaError
 
@@ -65,7 +65,7 @@ class BrokerAdmin:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Give the offsets that the next records get, by partition."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         found = self._all_of(f"end offsets of {topic}", lambda client: client.list_offsets(wanted))
         return {place.partition: result.offset for place, result in found.items()}

@@ -7,7 +7,7 @@ the end, through internal topics too, before ``pipe`` returns; changes of stores
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Any, Optional
+from typing import Any
 
 from typing_extensions import Self
 
@@ -57,7 +57,7 @@ class TopologyTestDriver:
         *,
         wall_clock_ms: int = 0,
         application_id: str = "test",
-        policies: Optional[ErrorPolicies] = None,
+        policies: ErrorPolicies | None = None,
     ) -> None:
         self._plan: Plan = topology.plan(application_id)
         self._now = wall_clock_ms

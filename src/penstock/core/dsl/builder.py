@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, TypeVar, Union, overload
+from typing import Any, TypeVar, overload
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.kstream import KStream
@@ -39,43 +39,46 @@ class StreamsBuilder:
     """
 
     def __init__(
-        self, *, default_key_serde: Serde[Any] = serdes.string, default_value_serde: Serde[Any] = serdes.string
+        self,
+        *,
+        default_key_serde: Serde[Any] = serdes.string,
+        default_value_serde: Serde[Any] = serdes.string,
     ) -> None:
         self._graph = Graph(default_key_serde, default_value_serde)
 
     @overload
     def stream(
         self,
-        topic: Union[str, Sequence[str]],
+        topic: str | Sequence[str],
         *,
         key: Serde[K],
         value: Serde[V],
-        timestamp: Optional[TimestampExtractor] = ...,
-        offset_reset: Optional[str] = ...,
-        name: Optional[str] = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: str | None = ...,
+        name: str | None = ...,
     ) -> KStream[K, V]: ...
 
     @overload
     def stream(
         self,
-        topic: Union[str, Sequence[str]],
+        topic: str | Sequence[str],
         *,
-        key: Optional[Serde[Any]] = ...,
-        value: Optional[Serde[Any]] = ...,
-        timestamp: Optional[TimestampExtractor] = ...,
-        offset_reset: Optional[str] = ...,
-        name: Optional[str] = ...,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: str | None = ...,
+        name: str | None = ...,
     ) -> KStream[Any, Any]: ...
 
     def stream(
         self,
-        topic: Union[str, Sequence[str]],
+        topic: str | Sequence[str],
         *,
-        key: Optional[Serde[Any]] = None,
-        value: Optional[Serde[Any]] = None,
-        timestamp: Optional[TimestampExtractor] = None,
-        offset_reset: Optional[str] = None,
-        name: Optional[str] = None,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+        name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as one stream of records.
 
@@ -96,7 +99,9 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         node = graph.name("KSTREAM-SOURCE", name)
-        graph.topology.add_source(node, topic, key=key, value=value, timestamp=timestamp, offset_reset=offset_reset)
+        graph.topology.add_source(
+            node, topic, key=key, value=value, timestamp=timestamp, offset_reset=offset_reset
+        )
         return KStream(graph, node, key, value, rekeyed=False)
 
     @overload
@@ -106,9 +111,9 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: Optional[str] = ...,
-        timestamp: Optional[TimestampExtractor] = ...,
-        offset_reset: Optional[str] = ...,
+        store: str | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: str | None = ...,
     ) -> KTable[K, V]: ...
 
     @overload
@@ -116,22 +121,22 @@ class StreamsBuilder:
         self,
         topic: str,
         *,
-        key: Optional[Serde[Any]] = ...,
-        value: Optional[Serde[Any]] = ...,
-        store: Optional[str] = ...,
-        timestamp: Optional[TimestampExtractor] = ...,
-        offset_reset: Optional[str] = ...,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        store: str | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: str | None = ...,
     ) -> KTable[Any, Any]: ...
 
     def table(
         self,
         topic: str,
         *,
-        key: Optional[Serde[Any]] = None,
-        value: Optional[Serde[Any]] = None,
-        store: Optional[str] = None,
-        timestamp: Optional[TimestampExtractor] = None,
-        offset_reset: Optional[str] = None,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        store: str | None = None,
+        timestamp: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: the newest value per key; a null value deletes the key.
 

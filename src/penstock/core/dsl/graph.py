@@ -41,7 +41,14 @@ class Graph:
         return spec
 
     def repartition(
-        self, parent: str, topic_name: str, key: Serde[Any], value: Serde[Any], partitions: int | None, *, drop_null_keys: bool
+        self,
+        parent: str,
+        topic_name: str,
+        key: Serde[Any],
+        value: Serde[Any],
+        partitions: int | None,
+        *,
+        drop_null_keys: bool,
     ) -> str:
         """Add a repartition behind a node; give its name."""
         node = Repartition(topic_name, (parent,), topic_name, key, value, partitions, drop_null_keys)

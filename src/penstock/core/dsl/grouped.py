@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.dsl.aggregators import combining, plus_one, zero
 from penstock.core.dsl.graph import Graph
@@ -29,7 +29,14 @@ class KGroupedStream(Generic[K, V]):
     """
 
     def __init__(
-        self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], *, repartition: bool, name: Optional[str]
+        self,
+        graph: Graph,
+        node: str,
+        key: Serde[Any],
+        value: Serde[Any],
+        *,
+        repartition: bool,
+        name: str | None,
     ) -> None:
         self._graph = graph
         self._node = node
@@ -38,7 +45,7 @@ class KGroupedStream(Generic[K, V]):
         self._repartition = repartition
         self._name = name
 
-    def count(self, *, store: Optional[str] = None) -> KTable[K, int]:
+    def count(self, *, store: str | None = None) -> KTable[K, int]:
         """Count the records per key.
 
         Args:
@@ -49,7 +56,7 @@ class KGroupedStream(Generic[K, V]):
         """
         return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64)
 
-    def reduce(self, reducer: Callable[[V, V], Optional[V]], *, store: Optional[str] = None) -> KTable[K, V]:
+    def reduce(self, reducer: Callable[[V, V], V | None], *, store: str | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
 
         Args:
@@ -61,10 +68,10 @@ class KGroupedStream(Generic[K, V]):
     def aggregate(
         self,
         initializer: Callable[[], A],
-        aggregator: Callable[[K, V, A], Optional[A]],
+        aggregator: Callable[[K, V, A], A | None],
         *,
-        value: Optional[Serde[A]] = None,
-        store: Optional[str] = None,
+        value: Serde[A] | None = None,
+        store: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records per key.
 
@@ -74,13 +81,15 @@ class KGroupedStream(Generic[K, V]):
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
         """
-        return self._aggregated(store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value)
+        return self._aggregated(
+            store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
+        )
 
     def _aggregated(
         self,
-        store: Optional[str],
+        store: str | None,
         kind: str,
-        initializer: Optional[Callable[[], Any]],
+        initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
     ) -> KTable[Any, Any]:

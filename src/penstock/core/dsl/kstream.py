@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.grouped import KGroupedStream
@@ -30,7 +30,13 @@ class KStream(Generic[K, V]):
     """
 
     def __init__(
-        self, graph: Graph, node: str, key: Optional[Serde[Any]], value: Optional[Serde[Any]], *, rekeyed: bool
+        self,
+        graph: Graph,
+        node: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        *,
+        rekeyed: bool,
     ) -> None:
         self._graph = graph
         self._node = node
@@ -38,17 +44,17 @@ class KStream(Generic[K, V]):
         self._value = value
         self._rekeyed = rekeyed
 
-    def filter(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+    def filter(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Keep the records for which a predicate of key and value holds."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate)
         return self._same_types(node)
 
-    def filter_not(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+    def filter_not(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Keep the records for which a predicate of key and value does not hold."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate, keep=False)
         return self._same_types(node)
 
-    def map(self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: Optional[str] = None) -> KStream[K2, V2]:
+    def map(self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None) -> KStream[K2, V2]:
         """Turn key and value into another key and value; a grouping behind it repartitions.
 
         Args:
@@ -60,16 +66,16 @@ class KStream(Generic[K, V]):
 
     @overload
     def map_values(
-        self, mapper: Callable[[V], V2], *, with_key: Literal[False] = ..., name: Optional[str] = ...
+        self, mapper: Callable[[V], V2], *, with_key: Literal[False] = ..., name: str | None = ...
     ) -> KStream[K, V2]: ...
 
     @overload
     def map_values(
-        self, mapper: Callable[[K, V], V2], *, with_key: Literal[True], name: Optional[str] = ...
+        self, mapper: Callable[[K, V], V2], *, with_key: Literal[True], name: str | None = ...
     ) -> KStream[K, V2]: ...
 
     def map_values(
-        self, mapper: Callable[..., Any], *, with_key: bool = False, name: Optional[str] = None
+        self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
         """Turn the value into another value; the key stays, so nothing is repartitioned.
 
@@ -82,7 +88,7 @@ class KStream(Generic[K, V]):
         return self._new_values(node)
 
     def flat_map(
-        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: Optional[str] = None
+        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
     ) -> KStream[K2, V2]:
         """Turn a record into any number of records; a grouping behind it repartitions.
 
@@ -95,16 +101,20 @@ class KStream(Generic[K, V]):
 
     @overload
     def flat_map_values(
-        self, mapper: Callable[[V], Iterable[V2]], *, with_key: Literal[False] = ..., name: Optional[str] = ...
+        self,
+        mapper: Callable[[V], Iterable[V2]],
+        *,
+        with_key: Literal[False] = ...,
+        name: str | None = ...,
     ) -> KStream[K, V2]: ...
 
     @overload
     def flat_map_values(
-        self, mapper: Callable[[K, V], Iterable[V2]], *, with_key: Literal[True], name: Optional[str] = ...
+        self, mapper: Callable[[K, V], Iterable[V2]], *, with_key: Literal[True], name: str | None = ...
     ) -> KStream[K, V2]: ...
 
     def flat_map_values(
-        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: Optional[str] = None
+        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
         """Turn the value into any number of values, each a record with the same key.
 
@@ -113,15 +123,17 @@ class KStream(Generic[K, V]):
             with_key: Whether the mapper wants the key too.
             name: Name of the node.
         """
-        node = nodes.FlatMapValues(self._graph.name("KSTREAM-FLATMAPVALUES", name), (self._node,), mapper, with_key)
+        node = nodes.FlatMapValues(
+            self._graph.name("KSTREAM-FLATMAPVALUES", name), (self._node,), mapper, with_key
+        )
         return self._new_values(node)
 
-    def select_key(self, mapper: Callable[[K, V], K2], *, name: Optional[str] = None) -> KStream[K2, V]:
+    def select_key(self, mapper: Callable[[K, V], K2], *, name: str | None = None) -> KStream[K2, V]:
         """Give each record a new key; a grouping behind it repartitions."""
         node = nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
         return KStream(self._graph, self._graph.add(node), None, self._value, rekeyed=True)
 
-    def peek(self, action: Callable[[K, V], object], *, name: Optional[str] = None) -> KStream[K, V]:
+    def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Call a function with key and value of each record, and hand the record on unchanged.
 
         After a crash records are processed again, so the function may see a record more than once.
@@ -129,11 +141,11 @@ class KStream(Generic[K, V]):
         node = nodes.Peek(self._graph.name("KSTREAM-PEEK", name), (self._node,), action)
         return self._same_types(node)
 
-    def foreach(self, action: Callable[[K, V], object], *, name: Optional[str] = None) -> None:
+    def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None:
         """Call a function with key and value of each record; the stream ends here."""
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-FOREACH", name), (self._node,), action))
 
-    def merge(self, other: KStream[K, V], *, name: Optional[str] = None) -> KStream[K, V]:
+    def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
         """Put two streams together; the order of each is kept, there is none between them."""
         node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
         key = self._key if self._key == other._key else None
@@ -141,7 +153,7 @@ class KStream(Generic[K, V]):
         rekeyed = self._rekeyed or other._rekeyed
         return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
 
-    def split(self, *, name: Optional[str] = None) -> BranchedKStream[K, V]:
+    def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
         """Begin to split the stream: each record goes to the first branch whose predicate holds.
 
         Args:
@@ -159,12 +171,12 @@ class KStream(Generic[K, V]):
 
     def to(
         self,
-        topic: Union[str, TopicNameExtractor],
+        topic: str | TopicNameExtractor,
         *,
-        key: Optional[Serde[K]] = None,
-        value: Optional[Serde[V]] = None,
-        partitioner: Optional[StreamPartitioner] = None,
-        name: Optional[str] = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        partitioner: StreamPartitioner | None = None,
+        name: str | None = None,
     ) -> None:
         """Send the records to a topic, with their timestamps and headers.
 
@@ -187,10 +199,10 @@ class KStream(Generic[K, V]):
     def repartition(
         self,
         *,
-        name: Optional[str] = None,
-        key: Optional[Serde[K]] = None,
-        value: Optional[Serde[V]] = None,
-        partitions: Optional[int] = None,
+        name: str | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        partitions: int | None = None,
     ) -> KStream[K, V]:
         """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
 
@@ -207,7 +219,10 @@ class KStream(Generic[K, V]):
         """
         if partitions is not None and partitions < 1:
             raise TopologyError(f"repartition(partitions={partitions}): a topic has at least one partition")
-        key, value = key or self._key or self._graph.default_key, value or self._value or self._graph.default_value
+        key, value = (
+            key or self._key or self._graph.default_key,
+            value or self._value or self._graph.default_value,
+        )
         topic_name = self._graph.name("KSTREAM-REPARTITION", name)
         node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
         return KStream(self._graph, node, key, value, rekeyed=False)
@@ -216,9 +231,9 @@ class KStream(Generic[K, V]):
         self,
         mapper: Callable[[K, V], K2],
         *,
-        key: Optional[Serde[K2]] = None,
-        value: Optional[Serde[V]] = None,
-        name: Optional[str] = None,
+        key: Serde[K2] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
     ) -> KGroupedStream[K2, V]:
         """Group the records by a new key; an aggregation behind it repartitions.
 
@@ -228,11 +243,13 @@ class KStream(Generic[K, V]):
             value: Serde of the values; None takes what is known from upstream, else the builder's default.
             name: Name of the repartition; None takes the name of the aggregation's store.
         """
-        node = self._graph.add(nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", None), (self._node,), mapper))
+        node = self._graph.add(
+            nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", None), (self._node,), mapper)
+        )
         return self._grouped(node, key or self._graph.default_key, value, name, rekeyed=True)
 
     def group_by_key(
-        self, *, key: Optional[Serde[K]] = None, value: Optional[Serde[V]] = None, name: Optional[str] = None
+        self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, name: str | None = None
     ) -> KGroupedStream[K, V]:
         """Group the records by their key; an aggregation repartitions only if the key was changed upstream.
 
@@ -245,7 +262,7 @@ class KStream(Generic[K, V]):
         return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
 
     def to_table(
-        self, *, key: Optional[Serde[K]] = None, value: Optional[Serde[V]] = None, store: Optional[str] = None
+        self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, store: str | None = None
     ) -> KTable[K, V]:
         """Take the newest value per key as a table; a null value deletes the key.
 
@@ -266,7 +283,7 @@ class KStream(Generic[K, V]):
         return KTable(graph, graph.add(nodes.TableSource(name, (parent,), spec)), key, value)
 
     def process(
-        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: Optional[str] = None
+        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: str | None = None
     ) -> KStream[Any, Any]:
         """Run a processor on every record; what it forwards is the new stream.
 
@@ -283,7 +300,7 @@ class KStream(Generic[K, V]):
         return KStream(self._graph, node, None, None, rekeyed=True)
 
     def process_values(
-        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: Optional[str] = None
+        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: str | None = None
     ) -> KStream[K, Any]:
         """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
 
@@ -296,7 +313,7 @@ class KStream(Generic[K, V]):
         return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
 
     def _grouped(
-        self, node: str, key: Serde[Any], value: Optional[Serde[Any]], name: Optional[str], *, rekeyed: bool
+        self, node: str, key: Serde[Any], value: Serde[Any] | None, name: str | None, *, rekeyed: bool
     ) -> KGroupedStream[Any, V]:
         value = value or self._value or self._graph.default_value
         return KGroupedStream(self._graph, node, key, value, repartition=rekeyed, name=name)
@@ -314,9 +331,11 @@ class BranchedKStream(Generic[K, V]):
     def __init__(self, stream: KStream[K, V], prefix: str) -> None:
         self._stream = stream
         self._prefix = prefix
-        self._branches: list[tuple[Optional[Callable[[K, V], object]], str]] = []
+        self._branches: list[tuple[Callable[[K, V], object] | None, str]] = []
 
-    def branch(self, predicate: Callable[[K, V], object], *, name: Optional[str] = None) -> BranchedKStream[K, V]:
+    def branch(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> BranchedKStream[K, V]:
         """Add a branch.
 
         Args:
@@ -328,7 +347,7 @@ class BranchedKStream(Generic[K, V]):
         """
         return self._add(predicate, name if name is not None else str(len(self._branches) + 1))
 
-    def default(self, *, name: Optional[str] = None) -> dict[str, KStream[K, V]]:
+    def default(self, *, name: str | None = None) -> dict[str, KStream[K, V]]:
         """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``)."""
         return self._add(None, name if name is not None else "0").no_default()
 
@@ -346,7 +365,7 @@ class BranchedKStream(Generic[K, V]):
             )
         return result
 
-    def _add(self, predicate: Optional[Callable[[K, V], object]], name: str) -> BranchedKStream[K, V]:
+    def _add(self, predicate: Callable[[K, V], object] | None, name: str) -> BranchedKStream[K, V]:
         if any(name == other for _, other in self._branches):
             raise TopologyError(f"two branches of a split are called {name!r}")
         self._branches.append((predicate, name))

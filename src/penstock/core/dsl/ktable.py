@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, Optional, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
 from penstock.core.dsl.graph import Graph
@@ -25,14 +25,14 @@ class KTable(Generic[K, V]):
     Source: ``org.apache.kafka.streams.kstream.KTable``.
     """
 
-    def __init__(self, graph: Graph, node: str, key: Optional[Serde[Any]], value: Optional[Serde[Any]]) -> None:
+    def __init__(self, graph: Graph, node: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
         self._graph = graph
         self._node = node
         self._key = key
         self._value = value
 
     def filter(
-        self, predicate: Callable[[K, V], object], *, store: Optional[str] = None, name: Optional[str] = None
+        self, predicate: Callable[[K, V], object], *, store: str | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value holds; the others count as deleted.
 
@@ -45,10 +45,12 @@ class KTable(Generic[K, V]):
         return self._derived(node, self._value, store)
 
     def filter_not(
-        self, predicate: Callable[[K, V], object], *, store: Optional[str] = None, name: Optional[str] = None
+        self, predicate: Callable[[K, V], object], *, store: str | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
-        node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate, keep=False)
+        node = nodes.TableFilter(
+            self._graph.name("KTABLE-FILTER", name), (self._node,), predicate, keep=False
+        )
         return self._derived(node, self._value, store)
 
     @overload
@@ -57,9 +59,9 @@ class KTable(Generic[K, V]):
         mapper: Callable[[V], V2],
         *,
         with_key: Literal[False] = ...,
-        value: Optional[Serde[V2]] = ...,
-        store: Optional[str] = ...,
-        name: Optional[str] = ...,
+        value: Serde[V2] | None = ...,
+        store: str | None = ...,
+        name: str | None = ...,
     ) -> KTable[K, V2]: ...
 
     @overload
@@ -68,9 +70,9 @@ class KTable(Generic[K, V]):
         mapper: Callable[[K, V], V2],
         *,
         with_key: Literal[True],
-        value: Optional[Serde[V2]] = ...,
-        store: Optional[str] = ...,
-        name: Optional[str] = ...,
+        value: Serde[V2] | None = ...,
+        store: str | None = ...,
+        name: str | None = ...,
     ) -> KTable[K, V2]: ...
 
     def map_values(
@@ -78,9 +80,9 @@ class KTable(Generic[K, V]):
         mapper: Callable[..., Any],
         *,
         with_key: bool = False,
-        value: Optional[Serde[Any]] = None,
-        store: Optional[str] = None,
-        name: Optional[str] = None,
+        value: Serde[Any] | None = None,
+        store: str | None = None,
+        name: str | None = None,
     ) -> KTable[K, Any]:
         """Turn each value into another; deleted rows stay deleted and are not mapped.
 
@@ -91,10 +93,12 @@ class KTable(Generic[K, V]):
             store: Name of a store for the result, if it is to be kept.
             name: Name of the node.
         """
-        node = nodes.TableMapValues(self._graph.name("KTABLE-MAPVALUES", name), (self._node,), mapper, with_key)
+        node = nodes.TableMapValues(
+            self._graph.name("KTABLE-MAPVALUES", name), (self._node,), mapper, with_key
+        )
         return self._derived(node, value, store)
 
-    def to_stream(self, *, name: Optional[str] = None) -> KStream[K, V]:
+    def to_stream(self, *, name: str | None = None) -> KStream[K, V]:
         """Give the changes of the table as records; a deleted row is a record with a null value."""
         node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
         return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=False)
@@ -103,9 +107,9 @@ class KTable(Generic[K, V]):
         self,
         selector: Callable[[K, V], tuple[K2, V2]],
         *,
-        key: Optional[Serde[K2]] = None,
-        value: Optional[Serde[V2]] = None,
-        name: Optional[str] = None,
+        key: Serde[K2] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
     ) -> KGroupedTable[K2, V2]:
         """Group the rows by a new key.
 
@@ -119,7 +123,7 @@ class KTable(Generic[K, V]):
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", None), (self._node,), selector))
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
 
-    def _derived(self, node: nodes.Node, value: Optional[Serde[Any]], store: Optional[str]) -> KTable[K, Any]:
+    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: str | None) -> KTable[K, Any]:
         graph = self._graph
         name = graph.add(node)
         if store is not None:
@@ -137,7 +141,7 @@ class KGroupedTable(Generic[K, V]):
     Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
     """
 
-    def __init__(self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], name: Optional[str]) -> None:
+    def __init__(self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], name: str | None) -> None:
         self._graph = graph
         self._node = node
         self._key = key
@@ -145,16 +149,16 @@ class KGroupedTable(Generic[K, V]):
         self._name = name
         self._repartitioned = False
 
-    def count(self, *, store: Optional[str] = None) -> KTable[K, int]:
+    def count(self, *, store: str | None = None) -> KTable[K, int]:
         """Count the rows per new key."""
         return self._aggregated(store, "COUNT", zero, plus_one, minus_one, serdes.int64)
 
     def reduce(
         self,
-        adder: Callable[[V, V], Optional[V]],
-        subtractor: Callable[[V, V], Optional[V]],
+        adder: Callable[[V, V], V | None],
+        subtractor: Callable[[V, V], V | None],
         *,
-        store: Optional[str] = None,
+        store: str | None = None,
     ) -> KTable[K, V]:
         """Combine the values per new key; the first value of a group is taken as it is.
 
@@ -168,11 +172,11 @@ class KGroupedTable(Generic[K, V]):
     def aggregate(
         self,
         initializer: Callable[[], A],
-        adder: Callable[[K, V, A], Optional[A]],
-        subtractor: Callable[[K, V, A], Optional[A]],
+        adder: Callable[[K, V, A], A | None],
+        subtractor: Callable[[K, V, A], A | None],
         *,
-        value: Optional[Serde[A]] = None,
-        store: Optional[str] = None,
+        value: Serde[A] | None = None,
+        store: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the rows per new key.
 
@@ -189,9 +193,9 @@ class KGroupedTable(Generic[K, V]):
 
     def _aggregated(
         self,
-        store: Optional[str],
+        store: str | None,
         kind: str,
-        initializer: Optional[Callable[[], Any]],
+        initializer: Callable[[], Any] | None,
         adder: Callable[[Any, Any, Any], Any],
         subtractor: Callable[[Any, Any, Any], Any],
         value: Serde[Any],

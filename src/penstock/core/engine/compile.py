@@ -37,7 +37,7 @@ class Compiled:
         self._sub = sub
         self.runtime = runtime
         self._calls: dict[str, Call] = {}
-        for node in reversed(sub.nodes.values()):
+        for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
                 self.entries[node.name] = self.children(node)
             else:
@@ -58,7 +58,8 @@ class Compiled:
         A filter does: it forwards a deletion only for a row that it let through before.
         """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter)) or (child.table and self.needs_old(child))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter))
+            or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )
 
@@ -216,7 +217,9 @@ def _(node: n.Pass, compiled: Compiled) -> Call:
 @_compile.register
 def _(node: n.Branch, compiled: Compiled) -> Call:
     calls = compiled.named_children(node)
-    branches = [(predicate, calls.get(route, _nothing)) for predicate, route in zip(node.predicates, node.routes)]
+    branches: list[tuple[Callable[[Any, Any], object] | None, Call]] = [
+        (predicate, calls.get(route, _nothing)) for predicate, route in zip(node.predicates, node.routes)
+    ]
     on_error, name = compiled.runtime.on_error, node.name
 
     def branch(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -252,7 +255,9 @@ def _(node: n.Process, compiled: Compiled) -> Call:
 
 def _new_processor(node: n.Process) -> Any:
     processor = node.supplier()
-    missing = [method for method in ("init", "process", "close") if not callable(getattr(processor, method, None))]
+    missing = [
+        method for method in ("init", "process", "close") if not callable(getattr(processor, method, None))
+    ]
     if missing:
         raise TopologyError(
             f"the supplier of processor {node.name!r} gave {processor!r}, which has no {', '.join(missing)}(); "
@@ -291,7 +296,11 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
     topic_of, partitioner = node.topic, node.partitioner
 
     def send(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        topic = topic_of if isinstance(topic_of, str) else topic_of(key, value, runtime.context(timestamp, headers))
+        topic = (
+            topic_of
+            if isinstance(topic_of, str)
+            else topic_of(key, value, runtime.context(timestamp, headers))
+        )
         row = (
             None if key is None else node.key.serialize(key),
             None if value is None else node.value.serialize(value),
@@ -477,7 +486,9 @@ def _(node: n.TableAggregate, compiled: Compiled) -> Call:
     def table_aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
         try:
             if key is None or change is None:
-                raise PenstockError("a record of a grouped table has no key or no change; is another program writing to it?")
+                raise PenstockError(
+                    "a record of a grouped table has no key or no change; is another program writing to it?"
+                )
             stored_key = key_bytes(key)
             entry = store.fetch(stored_key)
             old, then = entry if entry is not None else (None, -1)

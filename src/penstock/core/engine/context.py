@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from penstock.core.engine.punctuate import Schedule
 from penstock.core.engine.runtime import Runtime
@@ -21,7 +21,12 @@ class NodeContext:
     """Implements ``ProcessorContext`` for one node of one task. Owned by the task."""
 
     def __init__(
-        self, node: str, stores: tuple[str, ...], runtime: Runtime, forward: StreamCall, children: Mapping[str, StreamCall]
+        self,
+        node: str,
+        stores: tuple[str, ...],
+        runtime: Runtime,
+        forward: StreamCall,
+        children: Mapping[str, StreamCall],
     ) -> None:
         self._node = node
         self._stores = stores
@@ -43,7 +48,7 @@ class NodeContext:
         return self._runtime.task_id
 
     @property
-    def record_metadata(self) -> Optional[RecordMetadata]:
+    def record_metadata(self) -> RecordMetadata | None:
         """Topic, partition and offset of the current record; None in a punctuator."""
         return self._runtime.metadata()
 
@@ -57,7 +62,7 @@ class NodeContext:
         """The wall clock of this step."""
         return self._runtime.now_ms
 
-    def forward(self, record: Record[Any, Any], child: Optional[str] = None) -> None:
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Hand a record to all children, or to one; see ``ProcessorContext.forward``."""
         if not self._runtime.active:
             raise ProcessingError(
@@ -74,7 +79,12 @@ class NodeContext:
         call(record.key, record.value, record.timestamp, record.headers)
 
     def schedule(
-        self, interval: Duration, kind: PunctuationType, callback: Punctuator, *, start_time: Optional[int] = None
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
     ) -> Cancellable:
         """Call a function as time advances; see ``ProcessorContext.schedule``."""
         interval_ms = millis(interval)
@@ -92,7 +102,9 @@ class NodeContext:
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
         """Give this processor's schedules that call a function."""
         schedules = self._runtime.punctuations.schedules
-        return tuple(s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled)
+        return tuple(
+            s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
+        )
 
     def commit(self) -> None:
         """Ask for a commit."""

@@ -163,4 +163,3 @@ class PartitionGroup:
         return sum(len(c.keys) for q in self.queues.values() for c in q.chunks) - sum(
             q.index for q in self.queues.values() if q.chunks
         )
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
 from penstock.core.engine.punctuate import Punctuations
@@ -15,9 +15,9 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
 from penstock.core.state.keyvalue import KeyValueStore
 
-Row = tuple[Optional[bytes], Optional[bytes], int, Headers]
+Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""
-PlacedRow = tuple[Optional[bytes], Optional[bytes], int, Headers, int]
+PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
 """The same with the partition that a partitioner chose, -1 if it left it to the key."""
 
 _MAX_NOTICES = 5
@@ -139,15 +139,30 @@ class Runtime:
             return (None, -1, None, None, max(self.stream_time, 0), ())
         raw, row = self.chunk.raw, self.chunk.row(self.index)
         headers = raw.headers[row] if raw.headers is not None else ()
-        return (TopicPartition(at.topic, at.partition), at.offset, raw.keys[row], raw.values[row], raw.timestamps[row], headers)
+        return (
+            TopicPartition(at.topic, at.partition),
+            at.offset,
+            raw.keys[row],
+            raw.values[row],
+            raw.timestamps[row],
+            headers,
+        )
 
     def _message(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> str:
         partition, offset, key, value, *_ = place
-        where = "in a punctuator" if partition is None else (
-            f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
-            f"(key {_shown(key)}, value {_shown(value)})"
+        where = (
+            "in a punctuator"
+            if partition is None
+            else (
+                f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
+                f"(key {_shown(key)}, value {_shown(value)})"
+            )
         )
-        cause = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}{_last_line(error)}"
+        cause = (
+            str(error)
+            if isinstance(error, PenstockError)
+            else f"{type(error).__name__}: {error}{_last_line(error)}"
+        )
         return (
             f"{node} failed in stage '{stage}' of task {self.task_id} {where}: {cause}. {_ADVICE[stage]}, or set "
             f"on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
@@ -173,7 +188,7 @@ class Runtime:
 
 def _columns(rows: list[Row]) -> Records:
     keys, values, timestamps, headers = map(list, zip(*rows))
-    return Records(keys, values, timestamps, [], headers if any(headers) else None)  # type: ignore[arg-type]
+    return Records(keys, values, timestamps, [], headers if any(headers) else None)
 
 
 def _shown(data: bytes | None) -> str:

@@ -61,11 +61,15 @@ class Task:
         snapshot = snapshot or Snapshot()
         self.id = task_id
         self.stores = {name: KeyValueStore[Any, Any](spec, stores[name]) for name, spec in sub.stores.items()}
-        self._runtime = Runtime(application_id, task_id, self.stores, policies or ErrorPolicies(), partitions or {})
+        self._runtime = Runtime(
+            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions or {}
+        )
         self._runtime.stream_time = snapshot.stream_time_ms
         self._compiled = Compiled(sub, self._runtime)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
-        self._group = PartitionGroup({p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()})
+        self._group = PartitionGroup(
+            {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
+        )
         self._restored = snapshot
         self._metrics = dict.fromkeys(("processed", "punctuated"), 0)
         self._due_stream_time = _NEVER
@@ -115,7 +119,9 @@ class Task:
         """
         source = self._sources.get(partition.topic)
         if source is None:
-            raise StoreError(f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug")
+            raise StoreError(
+                f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
+            )
         queue = self._group.queue(QueueId(partition, lane))
         queue.append(self._deserialized(source, queue, records), position)
 
@@ -215,7 +221,9 @@ class Task:
             )
             if source.timestamp is None:
                 if timestamp < 0:
-                    raise DeserializationError("the record has no timestamp; give the source timestamp=... to make one")
+                    raise DeserializationError(
+                        "the record has no timestamp; give the source timestamp=... to make one"
+                    )
                 return record
             record = record._replace(timestamp=source.timestamp(record, partition_time))
         except Exception as error:
@@ -283,7 +291,9 @@ class Task:
                 made.due_ms, made.cancelled = data["due_ms"], data["cancelled"]
             elif data["ordinal"] is None and hasattr(processors.get(data["node"]), data["method"]):
                 callback = getattr(processors[data["node"]], data["method"])
-                again = Schedule(data["node"], None, data["method"], kind, data["interval_ms"], data["due_ms"], callback)
+                again = Schedule(
+                    data["node"], None, data["method"], kind, data["interval_ms"], data["due_ms"], callback
+                )
                 self._runtime.punctuations.add(again)
 
     # Results.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Union
 
-Duration = Union[timedelta, int]
+Duration = timedelta | int
 """What a user may write where a duration is asked for: a timedelta, or milliseconds as an int."""
 
 

@@ -11,7 +11,7 @@ A *record* is a key, a value, a timestamp in milliseconds since the epoch, and h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn, Optional, TypeVar, Union
+from typing import Any, Generic, NamedTuple, NoReturn, Optional, TypeVar
 
 from typing_extensions import Self
 
@@ -20,7 +20,7 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
-Headers = tuple[tuple[str, Optional[bytes]], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
 """Headers in their order; a name may occur more than once, a value may be None."""
 
 NO_TIMESTAMP = -1
@@ -90,9 +90,7 @@ class Record(Generic[K, V]):
         return hash(self._astuple())
 
     def __repr__(self) -> str:
-        return (
-            f"Record(key={self.key!r}, value={self.value!r}, timestamp={self.timestamp}, headers={self.headers!r})"
-        )
+        return f"Record(key={self.key!r}, value={self.value!r}, timestamp={self.timestamp}, headers={self.headers!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Record, self._astuple())
@@ -117,7 +115,7 @@ class RecordMetadata(NamedTuple):
 class RecordContext(NamedTuple):
     """Metadata of the record that is being processed, as topic-choosing functions get it (``RecordContext``)."""
 
-    topic: Optional[str]
+    topic: str | None
     partition: int
     offset: int
     timestamp: int
@@ -150,7 +148,7 @@ class Change(NamedTuple):
     old: Any
 
 
-Bytes = Union[bytes, None]
+Bytes = Optional[bytes]
 
 
 @dataclass(slots=True)

@@ -130,7 +130,7 @@ def _pickle_to_bytes(value: Any) -> builtins.bytes:
 
 string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, immutable=True)
 """Text as UTF-8 (Java: StringSerializer)."""
-bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, immutable=True)
+bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, immutable=True)  # noqa: A001 - serdes.bytes
 """Bytes as they are (Java: ByteArraySerializer)."""
 int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, immutable=True)
 """Whole numbers of 64 bits, big endian (Java: LongSerializer)."""

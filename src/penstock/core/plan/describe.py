@@ -86,7 +86,9 @@ def html(plan: Plan) -> str:
 
 def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
     edges: list[tuple[str, str, bool]] = []
-    readers = {topic: source.name for sub in plan.subtopologies for source in sub.sources for topic in source.topics}
+    readers = {
+        topic: source.name for sub in plan.subtopologies for source in sub.sources for topic in source.topics
+    }
     for sub in plan.subtopologies:
         for node in sub.nodes.values():
             edges.extend((parent, node.name, False) for parent in node.parents)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, ClassVar
 
 from penstock.core.model.record import ConsumerRecord, RecordContext
 from penstock.core.model.serdes import Serde
@@ -19,7 +19,7 @@ TimestampExtractor = Callable[[ConsumerRecord, int], int]
 """Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 """Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
-StreamPartitioner = Callable[[str, Any, Any, int], Optional[int]]
+StreamPartitioner = Callable[[str, Any, Any, int], int | None]
 """Topic, key, value and number of partitions to a partition; None leaves it to the key (``StreamPartitioner``)."""
 
 
@@ -64,7 +64,7 @@ class Source(Node):
 class Sink(Node):
     """Sends to a topic, or to the topic that a function chooses (``addSink``)."""
 
-    topic: Union[str, TopicNameExtractor]
+    topic: str | TopicNameExtractor
     key: Serde[Any]
     value: Serde[Any]
     partitioner: StreamPartitioner | None = None

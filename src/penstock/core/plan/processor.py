@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Optional, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.model.durations import Duration
 from penstock.core.model.ids import TaskId
@@ -13,11 +13,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-K2_contra = TypeVar("K2_contra", contravariant=True)
-V2_contra = TypeVar("V2_contra", contravariant=True)
 
 
-class ProcessorContext(Protocol[K2_contra, V2_contra]):
+class ProcessorContext(Protocol[K2, V2]):
     """What a processor can see and ask for.
 
     Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.ProcessorContext``.
@@ -32,7 +30,7 @@ class ProcessorContext(Protocol[K2_contra, V2_contra]):
         """The task this processor belongs to; ``str(task_id)`` is like ``0_3``."""
 
     @property
-    def record_metadata(self) -> Optional[RecordMetadata]:
+    def record_metadata(self) -> RecordMetadata | None:
         """Topic, partition and offset of the record that is being processed; None in a punctuator."""
 
     @property
@@ -43,7 +41,7 @@ class ProcessorContext(Protocol[K2_contra, V2_contra]):
     def wall_clock_ms(self) -> int:
         """The wall clock, ms since the epoch, as it was when the micro-batch was planned."""
 
-    def forward(self, record: Record[K2_contra, V2_contra], child: Optional[str] = None) -> None:
+    def forward(self, record: Record[K2, V2], child: str | None = None) -> None:
         """Hand a record to all children, or to the child of that name, and return when they are done with it.
 
         Raises:
@@ -51,7 +49,12 @@ class ProcessorContext(Protocol[K2_contra, V2_contra]):
         """
 
     def schedule(
-        self, interval: Duration, kind: PunctuationType, callback: Punctuator, *, start_time: Optional[int] = None
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
     ) -> Cancellable:
         """Call a function again and again as time advances.
 

@@ -119,7 +119,9 @@ class Plan:
     def runs_before_shuffle(self, sub: SubTopology) -> bool:
         """Tell whether a sub-topology runs where its records are read."""
         return sub.stateless and not any(
-            self.internal_topics[topic].through_shuffle for topic in sub.source_topics if topic in self.internal_topics
+            self.internal_topics[topic].through_shuffle
+            for topic in sub.source_topics
+            if topic in self.internal_topics
         )
 
     def store_fingerprints(self) -> dict[str, str]:
@@ -174,7 +176,9 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         moved[node.name] = parts[-1].name
         for part in parts:
             if part.name in nodes or part.name in expanded:
-                raise TopologyError(f"the name {part.name!r} is needed by repartition {node.name!r}; rename the other")
+                raise TopologyError(
+                    f"the name {part.name!r} is needed by repartition {node.name!r}; rename the other"
+                )
             expanded[part.name] = part
     return expanded
 
@@ -216,12 +220,18 @@ def _internal_topics(
 ) -> dict[str, InternalTopic]:
     home = {name: sub for sub in subs for name in sub.nodes}
     internal: dict[str, InternalTopic] = {}
-    ends = [(node, home[f"{node.name}-sink"], home[f"{node.name}-source"]) for node in nodes.values() if isinstance(node, Repartition)]
+    ends = [
+        (node, home[f"{node.name}-sink"], home[f"{node.name}-source"])
+        for node in nodes.values()
+        if isinstance(node, Repartition)
+    ]
     behind_a_shuffle: set[int] = set()
     for node, upstream, downstream in ends:  # upstream repartitions come first: nodes are added parents first
         topic = _topic(application_id, node)
         if topic in internal:
-            raise TopologyError(f"two repartitions are called {node.topic_name!r}; give one of them another name=...")
+            raise TopologyError(
+                f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
+            )
         through_shuffle = upstream.stateless and upstream.id not in behind_a_shuffle
         if through_shuffle:
             behind_a_shuffle.add(downstream.id)

@@ -66,7 +66,12 @@ def checked_name(name: str, what: str) -> str:
     Raises:
         TopologyError: If it is empty, too long or has other characters.
     """
-    if not isinstance(name, str) or not 0 < len(name) < 250 or not _ALLOWED.issuperset(name) or name in (".", ".."):
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) < 250
+        or not _ALLOWED.issuperset(name)
+        or name in (".", "..")
+    ):
         raise TopologyError(
             f"{name!r} cannot be the name of a {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
             "because topic names are made from it"

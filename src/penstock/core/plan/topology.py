@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
-from penstock.core.plan.nodes import Node, Process, Sink, Source, StreamPartitioner, TimestampExtractor, TopicNameExtractor
+from penstock.core.plan.nodes import (
+    Node,
+    Process,
+    Sink,
+    Source,
+    StreamPartitioner,
+    TimestampExtractor,
+    TopicNameExtractor,
+)
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
 
@@ -64,7 +72,7 @@ class Topology:
     def add_source(
         self,
         name: str,
-        topics: Union[str, Sequence[str]],
+        topics: str | Sequence[str],
         *,
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
@@ -89,7 +97,9 @@ class Topology:
             TopologyError: If the name or a topic is taken, or an argument is impossible.
         """
         if offset_reset not in (None, "earliest", "latest"):
-            raise TopologyError(f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}")
+            raise TopologyError(
+                f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}"
+            )
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         return self.add(Source(name, (), names, key, value, timestamp, offset_reset))
 
@@ -97,7 +107,7 @@ class Topology:
         self,
         name: str,
         supplier: Callable[[], Any],
-        parents: Union[str, Sequence[str]],
+        parents: str | Sequence[str],
         *,
         stores: Iterable[str] = (),
     ) -> Topology:
@@ -116,7 +126,7 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        if not callable(supplier) or hasattr(supplier, "process") and not isinstance(supplier, type):
+        if not callable(supplier) or (hasattr(supplier, "process") and not isinstance(supplier, type)):
             raise TopologyError(
                 f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
                 "every task needs one of its own"
@@ -126,8 +136,8 @@ class Topology:
     def add_sink(
         self,
         name: str,
-        topic: Union[str, TopicNameExtractor],
-        parents: Union[str, Sequence[str]],
+        topic: str | TopicNameExtractor,
+        parents: str | Sequence[str],
         *,
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
@@ -166,7 +176,9 @@ class Topology:
         """
         known = self._stores.setdefault(store.name, store)
         if known != store:
-            raise TopologyError(f"two different stores are called {store.name!r}; a store's name must be unique")
+            raise TopologyError(
+                f"two different stores are called {store.name!r}; a store's name must be unique"
+            )
         for processor in processors:
             self.connect(processor, store.name)
         return self
@@ -186,7 +198,9 @@ class Topology:
                     f"processor {processor!r} is to use store {store!r}, which does not exist; "
                     f"add it with add_state_store(...){_nearby(store, self._stores)}"
                 )
-        self._nodes[processor] = dataclasses.replace(node, stores=tuple(dict.fromkeys((*node.stores, *stores))))
+        self._nodes[processor] = dataclasses.replace(
+            node, stores=tuple(dict.fromkeys((*node.stores, *stores)))
+        )
         return self
 
     def add(self, node: Node) -> Topology:
@@ -227,7 +241,9 @@ class Topology:
                 f"add parents before their children{_nearby(name, self._nodes)}"
             )
         if isinstance(parent, Sink):
-            raise TopologyError(f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink")
+            raise TopologyError(
+                f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink"
+            )
 
     def validate(self) -> None:
         """Check what can only be known when everything has been added.
@@ -236,7 +252,9 @@ class Topology:
             TopologyError: If there is no source, a store is missing, or a store is used by nobody.
         """
         if not any(isinstance(node, Source) for node in self._nodes.values()):
-            raise TopologyError("the topology has no source, so it would never do anything; begin with stream(...)")
+            raise TopologyError(
+                "the topology has no source, so it would never do anything; begin with stream(...)"
+            )
         used = {store for node in self._nodes.values() for store in node.store_names}
         for node in self._nodes.values():
             for store in node.store_names:
@@ -247,7 +265,9 @@ class Topology:
                     )
         for store in self._stores:
             if store not in used:
-                raise TopologyError(f"store {store!r} is connected to no processor; connect it or leave it out")
+                raise TopologyError(
+                    f"store {store!r} is connected to no processor; connect it or leave it out"
+                )
 
     def plan(self, application_id: str = "application") -> Plan:
         """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
@@ -283,7 +303,7 @@ class Topology:
         return _describe.html(self.plan())
 
 
-def _names(parents: Union[str, Sequence[str]]) -> tuple[str, ...]:
+def _names(parents: str | Sequence[str]) -> tuple[str, ...]:
     return (parents,) if isinstance(parents, str) else tuple(parents)
 
 

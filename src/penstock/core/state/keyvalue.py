@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Generic, Optional, TypeVar, Union
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.core.model.errors import PenstockError, StoreError
 from penstock.core.model.record import ValueAndTimestamp
@@ -52,7 +52,7 @@ class KeyValueStore(Generic[K, V]):
         self._base = base
         self._dirty: dict[bytes, Any] = {}
 
-    def get(self, key: K) -> Optional[V]:
+    def get(self, key: K) -> V | None:
         """Give the value of a key, or None.
 
         Raises:
@@ -62,7 +62,7 @@ class KeyValueStore(Generic[K, V]):
         entry = self.fetch(self._key_bytes(key))
         return entry if entry is None or not self.timestamped else ValueAndTimestamp(*entry)  # type: ignore[return-value]
 
-    def put(self, key: K, value: Optional[V]) -> None:
+    def put(self, key: K, value: V | None) -> None:
         """Set the value of a key; None deletes it.
 
         Raises:
@@ -71,33 +71,33 @@ class KeyValueStore(Generic[K, V]):
         """
         self.write(self._key_bytes(key), value)
 
-    def put_if_absent(self, key: K, value: V) -> Optional[V]:
+    def put_if_absent(self, key: K, value: V) -> V | None:
         """Set the value of a key that has none; give the value it had before, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
-    def put_all(self, entries: Iterable[tuple[K, Optional[V]]]) -> None:
+    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
         """Set the values of several keys."""
         for key, value in entries:
             self.put(key, value)
 
-    def delete(self, key: K) -> Optional[V]:
+    def delete(self, key: K) -> V | None:
         """Remove a key; give the value it had, or None."""
         old = self.get(key)
         self.put(key, None)
         return old
 
-    def range(self, low: Optional[K] = None, high: Optional[K] = None) -> Iterator[tuple[K, V]]:
+    def range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
         """Iterate over ``low <= key <= high`` in the order of the serialised keys; None leaves a side open."""
         return self._iterate(*self._bounds(low, high), reverse=False)
 
-    def reverse_range(self, low: Optional[K] = None, high: Optional[K] = None) -> Iterator[tuple[K, V]]:
+    def reverse_range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
         """Iterate over ``low <= key <= high`` backwards."""
         return self._iterate(*self._bounds(low, high), reverse=True)
 
-    def prefix_scan(self, prefix: Union[K, bytes]) -> Iterator[tuple[K, V]]:
+    def prefix_scan(self, prefix: K | bytes) -> Iterator[tuple[K, V]]:
         """Iterate over the keys whose serialised form begins with a prefix.
 
         Args:
@@ -176,7 +176,8 @@ class KeyValueStore(Generic[K, V]):
     def _iterate(self, low: bytes | None, high: bytes | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
         dirty = self._dirty
         own = sorted(
-            (key for key in dirty if (low is None or key >= low) and (high is None or key < high)), reverse=reverse
+            (key for key in dirty if (low is None or key >= low) and (high is None or key < high)),
+            reverse=reverse,
         )
         snapshot = [(key, dirty[key]) for key in own]
         merged = _merge(self._base.scan(low, high, reverse=reverse), snapshot, reverse=reverse)

@@ -108,7 +108,9 @@ class Manifest:
         """
         if data["format"] != _FORMAT:
             raise StoreError(f"the checkpoint was written by a newer Penstock (log format {data['format']})")
-        segments = {(store, group): tuple(Segment(*s) for s in rest) for store, group, *rest in data["segments"]}
+        segments = {
+            (store, group): tuple(Segment(*s) for s in rest) for store, group, *rest in data["segments"]
+        }
         return cls(data["version"], tuple(data["history"]), data["next"], segments)
 
 
@@ -158,7 +160,9 @@ def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ..
 def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, list[Segment]]:
     """Forget the stores that the topology no longer has; give the segments to be removed."""
     names = set(kept)
-    gone = [segment for (store, _), group in manifest.segments.items() if store not in names for segment in group]
+    gone = [
+        segment for (store, _), group in manifest.segments.items() if store not in names for segment in group
+    ]
     left = {key: group for key, group in manifest.segments.items() if key[0] in names}
     return (replace(manifest, segments=left) if gone else manifest), gone
 

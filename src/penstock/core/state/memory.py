@@ -19,7 +19,9 @@ class MemoryStore:
         """Give the value of a key, or None."""
         return self._values.get(key)
 
-    def scan(self, low: bytes | None, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate in key order over ``low <= key < high``, over the content as it is now."""
         first = 0 if low is None else bisect_left(self._keys, low)
         last = len(self._keys) if high is None else bisect_left(self._keys, high)

@@ -55,7 +55,9 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
     _, version, count = _HEAD.unpack_from(data)
     if version != _FORMAT:
-        raise StoreError(f"the log was written by a newer Penstock: {where} has format {version}, known is {_FORMAT}")
+        raise StoreError(
+            f"the log was written by a newer Penstock: {where} has format {version}, known is {_FORMAT}"
+        )
     sizes = array("i")
     sizes.frombytes(data[_HEAD.size : _HEAD.size + 8 * count])
     if sys.byteorder == "big":
@@ -64,7 +66,10 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
     key_ends = list(accumulate(sizes[:count], initial=start))
     value_ends = list(accumulate((max(size, 0) for size in sizes[count:]), initial=key_ends[-1]))
     return [
-        (data[key_ends[i] : key_ends[i + 1]], None if sizes[count + i] < 0 else data[value_ends[i] : value_ends[i + 1]])
+        (
+            data[key_ends[i] : key_ends[i + 1]],
+            None if sizes[count + i] < 0 else data[value_ends[i] : value_ends[i + 1]],
+        )
         for i in range(count)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -56,16 +57,20 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        known = self._ask("asking for topics", lambda: self._admin().list_topics(timeout=self.timeout_s)).topics
+        known = self._ask(
+            "asking for topics", lambda: self._admin().list_topics(timeout=self.timeout_s)
+        ).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
-        counts = {}
+        counts: dict[str, int] = {}
+        producer = warm(Producer, {**self.settings, "allow.auto.create.topics": True})
         for topic in topics:
-            producer = warm(Producer, {**self.settings, "allow.auto.create.topics": True})
-            answer = self._ask(f"asking for topic {topic!r}", lambda p=producer, t=topic: p.list_topics(t, self.timeout_s))  # type: ignore[misc]
+            answer = self._ask(
+                f"asking for topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)
+            )
             counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
         return counts
 
@@ -91,7 +96,9 @@ class Broker:
         """Give the group's committed offsets; partitions without one are left out."""
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         consumer = self._consumer()
-        found = self._ask("asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s))
+        found = self._ask(
+            "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
+        )
         offsets: Offsets = {}
         for at in found:
             if at.offset >= 0:
@@ -118,7 +125,9 @@ class Broker:
         return self._ask(doing, lambda: self._listed(wanted, isolation))
 
     def _listed(self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel) -> Offsets:
-        futures = self._admin().list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
+        futures = self._admin().list_offsets(
+            wanted, isolation_level=isolation, request_timeout=self.timeout_s
+        )
         offsets: Offsets = {}
         for at, future in futures.items():
             offsets.setdefault(at.topic, {})[at.partition] = future.result().offset

@@ -19,6 +19,7 @@ from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailab
 _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
 _POLL_S = 1.0
+_CONNECT_S = 10.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
 # A warm consumer that is assigned anew must not wait for its old fetch to come back (fetch.queue.backoff.ms), and nothing
@@ -51,6 +52,17 @@ class KafkaFetcher:
     patience_s: float = 300.0
     skip_lost: bool = False
 
+    def connect(self) -> None:
+        """Connect the consumer of this process.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        try:
+            self._consumer().list_topics(timeout=_CONNECT_S)
+        except KafkaException as error:
+            raise translated(error, "connecting", self._servers()) from error
+
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
 
@@ -68,7 +80,9 @@ class KafkaFetcher:
 
     def _consumer(self) -> Consumer:
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
-        return warm(Consumer, {**_FIXED, "group.id": self.group, "isolation.level": isolation, **self.settings})
+        return warm(
+            Consumer, {**_FIXED, "group.id": self.group, "isolation.level": isolation, **self.settings}
+        )
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
         position, patience = planned.start, monotonic() + self.patience_s
@@ -87,19 +101,21 @@ class KafkaFetcher:
 
     def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
         """Separate records of the range from events; give the position reached."""
-        good, reached = [], position
-        for message in messages:
-            error = message.error()
-            if error is None:
-                offset = message.offset()
-                reached = offset + 1
-                if position <= offset < planned.end:
-                    good.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                reached = max(reached, message.offset())
-            elif not is_unavailable(error):
-                raise translated(KafkaException(error), f"reading {planned.topic}-{planned.partition}", self._servers())
-        return good, reached
+        reached = messages[-1].offset() + 1
+        events = [message for message in messages if message.error() is not None]
+        if events:
+            messages = [message for message in messages if message.error() is None]
+            ends = [e.offset() for e in events if e.error().code() == KafkaError._PARTITION_EOF]
+            reached = max([position, *ends, *(message.offset() + 1 for message in messages[-1:])])
+            for event in events:
+                code = event.error()
+                if code.code() != KafkaError._PARTITION_EOF and not is_unavailable(code):
+                    raise translated(
+                        KafkaException(code), f"reading {planned.topic}-{planned.partition}", self._servers()
+                    )
+        if messages and (messages[0].offset() < position or messages[-1].offset() >= planned.end):
+            messages = [message for message in messages if position <= message.offset() < planned.end]
+        return messages, reached
 
     def _past_lost(self, consumer: Consumer, planned: OffsetRange, position: int) -> int:
         """Go on behind records that the broker has deleted, or refuse to."""

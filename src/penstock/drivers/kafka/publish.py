@@ -6,7 +6,7 @@ which is closer to the truth than today.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -20,6 +20,7 @@ from penstock.drivers.kafka.clients import ClientSettings, translated, warm
 _POLL_EVERY = 4096
 _FULL_WAIT_S = 0.5
 _FLUSH_S = 1.0
+_CONNECT_S = 10.0
 
 # Idempotent, so that the client's own retries neither duplicate nor reorder; murmur2_random is what Java producers do;
 # only failures are reported, because a callback per record would cost more than the sending.
@@ -41,6 +42,7 @@ class _WarmProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
         self.producer = Producer({**settings, "on_delivery": self._failed})
+        self.producer.list_topics(timeout=_CONNECT_S)  # connect now, not with the first record
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
@@ -66,7 +68,7 @@ class KafkaPublisher:
         warm_producer = self._warm()
         produce, poll = warm_producer.producer.produce, warm_producer.producer.poll
         partitions = repeat(-1) if records.partitions is None else records.partitions
-        headers = repeat(None) if records.headers is None else map(list, records.headers)
+        headers: Iterable[Any] = repeat(None) if records.headers is None else map(list, records.headers)
         rows = zip(records.keys, records.values, records.timestamps, partitions, headers)
         for count, (key, value, timestamp, partition, header) in enumerate(rows):
             while True:
@@ -83,7 +85,7 @@ class KafkaPublisher:
         self._check(warm_producer)
 
     def flush(self) -> None:
-        """Return when everything handed over is acknowledged.
+        """Return when everything handed over is acknowledged; the first call in a process connects.
 
         Raises:
             ProductionError: If the broker refused a record, or did not take it in time.
@@ -107,11 +109,21 @@ class KafkaPublisher:
 
 
 _ADVICE: dict[int, Callable[[str], str]] = {
-    KafkaError._UNKNOWN_TOPIC: lambda topic: f"the topic does not exist; create it: kafka-topics --create --topic {topic}",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: lambda topic: f"the topic does not exist; create it: kafka-topics --create --topic {topic}",
-    KafkaError.MSG_SIZE_TOO_LARGE: lambda _: "raise producer setting message.max.bytes and the topic's max.message.bytes",
-    KafkaError._MSG_TIMED_OUT: lambda _: "the broker did not take it in time (producer setting message.timeout.ms); is it up?",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: lambda topic: f"this user may not write to {topic}; ask for the WRITE permission",
+    KafkaError._UNKNOWN_TOPIC: lambda topic: (
+        f"the topic does not exist; create it: kafka-topics --create --topic {topic}"
+    ),
+    KafkaError.UNKNOWN_TOPIC_OR_PART: lambda topic: (
+        f"the topic does not exist; create it: kafka-topics --create --topic {topic}"
+    ),
+    KafkaError.MSG_SIZE_TOO_LARGE: lambda _: (
+        "raise producer setting message.max.bytes and the topic's max.message.bytes"
+    ),
+    KafkaError._MSG_TIMED_OUT: lambda _: (
+        "the broker did not take it in time (producer setting message.timeout.ms); is it up?"
+    ),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: lambda topic: (
+        f"this user may not write to {topic}; ask for the WRITE permission"
+    ),
     KafkaError._UNKNOWN_PARTITION: lambda _: "the partitioner chose a partition that the topic does not have",
 }
 

@@ -186,7 +186,9 @@ class LmdbCopy:
 
 def _write(transaction: Any, database: Any, items: Iterable[StoreChange]) -> None:
     ordered = sorted(items)
-    transaction.cursor(db=database).putmulti([(_PREFIX + key, value) for key, value in ordered if value is not None])
+    transaction.cursor(db=database).putmulti(
+        [(_PREFIX + key, value) for key, value in ordered if value is not None]
+    )
     for key, value in ordered:
         if value is None:
             transaction.delete(_PREFIX + key, db=database)
@@ -207,7 +209,9 @@ class LmdbReader:
         found: bytes | None = self._get(_PREFIX + key, None, self._database)
         return found
 
-    def scan(self, low: bytes | None, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate in key order over ``low <= key < high``."""
         cursor = self._transaction.cursor(db=self._database)
         first = None if low is None else _PREFIX + low
@@ -230,11 +234,8 @@ def _forwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[
 
 
 def _backwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if last is None or not cursor.set_range(last):
-        placed = cursor.last()
-    else:
-        placed = cursor.prev()
-    if not placed:
+    behind = last is not None and cursor.set_range(last)
+    if not (cursor.prev() if behind else cursor.last()):
         return
     for key, value in cursor.iterprev():
         if first is not None and key < first:

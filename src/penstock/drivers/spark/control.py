@@ -64,7 +64,7 @@ class ControlServer:
     def __init__(self, handler: Handler, key: bytes) -> None:
         self._handler = handler
         self._listener = Listener(("127.0.0.1", 0), authkey=key, backlog=16)
-        host, port = self._listener.address  # type: ignore[misc]
+        host, port = self._listener.address
         self.address = ControlAddress(str(host), int(port), key)
         self._closed = False
         threading.Thread(target=self._accept, name="penstock-control", daemon=True).start()
@@ -82,7 +82,9 @@ class ControlServer:
                 if not self._closed:
                     log.warning("a process could not connect to the application: %r", error)
                 continue
-            threading.Thread(target=self._serve, args=(line,), name="penstock-control-line", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(line,), name="penstock-control-line", daemon=True
+            ).start()
 
     def _serve(self, line: Any) -> None:
         with line:
@@ -91,6 +93,7 @@ class ControlServer:
                     question, data = line.recv()
                 except (OSError, EOFError):
                     return
+                answer: tuple[Any, Exception | None]
                 try:
                     answer = (self._handler(question, data), None)
                 except Exception as error:

@@ -24,7 +24,9 @@ def murmur2(keys: pa.Array) -> Any:
         A numpy array of unsigned 32-bit hashes.
     """
     _, offset_buffer, data_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(
+        np.int64
+    )
     data = np.zeros((len(data_buffer) if data_buffer else 0) + 4, dtype=np.uint8)
     if data_buffer:
         data[:-4] = np.frombuffer(data_buffer, dtype=np.uint8)
@@ -75,4 +77,6 @@ def split_by_key(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.R
     counts = np.bincount(numbers, minlength=partitions)
     ends = np.cumsum(counts)
     taken = batch.take(pa.array(order))
-    return [(p, taken.slice(int(ends[p] - counts[p]), int(counts[p]))) for p in range(partitions) if counts[p]]
+    return [
+        (p, taken.slice(int(ends[p] - counts[p]), int(counts[p]))) for p in range(partitions) if counts[p]
+    ]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import cloudpickle
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -63,24 +63,24 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the records of a Spark task; return when the broker has acknowledged them."""
-        with wire.crossing():
+        with wire.crossing(), wire.paused_gc():
             reports: list[bytes] = []
-            publisher, sent = self._spec.publisher, False
+            publisher = self._spec.publisher
             for rows in iterator:
                 for kind, topic, payload in _cells(rows):
                     if kind == wire.REPORT:
                         reports.append(payload.as_py())
                     else:
                         publisher.publish(topic, wire.decode(payload.as_buffer()))
-                        sent = True
-            if sent:
-                publisher.flush()
+            publisher.flush()
             return Written(reports)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Hand the reports of a batch to the application."""
         with wire.crossing():
-            reports = [report for message in messages if isinstance(message, Written) for report in message.reports]
+            reports = [
+                report for message in messages if isinstance(message, Written) for report in message.reports
+            ]
             self._spec.control.ask("batch", {"batch": batchId, "reports": reports})
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import cloudpickle
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -37,6 +37,7 @@ from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.worker.prefix import Prefix
+from penstock.drivers.spark.worker.report import host_now_ms
 
 log = logging.getLogger("penstock.source")
 
@@ -173,17 +174,22 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with wire.crossing():
             planned = self._planned(start)
             if planned is start:
-                time.sleep(_IDLE_POLL_S)  # Spark asks again at once; this is the poll interval, not a wait for anything
+                time.sleep(
+                    _IDLE_POLL_S
+                )  # Spark asks again at once; this is the poll interval, not a wait for anything
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Give the pieces of a planned batch; depends on nothing but its arguments."""
         with wire.crossing():
             planned = ranges(_positions(start), _positions(end))
-            reads: list[InputPartition] = [PlannedRead(part, [], end["now_ms"]) for part in packed(planned, self._spec.readers)]
+            reads: list[InputPartition] = [
+                PlannedRead(part, [], end["now_ms"]) for part in packed(planned, self._spec.readers)
+            ]
             if end["tick"] != start["tick"]:
                 tasks = [str(task) for task in self._spec.topology.layout.tasks]
-                reads.append(PlannedRead([], tasks, end["now_ms"]))
+                readers = min(self._spec.readers, len(tasks))
+                reads.extend(PlannedRead([], tasks[i::readers], end["now_ms"]) for i in range(readers))
             return reads
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +197,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fingerprints = spec.topology.plan.store_fingerprints()
         check_stores(start["stores"], fingerprints)
         ends = self._ends()
-        orders = spec.control.ask("plan", {"positions": _positions(start), "ends": ends, "waiting": ends is None}) or {}
+        orders = (
+            spec.control.ask("plan", {"positions": _positions(start), "ends": ends, "waiting": ends is None})
+            or {}
+        )
         if orders.get("hold"):
             return start
         positions = _positions(start)
@@ -232,11 +241,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Reading, in the executors.
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read planned pieces as chunk rows."""
         assert isinstance(partition, PlannedRead)
-        with wire.crossing():
+        with wire.crossing(), wire.paused_gc():
             spec = self._spec
+            if partition.ticks:
+                spec.fetcher.connect()
             for task in partition.ticks:
                 yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition.now_ms)])
             for planned in partition.ranges:
@@ -261,7 +272,12 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Begin at the group's committed offsets if there is no state to lose, else where offset_reset says."""
     plan, begin, end = spec.topology.plan, spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
-    resets = {topic: source.offset_reset for sub in plan.subtopologies for source in sub.sources for topic in source.topics}
+    resets = {
+        topic: source.offset_reset
+        for sub in plan.subtopologies
+        for source in sub.sources
+        for topic in source.topics
+    }
     positions = {
         topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
         for topic in counts
@@ -295,12 +311,16 @@ def _check_not_lost(positions: Offsets, ends: Offsets) -> None:
 
 
 def _offset(positions: Offsets, tick: int, now_ms: int, stores: Mapping[str, str]) -> dict[str, Any]:
-    topics = {topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()}
+    topics = {
+        topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()
+    }
     return {"topics": topics, "tick": tick, "now_ms": now_ms, "stores": dict(stores)}
 
 
 def _positions(offset: Mapping[str, Any]) -> Offsets:
-    return {topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset["topics"].items()}
+    return {
+        topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset["topics"].items()
+    }
 
 
 def _now_ms() -> int:
@@ -308,7 +328,7 @@ def _now_ms() -> int:
 
 
 def _tick_row(groups: Mapping[TaskId, int], task: str, now_ms: int) -> tuple[Any, ...]:
-    return (groups[TaskId.parse(task)], wire.TICK, task, "", 0, "", 0, 0, now_ms, b"")
+    return (groups[TaskId.parse(task)], wire.TICK, task, "", 0, "", 0, 0, now_ms, 0, b"")
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, now_ms: int) -> Iterator[pa.RecordBatch]:
@@ -327,11 +347,14 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, now_ms: int) -> Iterator
         end = records.offsets[-1] + 1
         yield wire.arrow_rows([_records_row(group, task, planned, start, end, now_ms, wire.encode(records))])
         start = end
-    if start < planned.end:  # offsets without records at the end of the range: transaction markers, compaction
+    if (
+        start < planned.end
+    ):  # offsets without records at the end of the range: transaction markers, compaction
         yield wire.arrow_rows([_records_row(group, task, planned, start, planned.end, now_ms, b"")])
 
 
 def _records_row(
     group: int, task: TaskId, planned: OffsetRange, start: int, end: int, now_ms: int, payload: bytes
 ) -> tuple[Any, ...]:
-    return (group, wire.RECORDS, str(task), planned.topic, planned.partition, "", start, end, now_ms, payload)
+    where = (planned.topic, planned.partition, "", start, end)
+    return (group, wire.RECORDS, str(task), *where, now_ms, host_now_ms(), payload)

@@ -41,7 +41,10 @@ def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
 
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
     """Start the query."""
-    for registry in (session, SparkSession.getActiveSession() or session):  # Spark looks a sink up in the active session
+    for registry in (
+        session,
+        SparkSession.getActiveSession() or session,
+    ):  # Spark looks a sink up in the active session
         registry.dataSource.register(source.KafkaSource)
         registry.dataSource.register(sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()

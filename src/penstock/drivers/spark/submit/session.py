@@ -32,7 +32,9 @@ _OWN_SESSION: Mapping[str, str] = {
 }
 
 
-def session_for(application_id: str, master: str, conf: Mapping[str, str], shuffle_partitions: int | None) -> SparkSession:
+def session_for(
+    application_id: str, master: str, conf: Mapping[str, str], shuffle_partitions: int | None
+) -> SparkSession:
     """Give a session for one query: a child of the active session, else of a new one.
 
     Args:
@@ -47,7 +49,11 @@ def session_for(application_id: str, master: str, conf: Mapping[str, str], shuff
     parent = SparkSession.getActiveSession() or _new_session(application_id, master, conf)
     session = parent.newSession()
     cores = session.sparkContext.defaultParallelism
-    settings = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": str(shuffle_partitions or min(cores, 8))}
+    settings = {
+        **QUERY_CONF,
+        **conf,
+        "spark.sql.shuffle.partitions": str(shuffle_partitions or min(cores, 8)),
+    }
     for name, value in settings.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)

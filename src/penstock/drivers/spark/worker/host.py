@@ -32,7 +32,7 @@ from penstock.core.ports import LocalCopy, OpenLocalCopy
 from penstock.core.state.log import decode_manifest, encode_manifest
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec, check_stores
-from penstock.drivers.spark.worker.report import host_now_ms, report_of
+from penstock.drivers.spark.worker.report import report_of
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
 
@@ -73,7 +73,7 @@ class TaskHost(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Run one task on the rows of one micro-batch."""
-        with wire.crossing():
+        with wire.crossing(), wire.paused_gc():
             ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
             for row in ordered:
                 if row.kind in (wire.SEND, wire.REPORT):
@@ -121,7 +121,6 @@ class _TaskBatch:
         copy = self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}")
         restored = self._log.restore(manifest, copy)
         try:
-            first_record_ms = host_now_ms() if any(row.kind == wire.RECORDS for row in self._rows) else None
             task, outcome = self._step(sub, copy, remembered)
         finally:
             copy.close_readers()
@@ -136,7 +135,7 @@ class _TaskBatch:
             self._id,
             outcome,
             offsets=self._offsets(outcome),
-            first_record_ms=first_record_ms,
+            first_record_ms=min((row.fetched_ms for row in self._rows if row.payload), default=None),
             state_bytes=manifest.live_bytes(),
             restored=restored,
         )

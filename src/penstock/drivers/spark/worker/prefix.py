@@ -92,6 +92,20 @@ class Prefix:
         if rows:
             yield wire.arrow_rows(rows)
 
-    def _row(self, task: TaskId, kind: int, topic: str, partition: int, end: int, payload: bytes) -> tuple[Any, ...]:
+    def _row(
+        self, task: TaskId, kind: int, topic: str, partition: int, end: int, payload: bytes
+    ) -> tuple[Any, ...]:
         group = self._topology.groups[task]
-        return (group, kind, str(task), topic, partition, self._lane, self._start, end, self._now_ms, payload)
+        return (
+            group,
+            kind,
+            str(task),
+            topic,
+            partition,
+            self._lane,
+            self._start,
+            end,
+            self._now_ms,
+            self._first_record_ms or 0,
+            payload,
+        )

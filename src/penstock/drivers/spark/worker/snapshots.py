@@ -16,7 +16,9 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Give a snapshot as what JSON can say."""
     return {
         "stream_time_ms": snapshot.stream_time_ms,
-        "partition_times": [[*q.partition, q.lane, time] for q, time in sorted(snapshot.partition_times.items())],
+        "partition_times": [
+            [*q.partition, q.lane, time] for q, time in sorted(snapshot.partition_times.items())
+        ],
         "schedules": [dict(schedule) for schedule in snapshot.schedules],
         "buffered": [
             [*q.partition, q.lane, snapshot.positions[q], base64.b64encode(wire.encode(records)).decode()]
@@ -37,7 +39,10 @@ def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
             _queue(topic, partition, lane): wire.decode(base64.b64decode(payload))
             for topic, partition, lane, _, payload in data["buffered"]
         },
-        {_queue(topic, partition, lane): position for topic, partition, lane, position, _ in data["buffered"]},
+        {
+            _queue(topic, partition, lane): position
+            for topic, partition, lane, position, _ in data["buffered"]
+        },
     )
 
 

@@ -81,7 +81,9 @@ class StateLog:
             needed = catch_up(manifest, None) or []
         return self._apply_segments(needed, copy, held, wanted)
 
-    def write(self, manifest: Manifest, changes: Mapping[str, list[StoreChange]], copy: LocalCopy) -> Manifest:
+    def write(
+        self, manifest: Manifest, changes: Mapping[str, list[StoreChange]], copy: LocalCopy
+    ) -> Manifest:
         """Append the changes of a batch, compact a little, and park the changes beside the copy.
 
         Returns:
@@ -99,7 +101,9 @@ class StateLog:
                 self._put(segment, data)
                 written += len(data)
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
-        copy.park(manifest.current, pickle.dumps({store: codec.encode(items) for store, items in changes.items()}))
+        copy.park(
+            manifest.current, pickle.dumps({store: codec.encode(items) for store, items in changes.items()})
+        )
         return manifest
 
     def _apply_parked(self, manifest: Manifest, copy: LocalCopy, held: Version | None) -> bool:
@@ -111,9 +115,15 @@ class StateLog:
         if parked is None:
             return False
         try:
-            changes = {store: codec.decode(data, "parked changes") for store, data in pickle.loads(parked).items()}
+            changes = {
+                store: codec.decode(data, "parked changes") for store, data in pickle.loads(parked).items()
+            }
         except (StoreError, pickle.UnpicklingError, EOFError, ValueError) as error:
-            log.warning("task %s: the parked changes cannot be read, fetching them from the log: %s", self._task, error)
+            log.warning(
+                "task %s: the parked changes cannot be read, fetching them from the log: %s",
+                self._task,
+                error,
+            )
             return False
         copy.apply(changes, manifest.current)
         return True

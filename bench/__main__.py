@@ -1,0 +1,118 @@
+"""``python -m bench``: run the benchmark, print tables, write the file of results.
+
+Ends with code 1 if an output was wrong. A bar that is not met is shown and does not fail the run: on a busy machine a
+single run proves little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from bench import check
+from bench.jobs import JOBS
+from bench.latency import latency
+from bench.machine import this_machine
+from bench.memory import memory
+from bench.processes import ROOT, ChildError
+from bench.race import RaceResult, fill, race
+from bench.report import Results
+from bench.stage import Stage
+from bench.store_size import store_size
+from penstock.testing import EmbeddedKafka
+
+PARTS = (*JOBS, "latency", "store-size", "memory")
+_HEAP = "1g"
+_BUSY_PERCENT = 15.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; give the exit code."""
+    options = _options(arguments)
+    console = Console()
+    load = psutil.cpu_percent(interval=2.0)
+    if load > _BUSY_PERCENT:
+        console.print(f"[yellow]other programs keep this machine {load:.0f} % busy: expect noise[/]")
+    results = Results(this_machine(), load, options.pairs)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as scratch,
+        EmbeddedKafka(heap=_HEAP) as kafka,
+    ):
+        stage = Stage(kafka, Path(scratch), options.records)
+        try:
+            _run(stage, options.only, results, console)
+        except ChildError as error:
+            console.print(str(error), style="red", markup=False, highlight=False)
+            return 1
+    results.show(console)
+    results.write(options.out)
+    console.print(f"written to {options.out}")
+    return 1 if results.wrong else 0
+
+
+def _run(stage: Stage, only: list[str], results: Results, console: Console) -> None:
+    jobs = [job for job in JOBS if job in only]
+    if jobs:
+        console.print(f"input: {stage.records:,} records over {stage.keys:,} keys")
+        source, workload = fill(stage)
+    for job in jobs:
+        wanted = check.expected(job, workload)
+        pairs = []
+        for number in range(1, results.pairs + 1):
+            pairs.append(pair := race(stage, job, source, workload, wanted))
+            console.print(
+                f"{job} {number}/{results.pairs}: ours {pair.ours.records_per_s:,.0f}, peer {pair.peer.records_per_s:,.0f} "
+                f"records/s, ratio {pair.ratio:.2f}"
+            )
+        results.races.append(RaceResult(job, workload.records, tuple(pairs)))
+    if "latency" in only:
+        console.print("latency: ten records at a time")
+        results.latency = latency(stage)
+    if "store-size" in only:
+        console.print("store-size: the same updates on a small and a large store")
+        results.store_size = store_size(stage)
+    if "memory" in only:
+        console.print("memory: the workers over ten rounds of records")
+        results.memory = memory(stage)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__.split("\n")[0] if __doc__ else None
+    )
+    parser.add_argument(
+        "--only", type=_parts, default=list(PARTS), help=f"parts to run, of {','.join(PARTS)}"
+    )
+    parser.add_argument("--pairs", type=_positive, default=3, help="pairs per race (3)")
+    parser.add_argument(
+        "--records",
+        type=_positive,
+        default=1_000_000,
+        help="records of the race; sizes the rest too (1000000)",
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results.json", help="file of results")
+    return parser.parse_args(arguments)
+
+
+def _parts(text: str) -> list[str]:
+    wanted = text.split(",")
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    return wanted
+
+
+def _positive(text: str) -> int:
+    number = int(text.replace("_", ""))
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Whether an output topic holds what it must: a fast wrong answer is no figure.
+
+Expected are exactly as many records as went in, and a *digest*: for ``count`` the last value of every key, for ``map`` the
+sum of a checksum over all records, which does not depend on their order across partitions.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.load import Workload
+
+_SILENCE_S = 20.0
+_BATCH = 10_000
+
+Pairs = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What of an output can be compared.
+
+    Attributes:
+        records: Number of records.
+        last: Last value per key; empty for ``map``.
+        checksum: Sum of the records' checksums; 0 for ``count``, whose intermediate values depend on nothing but order.
+    """
+
+    records: int
+    last: Mapping[bytes, bytes]
+    checksum: int
+
+
+def expected(job: str, workload: Workload) -> Digest:
+    """Compute a job's output plainly, without any stream processor."""
+    pairs = (pair for block in workload.blocks() for pair in block)
+    if job == "count":
+        counts = Counter(key for key, _ in pairs)
+        return Digest(workload.records, {key: b"%d" % count for key, count in counts.items()}, 0)
+    return digest(job, ((key, value.decode().upper().encode()) for key, value in pairs))
+
+
+def digest(job: str, pairs: Pairs) -> Digest:
+    """Digest an output, given in the order of each partition."""
+    records, last, checksum = 0, dict[bytes, bytes](), 0
+    for key, value in pairs:
+        records += 1
+        if job == "count":
+            last[key] = value
+        else:
+            checksum += zlib.crc32(value, zlib.crc32(key))
+    return Digest(records, last, checksum)
+
+
+def difference(found: Digest, wanted: Digest) -> str | None:
+    """Say what is wrong with an output, None if nothing."""
+    if found.records != wanted.records:
+        return f"{found.records:,} records in the output instead of {wanted.records:,}"
+    wrong = sum(found.last.get(key) != value for key, value in wanted.last.items())
+    wrong += len(found.last.keys() - wanted.last.keys())
+    if wrong:
+        return f"wrong last value for {wrong:,} of {len(wanted.last):,} keys"
+    if found.checksum != wanted.checksum:
+        return "the records of the output are not the expected ones"
+    return None
+
+
+def read(servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[tuple[bytes, bytes]]:
+    """Read a topic up to its end offsets; it must hold no transactions.
+
+    Raises:
+        RuntimeError: If the broker sends nothing for a while.
+    """
+    settings: dict[str, str | int | bool] = {
+        "bootstrap.servers": servers,
+        "group.id": "bench-check",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
+    consumer = Consumer(settings)
+    left = sum(ends.values())
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+        while left > 0:
+            messages = consumer.consume(min(_BATCH, left), _SILENCE_S)
+            if not messages:
+                raise RuntimeError(
+                    f"topic {topic} gave nothing for {_SILENCE_S:.0f} s, {left:,} records missing"
+                )
+            for message in messages:
+                if message.error() is None:
+                    left -= 1
+                    yield message.key() or b"", message.value() or b""
+    finally:
+        consumer.close()

@@ -1,0 +1,37 @@
+"""The topologies that are raced. Keys and values are bytes, as in the peer; names must agree with its ``switch``."""
+
+from __future__ import annotations
+
+import penstock as ps
+from penstock import serdes
+from penstock.core.plan.topology import Topology
+
+JOBS = ("count", "map")
+
+
+def topology(job: str, source: str, sink: str) -> Topology:
+    """Build the topology of a job.
+
+    Args:
+        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case.
+        source: Topic to read.
+        sink: Topic to write.
+    """
+    builder = ps.StreamsBuilder()
+    stream = builder.stream(source, key=serdes.bytes, value=serdes.bytes)
+    if job == "count":
+        counts = stream.group_by_key().count(store="counts").to_stream()
+        counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "map":
+        stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
+    else:
+        raise ValueError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
+    return builder.build()
+
+
+def _decimal(count: int) -> bytes:
+    return b"%d" % count
+
+
+def _upper(value: bytes) -> bytes:
+    return value.decode().upper().encode()

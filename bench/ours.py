@@ -1,0 +1,272 @@
+"""What is measured of Penstock: ``python -m bench.ours PART JSON`` prints one line of JSON.
+
+Every measurement has a process of its own, so that it begins from a cold Spark session as the peer begins from a cold JVM.
+The clock of a race is the application's own: from the moment a worker had the first record (``first_record_ms``) to the
+moment the Spark driver heard of the last batch, all of whose outputs the brokers had acknowledged (``last_batch_ms``).
+Durations of batches are Spark's (``triggerExecution``: planning, the work, and every commit).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psutil
+from confluent_kafka import Consumer, TopicPartition
+
+import penstock as ps
+from bench import jobs
+from bench.load import Workload, key_bytes, produce
+
+_POLL_S = 0.01
+_SAMPLE_S = 0.2
+_TIMEOUT_S = 1_200.0
+_MASTER = "local[2]"
+
+
+@contextmanager
+def running(job: str, servers: str, source: str, sink: str) -> Iterator[ps.RunningApplication]:
+    """Run a job from a topic to another, with the default settings and a state of its own."""
+    with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
+        application = ps.Application(
+            f"bench-{sink}",
+            jobs.topology(job, source, sink),
+            bootstrap_servers=servers,
+            state_dir=state,
+            master=_MASTER,
+        )
+        with application.start() as app:
+            yield app
+
+
+def race(job: str, servers: str, source: str, sink: str, records: int) -> dict[str, Any]:
+    """Process a topic that is already full."""
+    begin = _now_ms()
+    with running(job, servers, source, sink) as app:
+        started = _now_ms()
+        _await_processed(app, records)
+        counted = app.metrics()
+        seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
+        _await_progress(app, counted["batches"] - 1)
+        return {
+            "job": job,
+            "records": counted["processed_records"],
+            "seconds": seconds,
+            "records_per_s": records / seconds,
+            "seconds_with_start": (counted["last_batch_ms"] - begin) / 1000,
+            "seconds_to_start": (started - begin) / 1000,
+            "batches": [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0],
+        }
+
+
+def latency(servers: str, source: str, sink: str, rounds: int, warmups: int, records: int) -> dict[str, Any]:
+    """Send a few records at a time through ``count`` and wait for what comes out."""
+    pause = random.Random(28)
+    visible: list[float] = []
+    batches: list[float] = []
+    consumer = _tail(servers, sink)
+    with running("count", servers, source, sink) as app:
+        for number in range(warmups + rounds):
+            before = app.metrics()["batches"]
+            produce(servers, source, Workload(records, records, seed=number).blocks())
+            acknowledged = time.monotonic()
+            _await_messages(consumer, records)
+            seen = time.monotonic()
+            _await_processed(app, (number + 1) * records)
+            after = app.metrics()["batches"]
+            _await_progress(app, after - 1)
+            if number >= warmups:
+                visible.append(seen - acknowledged)
+                batches += [_batch_s(app, batch) for batch in range(before, after)]
+            time.sleep(0.1 + pause.random() * 0.1)  # not in step with the planner's polling
+        parts = [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0][
+            warmups:
+        ]
+    consumer.close()
+    return {"visible_s": visible, "batch_s": batches, "batches": parts}
+
+
+def store_size(
+    servers: str, source: str, sink: str, keys: int, updates: int, rounds: int, warmups: int
+) -> dict[str, Any]:
+    """Fill a store through ``count``, then time batches of updates of different keys that it holds."""
+    rng = np.random.default_rng(keys)
+    order = rng.permutation(keys)
+    produce(servers, source, (_updates(part) for part in np.array_split(order, max(keys // 100_000, 1))))
+    batches: list[float] = []
+    with running("count", servers, source, sink) as app:
+        _await_processed(app, keys)
+        filled = app.metrics()
+        _await_progress(app, filled["batches"] - 1)
+        for number in range(warmups + rounds):
+            app.pause()
+            before = app.metrics()["batches"]
+            produce(servers, source, [_updates(rng.choice(keys, updates, replace=False, shuffle=False))])
+            app.resume()
+            _await_processed(app, keys + (number + 1) * updates)
+            after = app.metrics()["batches"]
+            _await_progress(app, after - 1)
+            if number >= warmups:
+                batches.append(sum(_batch_s(app, batch) for batch in range(before, after)))
+        parts = [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0][
+            -rounds:
+        ]
+        counted = app.metrics()
+    seconds = (filled["last_batch_ms"] - filled["first_record_ms"]) / 1000
+    return {
+        "keys": keys,
+        "batch_s": batches,
+        "fill_records_per_s": keys / seconds,
+        "state_bytes": counted["state_bytes"],
+        "batches": parts,
+    }
+
+
+def memory(servers: str, source: str, sink: str, records: int, keys: int, rounds: int) -> dict[str, Any]:
+    """Count the same number of records again and again, and watch the Python workers."""
+    workload = Workload(records, keys)
+    peaks: list[float] = []
+    after: list[float] = []
+    workers: list[int] = []
+    with running("count", servers, source, sink) as app:
+        for number in range(rounds):
+            app.pause()  # every round is the same: all records are there when the first batch is planned
+            produce(servers, source, workload.blocks())
+            app.resume()
+            with _sampling(_worker_rss_mib) as samples:
+                _await_processed(app, (number + 1) * records)
+            now = _worker_rss_mib()
+            peaks.append(max(max(sample) for sample in [*samples, now] if sample))
+            after.append(sum(now) / len(now))
+            workers.append(len(now))
+    return {"records": records, "peak_mib": peaks, "mean_mib": after, "workers": workers}
+
+
+def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
+    return [(key_bytes(number), b"x") for number in numbers.tolist()]
+
+
+def _worker_rss_mib() -> list[float]:
+    """Give the resident memory of each Python worker: the children of Spark's worker daemon, which has our module."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            parent = process.parent()
+            if _is_daemon(process) and parent is not None and _is_daemon(parent):
+                found.append(process.memory_info().rss / 2**20)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    return "penstock.edge.daemon" in process.cmdline()
+
+
+@contextmanager
+def _sampling(take: Callable[[], list[float]]) -> Iterator[list[list[float]]]:
+    """Take samples in a thread as long as the block runs."""
+    samples: list[list[float]] = []
+    ended = threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(_SAMPLE_S):
+            samples.append(take())
+
+    thread = threading.Thread(target=sample, name="bench-samples")
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tail(servers: str, topic: str) -> Consumer:
+    """Give a consumer of a topic that has no records yet, without delays of its own."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench-tail",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    return consumer
+
+
+def _await_messages(consumer: Consumer, count: int) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while count > 0:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            count -= 1
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{count} records did not come out")
+
+
+def _await_processed(app: ps.RunningApplication, records: int) -> None:
+    _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
+
+
+def _await_progress(app: ps.RunningApplication, batch: int) -> None:
+    """Wait until Spark has told how long a batch took, which is after it has committed it."""
+    _wait(
+        app,
+        lambda: any(progress["batchId"] >= batch for progress in _progress(app)),
+        f"batch {batch} to be committed",
+    )
+
+
+def _wait(app: ps.RunningApplication, condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        status = app.status()
+        if status.error is not None:
+            raise RuntimeError(status.error)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited for {what}, in vain; {status}")
+        time.sleep(_POLL_S)
+
+
+def _progress(app: ps.RunningApplication) -> list[Any]:
+    # The one look behind the public surface: an application does not tell (yet) how long Spark took for its batches.
+    assert app._query is not None
+    return list(app._query.recentProgress)
+
+
+def _batch_s(app: ps.RunningApplication, batch: int) -> float:
+    took = next(progress["durationMs"] for progress in _progress(app) if progress["batchId"] == batch)
+    return float(took["triggerExecution"]) / 1000
+
+
+def _durations(progress: Any) -> dict[str, int]:
+    return {name: int(ms) for name, ms in progress["durationMs"].items()}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "race": race,
+    "latency": latency,
+    "store-size": store_size,
+    "memory": memory,
+}
+
+if __name__ == "__main__":
+    part, arguments = sys.argv[1:]
+    print(json.dumps(PARTS[part](**json.loads(arguments))), flush=True)

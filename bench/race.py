@@ -1,0 +1,171 @@
+"""The race: a job on Kafka Streams, then the same job on Penstock, from the same topic on the same broker.
+
+Both clocks leave the start out: they begin with the first record. Ours ends when every output is acknowledged; the peer's
+when it has *processed* its last record (its last outputs may still be on the way), which is in its favour. "With start"
+counts from ``KafkaStreams.start()`` in a running JVM there, and from a bare Python process here: Spark's JVM, its session
+and the first, empty batch included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench import check
+from bench.load import Workload, produce
+from bench.processes import ROOT, run_for_json, run_ours
+from bench.stage import Stage
+from penstock.testing._java import find_java
+from penstock.testing.kafka import KAFKA_VERSION, resolve_jars
+
+_TIMEOUT_S = 900.0
+_THREADS = "2"
+_GUARANTEE = "at_least_once"
+_CACHE_BYTES = "0"
+_SOURCE = ROOT / "bench" / "peer" / "KafkaStreamsPeer.java"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run of a job.
+
+    Attributes:
+        records_per_s: From the first record to the last.
+        seconds: The same time.
+        seconds_with_start: With the start, as the head of this module defines it.
+        wrong: What is wrong with the output, None if nothing.
+    """
+
+    records_per_s: float
+    seconds: float
+    seconds_with_start: float
+    wrong: str | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs, one after the other.
+
+    Attributes:
+        peer: Kafka Streams.
+        ours: Penstock.
+        batches: Durations of our batches by phase, as Spark tells them, in milliseconds.
+    """
+
+    peer: Side
+    ours: Side
+    batches: Sequence[dict[str, int]]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the peer we are."""
+        return self.ours.records_per_s / self.peer.records_per_s
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """All pairs of a job.
+
+    Attributes:
+        job: Name of the job.
+        records: Records of the input.
+        pairs: In the order they were run.
+    """
+
+    job: str
+    records: int
+    pairs: tuple[Pair, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the pairs' ratios."""
+        return median(pair.ratio for pair in self.pairs)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What was wrong with outputs."""
+        sides = [
+            (name, side) for pair in self.pairs for name, side in (("peer", pair.peer), ("ours", pair.ours))
+        ]
+        return [f"{self.job}, {name}: {side.wrong}" for name, side in sides if side.wrong]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what goes into the file of results."""
+        ratios = [pair.ratio for pair in self.pairs]
+        return {
+            "records": self.records,
+            "records_per_s": round(median(pair.ours.records_per_s for pair in self.pairs)),
+            "peer_records_per_s": round(median(pair.peer.records_per_s for pair in self.pairs)),
+            "ratio": {
+                "median": round(self.ratio, 3),
+                "min": round(min(ratios), 3),
+                "max": round(max(ratios), 3),
+            },
+            "seconds_with_start": round(median(pair.ours.seconds_with_start for pair in self.pairs), 2),
+            "peer_seconds_with_start": round(median(pair.peer.seconds_with_start for pair in self.pairs), 2),
+            "wrong": self.wrong,
+            "pairs": [
+                {
+                    "records_per_s": round(pair.ours.records_per_s),
+                    "peer_records_per_s": round(pair.peer.records_per_s),
+                    "ratio": round(pair.ratio, 3),
+                    "batches_ms": list(pair.batches),
+                }
+                for pair in self.pairs
+            ],
+        }
+
+
+def fill(stage: Stage) -> tuple[str, Workload]:
+    """Make the input topic that all races of a run read."""
+    workload, topic = Workload(stage.records, stage.keys), stage.topic("input")
+    produce(stage.kafka.bootstrap_servers, topic, workload.blocks())
+    return topic, workload
+
+
+def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.Digest) -> Pair:
+    """Run a pair.
+
+    Args:
+        stage: Where.
+        job: Name of the job.
+        source: The input topic.
+        workload: What is in it.
+        wanted: What must come out.
+    """
+    sink = stage.topic(f"{job}-peer")
+    peer = _side(stage, job, sink, wanted, _run_peer(stage, job, source, sink, workload.records))
+    sink = stage.topic(f"{job}-ours")
+    arguments = {"job": job, "source": source, "sink": sink, "records": workload.records}
+    arguments["servers"] = stage.kafka.bootstrap_servers
+    told = run_ours("race", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
+    return Pair(peer, _side(stage, job, sink, wanted, told), told["batches"])
+
+
+def _run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> dict[str, Any]:
+    jars = resolve_jars(
+        f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", folder=f"kafka-streams-{KAFKA_VERSION}"
+    )
+    scratch = stage.directory("peer")
+    command = [
+        find_java(),
+        f"-Djava.io.tmpdir={scratch}",
+        "-cp",
+        f"{jars}/*",
+        str(_SOURCE),
+        job,
+        source,
+        sink,
+    ]
+    command += [str(records), _THREADS, _GUARANTEE, _CACHE_BYTES, stage.kafka.bootstrap_servers]
+    return run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
+
+
+def _side(stage: Stage, job: str, sink: str, wanted: check.Digest, told: dict[str, Any]) -> Side:
+    ends = stage.kafka.end_offsets(sink)
+    found = check.digest(job, check.read(stage.kafka.bootstrap_servers, sink, ends))
+    return Side(
+        told["records_per_s"], told["seconds"], told["seconds_with_start"], check.difference(found, wanted)
+    )

@@ -1,0 +1,167 @@
+"""Tables for people and a file for programs, from the same results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.latency import LatencyResult
+from bench.machine import Machine
+from bench.memory import MemoryResult
+from bench.race import RaceResult
+from bench.store_size import StoreSizeResult
+
+RATIO_BARS = {"count": 1.2, "map": 0.7}
+"""The least ratio to Kafka Streams, by job."""
+BATCH_BAR_S = 0.7
+STORE_BAR = 2.0
+MEMORY_BAR = 1.2
+
+
+@dataclass
+class Results:
+    """What a run has measured so far; parts that were not asked for stay None.
+
+    Attributes:
+        machine: What it ran on.
+        other_load_percent: How busy the machine was with other things when the run began.
+        pairs: Pairs per race.
+        races: Results of the races.
+        latency: Latency of few records.
+        store_size: Batches on a small and a large store.
+        memory: Memory of the workers.
+    """
+
+    machine: Machine
+    other_load_percent: float
+    pairs: int
+    races: list[RaceResult] = field(default_factory=list)
+    latency: LatencyResult | None = None
+    store_size: StoreSizeResult | None = None
+    memory: MemoryResult | None = None
+
+    @property
+    def wrong(self) -> list[str]:
+        """What was wrong with outputs: such figures do not count."""
+        return [line for race in self.races for line in race.wrong]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the content of the file of results."""
+        others = {"latency": self.latency, "store-size": self.store_size, "memory": self.memory}
+        return {
+            "machine": asdict(self.machine),
+            "other_load_percent": self.other_load_percent,
+            "pairs": self.pairs,
+            "jobs": {race.job: race.as_json() for race in self.races},
+            **{name: result.as_json() for name, result in others.items() if result is not None},
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the file of results."""
+        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        if self.races:
+            console.print(_race_table(self.races))
+        if self.latency or self.store_size or self.memory:
+            console.print(_other_table(self.latency, self.store_size, self.memory))
+        phases = _phases(self)
+        if phases:
+            console.print(_phase_table(phases))
+        console.print(
+            f"[dim]{self.machine}; other programs kept it {self.other_load_percent:.0f} % busy at the beginning[/]"
+        )
+
+
+def _race_table(races: Sequence[RaceResult]) -> Table:
+    table = Table(
+        title="Penstock and Kafka Streams, one after the other (medians; the start is excluded on both sides)"
+    )
+    table.add_column("job")
+    for name in ("ours, records/s", "peer, records/s", "ratio", "min-max", "bar", "with start: ours", "peer"):
+        table.add_column(name, justify="right")
+    for race in races:
+        told, ratio = race.as_json(), race.as_json()["ratio"]
+        table.add_row(
+            race.job,
+            f"{told['records_per_s']:,}",
+            f"{told['peer_records_per_s']:,}",
+            _judged(f"{race.ratio:.2f} x", race.ratio >= RATIO_BARS[race.job]),
+            f"{ratio['min']:.2f}-{ratio['max']:.2f}",
+            f">= {RATIO_BARS[race.job]} x",
+            f"{told['seconds_with_start']:.1f} s",
+            f"{told['peer_seconds_with_start']:.1f} s",
+        )
+        for line in race.wrong:
+            table.add_row("[bold red]WRONG OUTPUT[/]", f"[red]{line}[/]")
+    return table
+
+
+def _other_table(
+    latency: LatencyResult | None, store: StoreSizeResult | None, memory: MemoryResult | None
+) -> Table:
+    table = Table(title="What must not depend on size or time")
+    table.add_column("what")
+    for name in ("figure", "bar", "detail"):
+        table.add_column(name, justify="right")
+    if latency is not None:
+        batch, visible = median(latency.batch_s), median(latency.visible_s)
+        detail = f"output visible after {visible:.2f} s, at most {max(latency.visible_s):.2f} s"
+        table.add_row(
+            "batch of 10 records",
+            _judged(f"{batch:.2f} s", batch <= BATCH_BAR_S),
+            f"<= {BATCH_BAR_S} s",
+            detail,
+        )
+    if store is not None:
+        small, large = store.small, store.large
+        table.add_row(
+            f"{store.updates:,} updates, {large.keys:,} : {small.keys:,} keys",
+            _judged(f"{store.ratio:.2f} x", store.ratio <= STORE_BAR),
+            f"<= {STORE_BAR} x",
+            f"{median(large.batch_s):.2f} s : {median(small.batch_s):.2f} s",
+        )
+    if memory is not None:
+        total = memory.records * len(memory.peak_mib)
+        table.add_row(
+            f"worker's memory, {total:,} : {2 * memory.records:,} records",
+            _judged(f"{memory.ratio:.2f} x", memory.ratio <= MEMORY_BAR),
+            f"<= {MEMORY_BAR} x",
+            f"{memory.late_mib:.0f} MiB : {memory.early_mib:.0f} MiB",
+        )
+    return table
+
+
+def _phases(results: Results) -> dict[str, list[dict[str, int]]]:
+    """Give the phases of our batches, by what they were batches of."""
+    found = {race.job: [batch for pair in race.pairs for batch in pair.batches] for race in results.races}
+    if results.latency is not None:
+        found["10 records"] = list(results.latency.batches)
+    if results.store_size is not None:
+        for run in (results.store_size.small, results.store_size.large):
+            found[f"{results.store_size.updates:,} updates of {run.keys:,} keys"] = list(run.batches)
+    return {name: batches for name, batches in found.items() if batches}
+
+
+def _phase_table(found: dict[str, list[dict[str, int]]]) -> Table:
+    table = Table(title="Where a batch of ours spends its time (medians, ms, as Spark tells)")
+    table.add_column("batches of")
+    names = ["triggerExecution", "latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets"]
+    for name in ("batches", *names):
+        table.add_column(name, justify="right")
+    for what, batches in found.items():
+        middles = [f"{median(batch.get(name, 0) for batch in batches):.0f}" for name in names]
+        table.add_row(what, str(len(batches)), *middles)
+    return table
+
+
+def _judged(text: str, met: bool) -> str:
+    return f"[{'green' if met else 'bold red'}]{text}[/]"

@@ -1,0 +1,44 @@
+"""What the parts share: the broker, the scratch directory, and new names for topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from penstock.testing import EmbeddedKafka
+
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a run takes place.
+
+    Attributes:
+        kafka: The one broker of the run.
+        scratch: A directory that goes away with the run.
+        records: Records of the race's input; everything else is sized after it.
+    """
+
+    kafka: EmbeddedKafka
+    scratch: Path
+    records: int
+    _numbers: count[int] = field(default_factory=lambda: count(1), repr=False)
+
+    @property
+    def keys(self) -> int:
+        """Different keys of the race's input: a tenth of the records."""
+        return max(self.records // 10, 1)
+
+    def topic(self, purpose: str) -> str:
+        """Create a topic that nobody has used."""
+        name = f"{purpose}-{next(self._numbers)}"
+        self.kafka.create_topic(name, PARTITIONS)
+        return name
+
+    def directory(self, purpose: str) -> Path:
+        """Create a directory that nobody has used."""
+        path = self.scratch / f"{purpose}-{next(self._numbers)}"
+        path.mkdir()
+        return path

@@ -1,0 +1,104 @@
+"""Whether a batch costs more when the store is larger: the same updates on a small store and on a hundred times it.
+
+Each store has an application and a process of its own, and is filled by that application. The updates of a batch are of
+different keys in both, so that both write as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from bench.processes import run_ours
+from bench.stage import Stage
+
+_ROUNDS = 10
+_WARMUPS = 3
+_TIMEOUT_S = 1_500.0
+SMALL_PER_RECORD, LARGE_PER_RECORD, UPDATES_PER_RECORD = 0.05, 5.0, 0.01
+"""Sizes for each record of the race: 50,000 and 5,000,000 keys and 10,000 updates for the million of a full run."""
+
+
+@dataclass(frozen=True)
+class StoreRun:
+    """Batches on a store of one size.
+
+    Attributes:
+        keys: Keys in the store.
+        batch_s: Durations of the batches.
+        fill_records_per_s: How fast the application filled the store.
+        state_bytes: Bytes of its log in Spark's state at the end.
+        batches: Phases of the batches, in milliseconds.
+    """
+
+    keys: int
+    batch_s: Sequence[float]
+    fill_records_per_s: float
+    state_bytes: int
+    batches: Sequence[dict[str, int]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what goes into the file of results."""
+        return {
+            "keys": self.keys,
+            "batch_s": {"median": round(median(self.batch_s), 3), "max": round(max(self.batch_s), 3)},
+            "fill_records_per_s": round(self.fill_records_per_s),
+            "state_bytes": self.state_bytes,
+            "batches_ms": list(self.batches),
+        }
+
+
+@dataclass(frozen=True)
+class StoreSizeResult:
+    """The same batches on two stores.
+
+    Attributes:
+        updates: Updates of a batch.
+        small: On the small store.
+        large: On the large one.
+    """
+
+    updates: int
+    small: StoreRun
+    large: StoreRun
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the median batch takes on the large store."""
+        return median(self.large.batch_s) / median(self.small.batch_s)
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what goes into the file of results."""
+        means = mean(self.large.batch_s) / mean(self.small.batch_s)
+        return {
+            "updates": self.updates,
+            "ratio": {"median": round(self.ratio, 3), "mean": round(means, 3)},
+            "small": self.small.as_json(),
+            "large": self.large.as_json(),
+        }
+
+
+def store_size(stage: Stage) -> StoreSizeResult:
+    """Measure batches on a small and on a large store."""
+    updates = max(int(stage.records * UPDATES_PER_RECORD), 1)
+    sizes = [max(int(stage.records * share), updates) for share in (SMALL_PER_RECORD, LARGE_PER_RECORD)]
+    small, large = (_run(stage, keys, updates) for keys in sizes)
+    return StoreSizeResult(updates, small, large)
+
+
+def _run(stage: Stage, keys: int, updates: int) -> StoreRun:
+    arguments = {
+        "servers": stage.kafka.bootstrap_servers,
+        "source": stage.topic("store-input"),
+        "sink": stage.topic("store-output"),
+        "keys": keys,
+        "updates": updates,
+        "rounds": _ROUNDS,
+        "warmups": _WARMUPS,
+    }
+    told = run_ours("store-size", arguments, scratch=stage.directory("store"), timeout_s=_TIMEOUT_S)
+    return StoreRun(
+        told["keys"], told["batch_s"], told["fill_records_per_s"], told["state_bytes"], told["batches"]
+    )

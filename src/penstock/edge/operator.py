@@ -1,0 +1,135 @@
+"""A topology as an operator of somebody else's Spark query: the public face of ``penstock.spark``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
+from penstock.core.plan.layout import lay_out
+from penstock.core.plan.split import Plan
+from penstock.core.plan.topology import Topology
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.fetch import KafkaFetcher
+from penstock.drivers.lmdb import open_local_copy
+from penstock.drivers.spark import rows
+from penstock.drivers.spark.source import TopologySpec
+from penstock.drivers.spark.submit import transform as _transform
+from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.submit.session import QUERY_CONF
+from penstock.drivers.spark.worker.host import HostSpec
+from penstock.edge.settings import settings_from
+
+
+def transform(
+    topology: Topology,
+    inputs: Mapping[str, DataFrame],
+    *,
+    name: str,
+    state_dir: str | Path | None = None,
+    partitions: int | None = None,
+    policies: ErrorPolicies | None = None,
+) -> DataFrame:
+    """Run a topology over streaming DataFrames, and give its results as one.
+
+    The caller reads, writes and checkpoints. Delivery is what the caller's sink gives; state is exactly once, as for any
+    stateful operator of Spark. Wall-clock punctuation is checked in micro-batches that bring records to the task.
+
+    Args:
+        topology: What to run. A re-key behind a stateful operator is refused, because it needs a Kafka topic.
+        inputs: Per topic of the topology a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
+            (binary), partition (int), offset (long), timestamp, and headers if there are any.
+        name: Unique among the queries of this host that keep state; names the directory of local copies.
+        state_dir: Directory of local copies; None takes the setting ``state_dir``.
+        partitions: Number of tasks per sub-topology; None is the session's ``spark.sql.shuffle.partitions``. It must stay the
+            same as long as the query's checkpoint is used.
+        policies: What happens to records that fail; None stops the query.
+
+    Returns:
+        A streaming DataFrame with topic (string), key (binary), value (binary), timestamp, headers: what Spark's Kafka
+        sink takes.
+
+    Raises:
+        TopologyError: If the topology is not valid, or needs a Kafka topic of its own.
+        TopicNotFoundError: If a topic of the topology has no DataFrame.
+
+    Example:
+        Columns that are not binary are cast by the caller::
+
+            lines = spark.readStream.format("kafka")...load()
+            counts = ps.spark.transform(topology, {"lines": lines}, name="word-count")
+            counts.writeStream.format("kafka")...start()
+    """
+    plan = topology.plan(name)
+    _check_inputs(plan, inputs)
+    session = next(iter(inputs.values())).sparkSession
+    for option, wanted in QUERY_CONF.items():
+        if session.conf.isModifiable(option) and option.startswith("spark.sql.streaming.stateStore"):
+            session.conf.set(option, wanted)
+    shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
+    layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
+    keys = grouping_keys(layout.tasks, shuffle_partitions)
+    spec = TopologySpec(plan, layout, keys, policies or ErrorPolicies(), {})
+    home = (
+        Path(state_dir) if state_dir is not None else settings_from({"bootstrap_servers": "unused"}).state_dir
+    )
+    return _transform.transform(inputs, HostSpec(spec, open_local_copy, str(home / name / "tasks")))
+
+
+def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
+    missing = [topic for topic in plan.external_topics if topic not in inputs]
+    unknown = [topic for topic in inputs if topic not in plan.external_topics]
+    if missing or unknown:
+        raise TopicNotFoundError(
+            f"the topology reads {', '.join(plan.external_topics)}, but DataFrames were given for "
+            f"{', '.join(inputs) or 'nothing'}: give one for each topic, and none for others"
+        )
+    through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
+    if through_kafka:
+        raise TopologyError(
+            f"the topology re-keys behind a stateful operator, which needs the Kafka topic {through_kafka[0]!r}; run it as a "
+            "penstock.Application, or split it into two transformations"
+        )
+
+
+def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) -> DataFrame:
+    """Read topics as a streaming DataFrame with the columns of Spark's Kafka source, without a connector jar.
+
+    Args:
+        session: The session.
+        topics: One topic or several.
+        **settings: Settings of an ``Application``; ``bootstrap_servers`` is required.
+
+    Returns:
+        A streaming DataFrame with key, value (binary), topic, partition, offset, timestamp, headers.
+
+    Raises:
+        TopicNotFoundError: If a topic does not exist.
+        SettingsError: If a setting is wrong.
+    """
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise SettingsError("read_kafka needs at least one topic")
+    checked = settings_from(settings)
+    broker = Broker(checked.client("admin", "read-kafka"), "read-kafka", checked.read_committed)
+    counts = broker.partition_counts(names)
+    missing = [topic for topic in names if topic not in counts]
+    if missing:
+        raise TopicNotFoundError(
+            f"the broker has no topic {', '.join(map(repr, missing))}; create it, or correct the name"
+        )
+    fetcher = KafkaFetcher(checked.client("consumer", "read-kafka"), "read-kafka", checked.read_committed)
+    reads = rows.RowSourceSpec(
+        counts,
+        broker,
+        fetcher,
+        checked.max_batch_records,
+        session.sparkContext.defaultParallelism,
+        checked.auto_offset_reset,
+    )
+    session.dataSource.register(rows.KafkaRowSource)
+    return session.readStream.format(rows.FORMAT).option("spec", reads.to_option()).load()
