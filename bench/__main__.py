@@ -29,12 +29,13 @@ from penstock.testing import EmbeddedKafka
 PARTS = (*JOBS, "latency", "store-size", "memory")
 _HEAP = "1g"
 _BUSY_PERCENT = 15.0
+_PLAIN_WIDTH = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     options = _options(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     load = psutil.cpu_percent(interval=2.0)
     if load > _BUSY_PERCENT:
         console.print(f"[yellow]other programs keep this machine {load:.0f} % busy: expect noise[/]")

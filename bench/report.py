@@ -86,7 +86,15 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
         title="Penstock and Kafka Streams, one after the other (medians; the start is excluded on both sides)"
     )
     table.add_column("job")
-    for name in ("ours, records/s", "peer, records/s", "ratio", "min-max", "bar", "with start: ours", "peer"):
+    for name in (
+        "ours, rec/s",
+        "peer, rec/s",
+        "ratio",
+        "min-max",
+        "bar",
+        "ours with start",
+        "peer with start",
+    ):
         table.add_column(name, justify="right")
     for race in races:
         told, ratio = race.as_json(), race.as_json()["ratio"]

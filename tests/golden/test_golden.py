@@ -23,9 +23,6 @@ def scenario_of(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-EXPRESSIBLE = [path for path in FILES if scenario_of(path) not in NOT_EXPRESSIBLE]
-
-
 def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
     """Say where two lists part, which tells more about an engine than a diff of all that follows."""
     for place, (want, have) in enumerate(zip_longest(expected, got)):
@@ -34,7 +31,7 @@ def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
     return None
 
 
-@pytest.fixture(params=EXPRESSIBLE, ids=lambda path: path.stem)
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
 def recording(request: pytest.FixtureRequest) -> Recording:
     return Recording.load(request.param)
 

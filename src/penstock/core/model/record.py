@@ -11,7 +11,7 @@ A *record* is a key, a value, a timestamp in milliseconds since the epoch, and h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn, Optional, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -148,7 +148,7 @@ class Change(NamedTuple):
     old: Any
 
 
-Bytes = Optional[bytes]
+Bytes = bytes | None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,22 @@
+"""The command ``penstock``. This file must import without the extra ``cli``: it says how to get it."""
+
+from __future__ import annotations
+
+import sys
+
+_NEEDED = ("rich", "typer")
+
+
+def main() -> None:
+    """Run the command line, or say what it needs."""
+    try:
+        from penstock.edge.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _NEEDED:
+            raise
+        sys.stderr.write(
+            f"The command penstock needs {' and '.join(_NEEDED)}, which are not here (no module {error.name!r}). "
+            "Install them with:\n\n    pip install 'penstock[cli]'\n"
+        )
+        sys.exit(1)
+    app()

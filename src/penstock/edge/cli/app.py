@@ -1,0 +1,83 @@
+"""The commands of ``penstock`` and their options; what they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+from enum import Enum
+from importlib.metadata import version
+from typing import Annotated, Optional
+
+import typer
+
+from penstock.core.model.errors import PenstockError
+from penstock.edge.cli.demo.command import Options, demonstrate
+from penstock.edge.cli.describe import described
+from penstock.edge.cli.doctor.report import examine
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Penstock: a processor client for Apache Kafka whose pipelines run on Apache Spark.",
+)
+
+
+class Form(str, Enum):
+    """The formats of ``describe``."""
+
+    text = "text"
+    mermaid = "mermaid"
+    dot = "dot"
+    plan = "plan"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    lines: Annotated[int, typer.Option(min=1, help="How many lines of text to stream.")] = 25_000,
+    keep: Annotated[bool, typer.Option(help="Leave everything running at the end, until Enter or Ctrl-C.")] = False,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+) -> None:
+    """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
+    raise typer.Exit(demonstrate(Options(lines, keep, master)))
+
+
+@app.command()
+def doctor(
+    bootstrap_servers: Annotated[
+        Optional[str], typer.Option(help="Brokers to reach, as host:port,host:port. Default: as the settings say.")
+    ] = None,
+    topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
+) -> None:
+    """Check what Penstock needs on this machine, and say how to get what is missing."""
+    wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
+    raise typer.Exit(examine(bootstrap_servers, wanted))
+
+
+@app.command()
+def describe(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology.")
+    ],
+    form: Annotated[Form, typer.Option("--format", help="What to print.")] = Form.text,
+) -> None:
+    """Show a topology; nothing is connected or started."""
+    try:
+        typer.echo(described(target, form.value))
+    except PenstockError as error:
+        typer.echo(f"penstock describe: {error}", err=True)
+        raise typer.Exit(1) from None
