@@ -1,0 +1,32 @@
+"""What tests share: one real broker and one Spark session per test run, because each of them costs seconds to start.
+
+The session is made by the very function that `Application` uses when the user has none, so the Python workers are forked
+from Penstock's own daemon. Names of topics, groups and directories are what keeps tests apart; nothing else is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.drivers.spark.submit.session import session_for
+from penstock.testing import EmbeddedKafka
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A broker for tests that leave it as they found it; a test that kills its broker starts one of its own."""
+    with EmbeddedKafka(partitions=2) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The active session, so every application of the run becomes a query of it."""
+    session_for("penstock-tests", "local[2]", {"spark.ui.enabled": "false"}, None)
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    yield session
+    session.stop()

@@ -142,25 +142,31 @@ class KafkaFetcher:
 
 def _columns(messages: list[Any]) -> Iterator[Records]:
     """Turn messages into columns; large messages give more, smaller chunks."""
-    start = 0
-    while start < len(messages):
-        end = _chunk_end(messages, start)
-        part = messages[start:end]
-        headers = [tuple(h) if (h := message.headers()) else () for message in part]
-        yield Records(
-            [message.key() for message in part],
-            [message.value() for message in part],
-            [message.timestamp()[1] for message in part],
-            [message.offset() for message in part],
-            headers if any(headers) else None,
-        )
-        start = end
+    if not messages:
+        return
+    values = [message.value() for message in messages]
+    headers = [message.headers() for message in messages]
+    records = Records(
+        [message.key() for message in messages],
+        values,
+        [message.timestamp()[1] for message in messages],
+        [message.offset() for message in messages],
+        [tuple(each) if each else () for each in headers] if any(headers) else None,
+    )
+    size = sum(map(len, filter(None, values)))
+    if size <= _CHUNK_BYTES:
+        yield records
+        return
+    rows = max(1, len(messages) * _CHUNK_BYTES // size)
+    for first in range(0, len(messages), rows):
+        yield _slice(records, first, first + rows)
 
 
-def _chunk_end(messages: list[Any], start: int) -> int:
-    size = 0
-    for i in range(start, len(messages)):
-        size += len(messages[i])
-        if size > _CHUNK_BYTES:
-            return i + 1
-    return len(messages)
+def _slice(records: Records, first: int, last: int) -> Records:
+    return Records(
+        records.keys[first:last],
+        records.values[first:last],
+        records.timestamps[first:last],
+        records.offsets[first:last],
+        None if records.headers is None else records.headers[first:last],
+    )

@@ -27,6 +27,11 @@ _OWN_SESSION: Mapping[str, str] = {
     "spark.python.daemon.module": "penstock.edge.daemon",
     "spark.python.worker.reuse": "true",
     "spark.ui.showConsoleProgress": "false",
+    # The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # A shuffle of chunks is a few large byte strings, read back from the page cache at once.
+    "spark.shuffle.compress": "false",
     "spark.driver.memory": "2g",
     "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }

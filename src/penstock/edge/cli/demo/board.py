@@ -1,0 +1,109 @@
+"""What the demo shows: one frozen scene, replaced as things happen.
+
+The threads of the demo write, the main thread reads; a scene is taken as a whole, so a picture never mixes two moments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that takes a while.
+
+    Attributes:
+        name: What is done.
+        began: When it began (monotonic seconds).
+        ended: When it ended, None while it lasts.
+        result: Where to find what it started.
+        failed: Whether it ended with an error.
+    """
+
+    name: str
+    began: float
+    ended: float | None = None
+    result: str = ""
+    failed: bool = False
+
+    def seconds(self, now: float) -> float:
+        """Tell how long it took, or has taken until now."""
+        return (self.ended if self.ended is not None else now) - self.began
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that is shown.
+
+    Attributes:
+        steps: In the order in which they began.
+        total: Lines that will be written.
+        written: Lines that the broker has acknowledged.
+        counted: Lines whose offsets the application has committed.
+        state: What the application says of itself.
+        batch: Its last committed micro-batch.
+        records_per_s: Records that its tasks process per second.
+        counts: Words with their counts, as read from the output topic.
+    """
+
+    total: int
+    steps: tuple[Step, ...] = ()
+    written: int = 0
+    counted: int = 0
+    state: str = ""
+    batch: int = -1
+    records_per_s: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """Lines that wait in the topic."""
+        return max(self.written - self.counted, 0)
+
+    def top(self, number: int) -> list[tuple[str, int]]:
+        """Give the most frequent words; equal ones in alphabetical order."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+
+class Board:
+    """The scene of this moment. Safe to use from any thread."""
+
+    def __init__(self, total: int) -> None:
+        self._lock = threading.Lock()
+        self._scene = Scene(total)
+
+    def scene(self) -> Scene:
+        """Give the scene."""
+        with self._lock:
+            return self._scene
+
+    def note(self, **changes: Any) -> None:
+        """Replace fields of the scene."""
+        with self._lock:
+            self._scene = replace(self._scene, **changes)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[list[str]]:
+        """Show a step while the block runs; what the block appends to the list is its result."""
+        result: list[str] = []
+        with self._lock:
+            self._scene = replace(self._scene, steps=(*self._scene.steps, Step(name, monotonic())))
+        try:
+            yield result
+        except BaseException:
+            self._end(name, "", failed=True)
+            raise
+        self._end(name, "  ".join(result), failed=False)
+
+    def _end(self, name: str, result: str, *, failed: bool) -> None:
+        with self._lock:
+            steps = tuple(
+                replace(step, ended=monotonic(), result=result, failed=failed) if step.name == name else step
+                for step in self._scene.steps
+            )
+            self._scene = replace(self._scene, steps=steps)

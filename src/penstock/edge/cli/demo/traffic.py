@@ -1,0 +1,163 @@
+"""The two ends of the demo: a thread that writes lines into the topic, and one that reads the counts.
+
+Both are ordinary Kafka clients that know nothing of Spark. The reader keeps the last count of each word, which is how a
+changelog is read: of two records with one key the later one holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from penstock.core.model.errors import PenstockError
+
+LINES_PER_S = 5_000.0
+"""How fast lines are written: slow enough to see several batches, fast enough to keep Spark busy."""
+
+_TICK_S = 0.02
+_POLL_S = 0.1
+_POLL_RECORDS = 2_000
+_QUIET = {"log_level": 0}
+
+
+class DemoError(PenstockError):
+    """The demo cannot go on."""
+
+
+class Feeder(threading.Thread):
+    """Writes lines at a steady pace. Its producer is connected at once, so that the first line does not wait for it.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: Where to write.
+        lines: What to write.
+        stop: Ends the writing early.
+    """
+
+    def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
+        super().__init__(name="penstock-demo-feeder", daemon=True)
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **_QUIET}
+        )
+        self._topic = topic
+        self._lines = lines
+        self._halt = stop
+        self.written = 0
+        self.error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker has acknowledged every line."""
+        return self.written == len(self._lines)
+
+    def run(self) -> None:
+        """Write every line, a few per tick."""
+        began, sent = monotonic(), 0
+        while sent < len(self._lines) and not self._halt.is_set():
+            due = min(int((monotonic() - began) * LINES_PER_S) + 1, len(self._lines))
+            for line in self._lines[sent:due]:
+                self._producer.produce(self._topic, line.encode(), on_delivery=self._delivered)
+            sent = due
+            self._producer.poll(_TICK_S)
+        self._producer.flush(10)
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is None:
+            self.written += 1
+        else:
+            self.error = DemoError(f"a line could not be written to {self._topic!r}: {error}")
+
+
+class Reader(threading.Thread):
+    """Reads a topic of words and counts from its beginning, and keeps the last count of each word.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: What to read.
+        partitions: How many partitions it has.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        super().__init__(name="penstock-demo-reader", daemon=True)
+        settings: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "group.id": "penstock-demo-reader",
+            **_QUIET,
+        }
+        self._consumer = Consumer({**settings, "enable.auto.commit": False, "fetch.wait.max.ms": 50})
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._lock = threading.Lock()
+        self._halt = threading.Event()
+        self._counts: dict[str, int] = {}
+        self._topic = topic
+        self._positions = dict.fromkeys(range(partitions), 0)
+        self.error: Exception | None = None
+
+    def counts(self) -> dict[str, int]:
+        """Give every word that was read, with its last count."""
+        with self._lock:
+            return dict(self._counts)
+
+    def has_read_all(self, timeout_s: float) -> bool:
+        """Tell whether everything has been read that the topic holds now."""
+        ends = {
+            partition: self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition), timeout_s
+            )[1]
+            for partition in self._positions
+        }
+        with self._lock:
+            return all(self._positions[partition] >= end for partition, end in ends.items())
+
+    def run(self) -> None:
+        """Read until :meth:`halt`."""
+        try:
+            while not self._halt.is_set():
+                self._take(self._consumer.consume(_POLL_RECORDS, _POLL_S))
+        except Exception as error:
+            self.error = error
+
+    def halt(self) -> None:
+        """Stop reading and close the consumer; harmless if reading never began."""
+        self._halt.set()
+        if self.is_alive():
+            self.join()
+        self._consumer.close()
+
+    def _take(self, messages: list[Any]) -> None:
+        with self._lock:
+            for message in messages:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                self._counts[message.key().decode()] = int.from_bytes(message.value(), "big", signed=True)
+                self._positions[message.partition()] = message.offset() + 1
+
+
+class GroupOffsets:
+    """How far a consumer group has come, as any client of the broker can see it. Used by one thread.
+
+    It asks through a consumer: the admin client's ``list_consumer_group_offsets`` crashes the process while the group's
+    coordinator is moving or has just been made (librdkafka issue 5040).
+    """
+
+    def __init__(self, servers: str, group: str, topic: str, partitions: int) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET}
+        )
+        self._wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
+
+    def committed(self, timeout_s: float = 10.0) -> int:
+        """Give the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
+        try:
+            found = self._consumer.committed(self._wanted, timeout=timeout_s)
+        except KafkaException:
+            return 0
+        return sum(max(place.offset, 0) for place in found)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()

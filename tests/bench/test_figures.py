@@ -1,0 +1,75 @@
+"""The pure helpers of the benchmark: what is compared is compared rightly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench import check
+from bench.load import VALUE_BYTES, Workload
+from bench.memory import MemoryResult
+from bench.race import Pair, RaceResult, Side
+from bench.store_size import StoreRun, StoreSizeResult
+
+
+def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:
+    return Pair(Side(peer, 1.0, 2.0, None), Side(ours, 1.0, 2.0, wrong), [])
+
+
+def test_workload_is_the_same_every_time_and_sized_as_asked() -> None:
+    blocks = [list(Workload(250_000, 10).blocks()) for _ in range(2)]
+    assert blocks[0] == blocks[1]
+    records = [record for block in blocks[0] for record in block]
+    assert len(records) == 250_000
+    assert len({key for key, _ in records}) == 10
+    assert {len(value) for _, value in records} == {VALUE_BYTES}
+    assert next(Workload(5, 10, seed=1).blocks()) != next(Workload(5, 10, seed=2).blocks())
+
+
+def test_count_is_right_when_the_last_values_and_the_number_of_records_are() -> None:
+    wanted = check.expected("count", Workload(1_000, 3))
+    seen = dict.fromkeys(wanted.last, 0)
+    updates = []
+    for block in Workload(1_000, 3).blocks():
+        for key, _ in block:
+            seen[key] += 1
+            updates.append((key, b"%d" % seen[key]))
+    assert check.difference(check.digest("count", updates), wanted) is None
+    assert "999 records" in str(check.difference(check.digest("count", updates[:-1]), wanted))
+    updates[-1] = (updates[-1][0], b"7")
+    assert check.difference(check.digest("count", updates), wanted) == "wrong last value for 1 of 3 keys"
+
+
+def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
+    workload = Workload(100, 5)
+    out = [(key, value.upper()) for block in workload.blocks() for key, value in block]
+    wanted = check.expected("map", workload)
+    assert check.difference(check.digest("map", reversed(out)), wanted) is None
+    out[0] = (out[0][0], out[0][1].lower())
+    assert check.difference(check.digest("map", out), wanted) is not None
+
+
+def test_the_ratio_is_the_median_of_the_pairs_not_the_ratio_of_the_medians() -> None:
+    race = RaceResult("count", 10, (pair(100, 100), pair(200, 50), pair(90, 60)))
+    assert race.ratio == 1.5
+    assert race.as_json()["ratio"] == {"median": 1.5, "min": 1.0, "max": 4.0}
+    assert race.as_json()["records_per_s"] == 100
+    assert race.as_json()["peer_records_per_s"] == 60
+    json.dumps(race.as_json())
+
+
+def test_a_wrong_output_is_told() -> None:
+    race = RaceResult("map", 10, (pair(1, 1), pair(1, 1, "9 records")))
+    assert race.wrong == ["map, ours: 9 records"]
+
+
+def test_sizes_are_compared_by_their_medians() -> None:
+    small, large = (
+        StoreRun(keys, took, 1.0, 0, []) for keys, took in ((5, [1.0, 1.0, 9.0]), (500, [1.5, 1.5, 1.5]))
+    )
+    assert StoreSizeResult(1, small, large).ratio == 1.5
+
+
+def test_memory_compares_the_last_round_with_the_second() -> None:
+    assert MemoryResult(1, [50, 100, 400, 110], [1] * 4, [2] * 4).ratio == pytest.approx(1.1)

@@ -1,0 +1,1 @@
+"""Tests with a real broker and real Spark."""

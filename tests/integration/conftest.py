@@ -1,0 +1,51 @@
+"""Fixtures of the tests that run applications: names nobody else uses, and applications that do not outlive their test."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.testing import EmbeddedKafka
+
+from .helpers import Apps
+
+
+def unique(request: pytest.FixtureRequest) -> str:
+    """Name a test's application: readable in the log, and never used before on this broker."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    return f"{name[:40].strip('-')}-{secrets.token_hex(3)}"
+
+
+@pytest.fixture
+def apps(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Apps]:
+    made = Apps(kafka, unique(request), tmp_path)
+    yield made
+    made.stop_all()
+
+
+@pytest.fixture(scope="module")
+def module_apps(
+    kafka: EmbeddedKafka,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Apps]:
+    """The same for a run whose results several tests look at."""
+    name = unique(request).replace("test-", "").replace("-py", "").replace("integration-", "")
+    made = Apps(kafka, name, tmp_path_factory.mktemp("module"))
+    yield made
+    made.stop_all()
+
+
+@pytest.fixture(autouse=True)
+def quiet_clients() -> None:
+    """librdkafka reports every lost connection; tests that kill brokers would drown in it."""
+    logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)

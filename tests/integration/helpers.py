@@ -1,0 +1,113 @@
+"""What the tests with a real broker have in common: making applications, writing records, waiting for events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from confluent_kafka import Producer
+
+import penstock as ps
+from penstock.testing import EmbeddedKafka
+from penstock.testing.kafka import ConsumedRecord, Payload
+
+T = TypeVar("T")
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Apps:
+    """Makes the applications of one test, all with one id, one state directory and one checkpoint."""
+
+    def __init__(self, kafka: EmbeddedKafka, name: str, home: Path) -> None:
+        self.kafka = kafka
+        self.id = name
+        self.home = home
+        self._started: list[ps.RunningApplication] = []
+
+    @property
+    def local_state(self) -> Path:
+        """Where the local copies of the stores are."""
+        return self.home / self.id / "tasks"
+
+    def topic(self, name: str, partitions: int | None = None) -> str:
+        """Create a topic of this test's own."""
+        topic = f"{self.id}-{name}"
+        self.kafka.create_topic(topic, partitions)
+        return topic
+
+    def application(self, topology: ps.Topology, **settings: Any) -> ps.Application:
+        """Make an application that is not running."""
+        given = {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "state_dir": self.home,
+            "master": "local[2]",
+        }
+        return ps.Application(self.id, topology, **{**given, **settings})
+
+    def start(self, topology: ps.Topology, **settings: Any) -> ps.RunningApplication:
+        """Start an application; it is stopped at the end of the test at the latest."""
+        running = self.application(topology, **settings).start()
+        self._started.append(running)
+        return running
+
+    def run(self, topology: ps.Topology, **settings: Any) -> ps.RunningApplication:
+        """Process what is in the topics now."""
+        return self.application(topology, **settings).run(until="end")
+
+    def stop_all(self) -> None:
+        """Stop what the test has left running."""
+        for running in self._started:
+            running.stop(timeout_s=10)
+
+
+def eventually(holds: Callable[[], T], what: str, *, within_s: float = 60) -> T:
+    """Wait until something holds, and give what it returned; the test fails if that takes too long."""
+    deadline = time.monotonic() + within_s
+    while not (now := holds()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {within_s:.0f} s for {what}, but it is {now!r}")
+        time.sleep(0.05)
+    return now
+
+
+def values_by_key(
+    records: Iterable[ConsumedRecord], value: ps.Serde[Any] = ps.serdes.string
+) -> dict[str | None, list[Any]]:
+    """Give the values of each key, in the order in which they were written."""
+    found: dict[str | None, list[Any]] = {}
+    for record in records:
+        key = None if record.key is None else record.key.decode()
+        found.setdefault(key, []).append(None if record.value is None else value.deserialize(record.value))
+    return found
+
+
+def latest(
+    records: Iterable[ConsumedRecord], value: ps.Serde[Any] = ps.serdes.string
+) -> dict[str | None, Any]:
+    """Give the last value of each key."""
+    return {key: values[-1] for key, values in values_by_key(records, value).items()}
+
+
+def lag(kafka: EmbeddedKafka, group: str, topic: str) -> int:
+    """Give the number of offsets of a topic that a group has not committed, asked of the broker."""
+    committed = kafka.committed(group, topic)
+    return sum(end - committed.get(partition, 0) for partition, end in kafka.end_offsets(topic).items())
+
+
+def written(kafka: EmbeddedKafka, topic: str) -> int:
+    """Give the number of records (and markers) in a topic."""
+    return sum(kafka.end_offsets(topic).values())
+
+
+def produce_with_headers(
+    kafka: EmbeddedKafka, topic: str, records: Iterable[tuple[Payload, Payload, int, Headers]]
+) -> None:
+    """Write records with headers, all to partition 0."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for key, value, timestamp, headers in records:
+        producer.produce(topic, value, key, 0, timestamp=timestamp, headers=list(headers))
+    assert producer.flush(30) == 0

@@ -1,0 +1,117 @@
+"""The topologies that tests run. In a module of its own, which Python workers import without pytest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import penstock as ps
+
+
+def word_count(source: str, sink: str) -> ps.Topology:
+    """The first program of the documentation: count words."""
+    builder = ps.StreamsBuilder()
+    lines = builder.stream(source, key=ps.serdes.string, value=ps.serdes.string)
+    counts = lines.flat_map_values(str.split).group_by(lambda _, word: word).count(store="counts")
+    counts.to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def key_count(source: str, sink: str) -> ps.Topology:
+    """Count by the key as it is, so nothing runs before the shuffle."""
+    builder = ps.StreamsBuilder()
+    counts = builder.stream(source).group_by_key().count(store="counts")
+    counts.to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def shout(source: str, sink: str) -> ps.Topology:
+    """A stateless map, with nothing to shuffle."""
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values(_upper).to(sink)
+    return builder.build()
+
+
+def _upper(text: str | None) -> str | None:
+    return None if text is None else text.upper()
+
+
+def people_per_region(people: str, sink: str) -> ps.Topology:
+    """Re-key behind a store: the table of people is state, so its repartition goes through a Kafka topic."""
+    builder = ps.StreamsBuilder()
+    regions = builder.table(people).group_by(lambda _, region: (region, "1")).count(store="per-region")
+    regions.to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def with_processor(
+    supplier: Any, source: str, sink: str, *stores: Any, value: ps.Serde[Any] = ps.serdes.string
+) -> ps.Topology:
+    """The low-level face: source, one processor with its stores, sink."""
+    topology = ps.Topology().add_source("source", source)
+    for store in stores:
+        topology.add_state_store(store)
+    topology.add_processor("processor", supplier, ["source"], stores=[store.name for store in stores])
+    return topology.add_sink("sink", sink, ["processor"], value=value)
+
+
+class Numbered(ps.Processor[str, str, str, str]):
+    """Says how often it has seen a key, and lets timestamp and headers through."""
+
+    store = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.int64)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        seen = self.context.state_store("seen")
+        number = (seen.get(record.key) or 0) + 1
+        seen.put(record.key, number)
+        self.context.forward(record.with_value(f"{record.value}/{number}"))
+
+
+class Ledger(ps.Processor[str, str, str, str]):
+    """Keeps the newest value of each key, drops the key for a null, and forwards all it has for the key ``?``."""
+
+    store = ps.stores.key_value("ledger", ps.serdes.string, ps.serdes.string)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        ledger = self.context.state_store("ledger")
+        if record.key == "?":
+            for key, value in ledger.all():
+                self.context.forward(record.with_key(key).with_value(value))
+        elif record.value is None:
+            ledger.delete(record.key)
+        else:
+            ledger.put(record.key, record.value)
+
+
+class Clock(ps.Processor[str, str, str, str]):
+    """Counts the ticks of the wall clock in a store and says the number each time."""
+
+    store = ps.stores.key_value("ticks", ps.serdes.string, ps.serdes.int64)
+
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        super().init(context)
+        context.schedule(300, ps.wall_clock, self.tick)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        """Take records, for the topology needs a source; the ticks are what counts."""
+
+    def tick(self, now_ms: int) -> None:
+        ticks = self.context.state_store("ticks")
+        number = (ticks.get("") or 0) + 1
+        ticks.put("", number)
+        self.context.forward(ps.Record(str(self.context.task_id), str(number), now_ms))
+
+
+class EverySecond(ps.Processor[str, str, str, str]):
+    """Says stream time for each second of it that has begun."""
+
+    store = ps.stores.key_value("unused", ps.serdes.string, ps.serdes.string)
+
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        super().init(context)
+        context.schedule(1_000, ps.stream_time, self.tick)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        """Let stream time advance."""
+
+    def tick(self, stream_time_ms: int) -> None:
+        self.context.forward(ps.Record("second", str(stream_time_ms), stream_time_ms))
