@@ -166,10 +166,7 @@ class Application:
     ) -> StreamingQuery:
         settings = self.settings
         session = session_for(self.id, settings.master, settings.spark, settings.shuffle_partitions)
-        shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
-        spec = TopologySpec(
-            self.plan, layout, grouping_keys(layout.tasks, shuffle_partitions), settings.policies, dict(sinks)
-        )
+        spec = TopologySpec(self.plan, layout, grouping_keys(layout.tasks), settings.policies, dict(sinks))
         fetcher = KafkaFetcher(
             settings.client("consumer", self.id),
             self.id,
@@ -223,6 +220,7 @@ class RunningApplication:
         self._broker = broker
         self._book = Book()
         self._hold = threading.Event()
+        self._between_batches = threading.Event()
         self._first_batch = threading.Event()
         self._paused: frozenset[str] = frozenset()
         self._state = "starting"
@@ -242,8 +240,10 @@ class RunningApplication:
         self._state = "stopping"
         self._hold.set()
         deadline = time.monotonic() + timeout_s
-        while self._query.isActive and time.monotonic() < deadline and self._busy():
-            time.sleep(_POLL_S)
+        while (
+            self._query.isActive and time.monotonic() < deadline and not self._between_batches.wait(_POLL_S)
+        ):
+            pass
         self._query.stop()
         self._finish()
 
@@ -302,8 +302,11 @@ class RunningApplication:
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"])
+            hold = self._hold.is_set()
+            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
+                self._between_batches.set()
             return {
-                "hold": self._hold.is_set(),
+                "hold": hold,
                 "paused": sorted(self._paused),
                 "wake_at_ms": self._book.wake_at_ms(),
             }
@@ -339,14 +342,6 @@ class RunningApplication:
                 break
         if self._state == "starting":
             self._state = "running"
-
-    def _busy(self) -> bool:
-        assert self._query is not None
-        status = self._query.status
-        return bool(
-            status["isTriggerActive"]
-            and status["message"] not in ("Waiting for data to arrive", "Getting offsets from")
-        )
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""

@@ -72,8 +72,7 @@ def transform(
             session.conf.set(option, wanted)
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
-    keys = grouping_keys(layout.tasks, shuffle_partitions)
-    spec = TopologySpec(plan, layout, keys, policies or ErrorPolicies(), {})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies or ErrorPolicies(), {})
     home = (
         Path(state_dir) if state_dir is not None else settings_from({"bootstrap_servers": "unused"}).state_dir
     )

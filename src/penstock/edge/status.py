@@ -23,7 +23,7 @@ class Status:
         state: ``starting``, ``running``, ``waiting`` (for the broker), ``stopping``, ``stopped`` or ``failed``.
         batch: Number of the last committed micro-batch, -1 before the first.
         lag: Records that are in the topics and have not been processed, per topic.
-        records_per_s: Records processed per second, over the last ten seconds.
+        records_per_s: Records read per second, over the last ten seconds.
         tasks: Tasks that have reported so far.
         error: Why the application failed.
     """
@@ -75,12 +75,14 @@ class Book:
                         at = TopicPartition(topic, int(partition))
                         offsets[at] = max(offset, offsets.get(at, 0))
                         self.positions.setdefault(topic, {})[at.partition] = offsets[at]
-            self._recent.append((time.monotonic(), sum(report.processed for report in reports)))
+            self._recent.append((time.monotonic(), sum(report.read for report in reports)))
         return offsets
 
     def _add(self, report: Report) -> None:
         self.tasks[report.task] = report
-        self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
+        self.totals.update(
+            read=report.read, processed=report.processed, sent=report.sent, punctuated=report.punctuated
+        )
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
         if report.first_record_ms is not None:
@@ -108,6 +110,7 @@ class Book:
         with self.lock:
             state = sum(report.state_bytes for report in self.tasks.values())
             return {
+                "read_records": self.totals["read"],
                 "processed_records": self.totals["processed"],
                 "sent_records": self.totals["sent"],
                 "dropped_records": self.totals["dropped"],

@@ -158,13 +158,17 @@ def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ..
 
 
 def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, list[Segment]]:
-    """Forget the stores that the topology no longer has; give the segments to be removed."""
+    """Forget the stores that the topology no longer has; give the segments to be removed.
+
+    The history is forgotten too: every local copy is rebuilt, so that none of them still holds the content of a store that
+    comes back later under the same name.
+    """
     names = set(kept)
     gone = [
         segment for (store, _), group in manifest.segments.items() if store not in names for segment in group
     ]
     left = {key: group for key, group in manifest.segments.items() if key[0] in names}
-    return (replace(manifest, segments=left) if gone else manifest), gone
+    return (replace(manifest, segments=left, history=()) if gone else manifest), gone
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[tuple[KeyGroup, tuple[Segment, ...]]]:

@@ -4,8 +4,8 @@ An offset, as Spark keeps it in the checkpoint, is JSON:
 
     {"topics": {topic: {partition: offset}}, "tick": n, "now_ms": wall clock, "stores": {store: fingerprint}}
 
-``tick`` grows when a batch is wanted without new records: the first batch of an application, which initialises every
-task, and wake-ups for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
+``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
+initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
 a batch that is run again sees the same time. ``stores`` is what a later topology is checked against.
 
 Planner and reader are different objects in different processes: the planner lives as long as the query, the reader is
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -137,14 +139,19 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._loaded: SourceSpec | None = None
         self._final: Offsets | None = None
         self._waiting_since: float | None = None
+        self._begun = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_option": self._option, "_loaded": None, "_final": None, "_waiting_since": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KafkaStreamReader, (self._option,))
 
     @property
     def _spec(self) -> SourceSpec:
         if self._loaded is None:
             self._loaded = SourceSpec.from_option(self._option)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(
+                    signal.SIGINT, signal.SIG_IGN
+                )  # Ctrl-C is the application's, which stops between batches
         return self._loaded
 
     # Planning, in the Spark driver.
@@ -204,19 +211,20 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if orders.get("hold"):
             return start
         positions = _positions(start)
-        if start["tick"] == 0:
-            return _offset(positions, 1, now, fingerprints)
+        if not self._begun:
+            self._begun = True
+            return _offset(positions, start["tick"] + 1, now, fingerprints)
+        wake_at = orders.get("wake_at_ms")
+        due = wake_at is not None and wake_at <= now and self._final is None
+        tick = start["tick"] + due
         if ends is not None:
             _check_not_lost(positions, ends)
             paused = set(orders.get("paused", ()))
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
             admitted = admit(positions, self._limited(readable), spec.max_records)
             if admitted != positions:
-                return _offset(admitted, start["tick"], now, fingerprints)
-        wake_at = orders.get("wake_at_ms")
-        if wake_at is not None and wake_at <= now and self._final is None:
-            return _offset(positions, start["tick"] + 1, now, fingerprints)
-        return start
+                return _offset(admitted, tick, now, fingerprints)
+        return _offset(positions, tick, now, fingerprints) if due else start
 
     def _ends(self) -> Offsets | None:
         """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""

@@ -1,8 +1,9 @@
 """Placement: tasks spread evenly over Spark's shuffle partitions.
 
 Spark sends a row to the partition that its own hash of the grouping key says. So each task gets a grouping key whose hash
-is the partition it should be on: candidates are tried until one fits. A task's key depends on nothing but the task and the
-number of partitions, so that it is the same after a restart and when other tasks come or go.
+is right: candidates are tried until the hash modulo 64 is the task's number. That spreads tasks evenly over any power of two
+of shuffle partitions up to 64, and well enough over other numbers. A task's state is found by its grouping key, so the key
+depends on nothing but the task: it stays the same whatever the number of cores, of partitions or of other tasks is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterable
 from penstock.core.model.ids import TaskId
 
 _MASK = 0xFFFFFFFF
-_CANDIDATES = 1 << 8
+_SPREAD = 64
+_CANDIDATES = 1 << 10
 _PARTITIONS_PER_SUBTOPOLOGY = 1 << 16
 
 
@@ -35,24 +37,24 @@ def spark_hash(value: int, seed: int = 42) -> int:
     return h - (1 << 32) if h & 0x80000000 else h
 
 
-def grouping_keys(tasks: Iterable[TaskId], shuffle_partitions: int) -> dict[TaskId, int]:
-    """Give each task the grouping key that puts it on its shuffle partition.
+def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+    """Give each task its grouping key.
 
     Args:
         tasks: The tasks.
-        shuffle_partitions: Number of shuffle partitions of the query.
 
     Returns:
         An int per task, different for all tasks.
     """
-    return {task: _key(task, shuffle_partitions) for task in tasks}
+    return {task: _key(task) for task in tasks}
 
 
-def _key(task: TaskId, shuffle_partitions: int) -> int:
-    wanted = (task.subtopology + task.partition) % shuffle_partitions
+def _key(task: TaskId) -> int:
+    wanted = (task.subtopology + task.partition) % _SPREAD
     first = (task.subtopology * _PARTITIONS_PER_SUBTOPOLOGY + task.partition) * _CANDIDATES
-    for candidate in range(first, first + _CANDIDATES):
-        signed = ((candidate + (1 << 31)) & _MASK) - (1 << 31)
-        if spark_hash(signed) % shuffle_partitions == wanted:
-            return signed
-    return ((first + (1 << 31)) & _MASK) - (1 << 31)
+    candidates = (_signed(candidate) for candidate in range(first, first + _CANDIDATES))
+    return next((key for key in candidates if spark_hash(key) % _SPREAD == wanted), _signed(first))
+
+
+def _signed(value: int) -> int:
+    return ((value + (1 << 31)) & _MASK) - (1 << 31)

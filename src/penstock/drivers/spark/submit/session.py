@@ -46,7 +46,8 @@ def session_for(
         application_id: Name of the Spark application, if one is made.
         master: Spark master, if a session is made.
         conf: The user's Spark settings.
-        shuffle_partitions: Wanted number of shuffle partitions; None is the number of cores, at most 8.
+        shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the
+            number of cores, at most 8. A checkpoint keeps the number it was begun with.
 
     Raises:
         SparkRuntimeError: If Spark does not start.
@@ -57,12 +58,17 @@ def session_for(
     settings = {
         **QUERY_CONF,
         **conf,
-        "spark.sql.shuffle.partitions": str(shuffle_partitions or min(cores, 8)),
+        "spark.sql.shuffle.partitions": str(shuffle_partitions or _power_of_two(cores)),
     }
     for name, value in settings.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
     return session
+
+
+def _power_of_two(cores: int) -> int:
+    """Give the largest power of two up to the number of cores, at most 8: placement spreads tasks evenly over it."""
+    return 1 << (min(cores, 8).bit_length() - 1)
 
 
 def _new_session(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:

@@ -105,6 +105,7 @@ class _TaskBatch:
         self._id = TaskId.parse(rows[0].task)
         self._now_ms: int = rows[0].now_ms
         self._log = StateLog(segments, self._id)
+        self._read = 0
 
     def run(self) -> Iterator[Row]:
         """Run the task; give its output rows."""
@@ -135,6 +136,7 @@ class _TaskBatch:
             self._id,
             outcome,
             offsets=self._offsets(outcome),
+            read=self._read,
             first_record_ms=min((row.fetched_ms for row in self._rows if row.payload), default=None),
             state_bytes=manifest.live_bytes(),
             restored=restored,
@@ -155,8 +157,9 @@ class _TaskBatch:
         task.init(self._now_ms)
         for row in self._rows:
             if row.kind == wire.RECORDS and row.payload:
-                at = TopicPartition(row.topic, row.partition)
-                task.feed(at, wire.decode(row.payload), row.end, lane=row.lane)
+                records = wire.decode(row.payload)
+                self._read += 0 if row.lane else len(records)
+                task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
         outcome = task.step(self._now_ms)
         task.close()
         return task, outcome

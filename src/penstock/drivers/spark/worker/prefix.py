@@ -34,6 +34,7 @@ class Prefix:
         self._now_ms = now_ms
         self._lane = f"{planned.topic}-{planned.partition}"
         self._start = planned.start
+        self._read = 0
         self._first_record_ms: int | None = None
         self._reports: list[Report] = []
         self._task = Task(
@@ -52,6 +53,7 @@ class Prefix:
             self._first_record_ms = host_now_ms()
         partition = TopicPartition(self._planned.topic, self._planned.partition)
         end = records.offsets[-1] + 1
+        self._read += len(records)
         self._task.feed(partition, records, end)
         outcome = self._task.step(self._now_ms)
         yield from self._rows(outcome, end)
@@ -69,6 +71,7 @@ class Prefix:
             str(self._id),
             {self._planned.topic: {str(self._planned.partition): self._planned.end}},
             stream_time_ms=max((r.stream_time_ms for r in self._reports), default=-1),
+            read=self._read,
             processed=sum(r.processed for r in self._reports),
             sent=sum(r.sent for r in self._reports),
             dropped=dropped,

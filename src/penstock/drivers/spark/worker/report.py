@@ -20,7 +20,8 @@ class Report:
         offsets: Topic to partition to the offset before which everything has been processed.
         wake_at_ms: When wall-clock punctuation is due next, None if never.
         stream_time_ms: Stream time, -1 if no record has been seen.
-        processed: Records processed.
+        read: Records that came from the broker.
+        processed: Records processed, those that came through the shuffle included.
         sent: Records handed to sinks.
         dropped: Records left out, by reason.
         punctuated: Calls of punctuators.
@@ -34,6 +35,7 @@ class Report:
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
     wake_at_ms: int | None = None
     stream_time_ms: int = -1
+    read: int = 0
     processed: int = 0
     sent: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -63,10 +65,10 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         more.pop("offsets", offsets),
         outcome.wake_at_ms,
         outcome.stream_time_ms,
-        outcome.metrics.processed,
-        outcome.metrics.sent,
-        dict(outcome.metrics.dropped),
-        outcome.metrics.punctuated,
+        processed=outcome.metrics.processed,
+        sent=outcome.metrics.sent,
+        dropped=dict(outcome.metrics.dropped),
+        punctuated=outcome.metrics.punctuated,
         notices=list(outcome.notices),
         **more,
     )
