@@ -37,7 +37,7 @@ from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.source import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
-from penstock.drivers.spark.submit.session import session_for
+from penstock.drivers.spark.submit.session import configured, session_for
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.report import Report
 from penstock.edge.settings import Settings, settings_from
@@ -165,7 +165,7 @@ class Application:
         until_end: bool,
     ) -> StreamingQuery:
         settings = self.settings
-        session = session_for(self.id, settings.master, settings.spark, settings.shuffle_partitions)
+        session = session_for(self.id, settings.master, settings.spark)
         spec = TopologySpec(self.plan, layout, grouping_keys(layout.tasks), settings.policies, dict(sinks))
         fetcher = KafkaFetcher(
             settings.client("consumer", self.id),
@@ -194,7 +194,8 @@ class Application:
             until_end,
             settings.trigger_interval_ms,
         )
-        return start(session, query)
+        with configured(session, settings.spark, settings.shuffle_partitions):
+            return start(session, query)
 
 
 def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from penstock.drivers.spark import rows
 from penstock.drivers.spark.source import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.submit.query import register
 from penstock.drivers.spark.submit.session import QUERY_CONF
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.settings import settings_from
@@ -130,5 +131,5 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
         session.sparkContext.defaultParallelism,
         checked.auto_offset_reset,
     )
-    session.dataSource.register(rows.KafkaRowSource)
+    register(session, rows.KafkaRowSource)
     return session.readStream.format(rows.FORMAT).option("spec", reads.to_option()).load()

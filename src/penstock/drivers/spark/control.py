@@ -8,8 +8,10 @@ sink hands over the reports of a batch before Spark commits it, and goes on when
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
@@ -71,7 +73,12 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop listening."""
+        if self._closed:
+            return
         self._closed = True
+        # Closing a socket does not wake the thread that accepts on it; a connection does.
+        with suppress(OSError):
+            socket.create_connection((self.address.host, self.address.port), timeout=1).close()
         self._listener.close()
 
     def _accept(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.drivers.spark import sink, source, wire
@@ -39,14 +41,19 @@ def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
     return chunks.groupBy("group").transformWithState(TaskHost(host), wire.OUTPUT_ROWS, "append", "none")
 
 
+def register(session: SparkSession, *formats: type[DataSource]) -> None:
+    """Make data sources known to a session; those it knows already carry everything in their options."""
+    for data_source in formats:
+        try:
+            session.dataSource.register(data_source)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
     """Start the query."""
-    for registry in (
-        session,
-        SparkSession.getActiveSession() or session,
-    ):  # Spark looks a sink up in the active session
-        registry.dataSource.register(source.KafkaSource)
-        registry.dataSource.register(sink.KafkaSink)
+    register(session, source.KafkaSource, sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
     writer = (
         hosted(chunks, spec.host)

@@ -37,33 +37,44 @@ _OWN_SESSION: Mapping[str, str] = {
 }
 
 
-def session_for(
-    application_id: str, master: str, conf: Mapping[str, str], shuffle_partitions: int | None
-) -> SparkSession:
-    """Give a session for one query: a child of the active session, else of a new one.
+def session_for(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    """Give the active session, else a new one.
 
     Args:
         application_id: Name of the Spark application, if one is made.
         master: Spark master, if a session is made.
-        conf: The user's Spark settings.
-        shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the
-            number of cores, at most 8. A checkpoint keeps the number it was begun with.
+        conf: The user's Spark settings, if a session is made.
 
     Raises:
         SparkRuntimeError: If Spark does not start.
     """
-    parent = SparkSession.getActiveSession() or _new_session(application_id, master, conf)
-    session = parent.newSession()
-    cores = session.sparkContext.defaultParallelism
-    settings = {
-        **QUERY_CONF,
-        **conf,
-        "spark.sql.shuffle.partitions": str(shuffle_partitions or _power_of_two(cores)),
-    }
-    for name, value in settings.items():
-        if session.conf.isModifiable(name):
+    return SparkSession.getActiveSession() or _new_session(application_id, master, conf)
+
+
+@contextmanager
+def configured(session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None) -> Iterator[None]:
+    """Set what a query needs while it is started: it keeps a copy, and the session gets its own settings back.
+
+    Args:
+        session: The session.
+        conf: The user's Spark settings.
+        shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the number of cores, at most 8.
+            A checkpoint keeps the number it was begun with.
+    """
+    partitions = str(shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism))
+    wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": partitions}
+    changed = {name: value for name, value in wanted.items() if session.conf.isModifiable(name)}
+    before = {name: session.conf.get(name, None) for name in changed}
+    try:
+        for name, value in changed.items():
             session.conf.set(name, value)
-    return session
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
 
 
 def _power_of_two(cores: int) -> int:

@@ -21,7 +21,7 @@ from penstock.edge.app import Application, RunningApplication
 from penstock.edge.cli.demo.board import Board
 from penstock.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
 from penstock.edge.cli.demo.text import repeated
-from penstock.edge.cli.demo.traffic import DemoError, Feeder, GroupOffsets, Reader
+from penstock.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader
 from penstock.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
 from penstock.testing.kafka import EmbeddedKafka
 
@@ -129,16 +129,16 @@ class Conductor(threading.Thread):
         pool = ending.enter_context(ThreadPoolExecutor(1))
         broker = pool.submit(self._start_broker, kafka, lines, ending)
         self._start_spark(home, ending)
-        feeder, reader, offsets = broker.result()
+        feeder, reader, observer = broker.result()
         self._check_halt()
         running = self._start_application(home, kafka.bootstrap_servers, ending)
-        self._count(running, feeder, reader, offsets, lines)
+        self._count(running, feeder, reader, observer, lines)
         while self._options.keep and not self._halt.wait(_POLL_S):
             pass
 
     def _start_broker(
         self, kafka: EmbeddedKafka, lines: Sequence[str], ending: ExitStack
-    ) -> tuple[Feeder, Reader, GroupOffsets]:
+    ) -> tuple[Feeder, Reader, Observer]:
         with self._board.step("starting broker") as result:
             kafka.start()
             result += [kafka.bootstrap_servers, f"(process {kafka.pid})"]
@@ -147,12 +147,12 @@ class Conductor(threading.Thread):
             for topic in (LINES, COUNTS):
                 kafka.create_topic(topic, PARTITIONS)
             reader = Reader(self.servers, COUNTS, PARTITIONS)
-            offsets = GroupOffsets(self.servers, APPLICATION_ID, LINES, PARTITIONS)
-            offsets.committed()  # makes the broker create its topic of offsets now, while Spark starts
+            observer = Observer(self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS)
+            observer.committed()  # makes the broker create its topic of offsets now, while Spark starts
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
-        ending.callback(offsets.close)
+        ending.callback(observer.close)
         ending.callback(reader.halt)
-        return Feeder(self.servers, LINES, lines, self._halt), reader, offsets
+        return Feeder(self.servers, LINES, lines, self._halt), reader, observer
 
     def _start_spark(self, home: Path, ending: ExitStack) -> None:
         self._check_halt()
@@ -183,7 +183,7 @@ class Conductor(threading.Thread):
         running: RunningApplication,
         feeder: Feeder,
         reader: Reader,
-        offsets: GroupOffsets,
+        observer: Observer,
         lines: Sequence[str],
     ) -> None:
         expected = Counter(word for line in lines for word in words(line))
@@ -191,7 +191,7 @@ class Conductor(threading.Thread):
             began = monotonic()
             reader.start()
             feeder.start()
-            counts = self._watch(running, feeder, reader, offsets, expected.total())
+            counts = self._watch(running, feeder, reader, observer, expected.total())
             seconds = monotonic() - began
             result.append(f"{len(lines) / seconds:,.0f} lines/s, {expected.total() / seconds:,.0f} words/s")
         self.verdict = Verdict(expected.total(), len(expected), differences(expected, counts), seconds)
@@ -201,7 +201,7 @@ class Conductor(threading.Thread):
         running: RunningApplication,
         feeder: Feeder,
         reader: Reader,
-        offsets: GroupOffsets,
+        observer: Observer,
         expected: int,
     ) -> dict[str, int]:
         """Watch until everything has been counted and read, or nothing moves any more."""
@@ -211,15 +211,17 @@ class Conductor(threading.Thread):
             for error in (feeder.error, reader.error):
                 if error is not None:
                     raise error
-            counted, drained = offsets.committed(), reader.has_read_all(_STOP_S)
+            counted, ends, read = observer.committed(), observer.ends(), reader.positions()
             self._show(running, feeder.written, counted, counts := reader.counts())
-            now, total = (feeder.written, counted, sum(counts.values())), monotonic()
-            if now != last:
-                last, moved = now, total
-            done = feeder.done and counted >= feeder.written and drained
-            if done and (sum(counts.values()) == expected or total - moved > _STILL_S):
-                return counts
-            if total - moved > _STUCK_S:
+            progress = feeder.written, counted, sum(counts.values())
+            if progress != last:
+                last, moved = progress, monotonic()
+            still_s = monotonic() - moved
+            drained = all(read[partition] >= end for partition, end in ends.items())
+            if feeder.done and counted >= feeder.written and drained:
+                if sum(counts.values()) == expected or still_s > _STILL_S:
+                    return counts
+            elif still_s > _STUCK_S:
                 raise DemoError(
                     f"nothing has moved for {_STUCK_S:.0f} s: {counted} of {feeder.written} lines are counted"
                 )

@@ -24,7 +24,7 @@ def settings_in(home: Path, master: str) -> dict[str, str]:
     own = {
         "spark.local.dir": str(home / "spark"),
         "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={home / "tmp"}"',
+        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home / "tmp"}"',
     }
     if master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -40,7 +40,7 @@ def start_spark(application_id: str, master: str, settings: dict[str, str]) -> t
     Raises:
         SparkRuntimeError: If Spark does not start.
     """
-    session = session_for(application_id, master, settings, None)
+    session = session_for(application_id, master, settings)
     process = _jvm()
     return session.sparkContext.uiWebUrl or "", None if process is None else process.pid
 

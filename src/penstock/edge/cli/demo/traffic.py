@@ -21,6 +21,7 @@ LINES_PER_S = 5_000.0
 _TICK_S = 0.02
 _POLL_S = 0.1
 _POLL_RECORDS = 2_000
+_ANSWER_S = 10.0
 _QUIET = {"log_level": 0}
 
 
@@ -93,7 +94,6 @@ class Reader(threading.Thread):
         self._lock = threading.Lock()
         self._halt = threading.Event()
         self._counts: dict[str, int] = {}
-        self._topic = topic
         self._positions = dict.fromkeys(range(partitions), 0)
         self.error: Exception | None = None
 
@@ -102,16 +102,10 @@ class Reader(threading.Thread):
         with self._lock:
             return dict(self._counts)
 
-    def has_read_all(self, timeout_s: float) -> bool:
-        """Tell whether everything has been read that the topic holds now."""
-        ends = {
-            partition: self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, partition), timeout_s
-            )[1]
-            for partition in self._positions
-        }
+    def positions(self) -> dict[int, int]:
+        """Give the offset after the last record that was read, by partition."""
         with self._lock:
-            return all(self._positions[partition] >= end for partition, end in ends.items())
+            return dict(self._positions)
 
     def run(self) -> None:
         """Read until :meth:`halt`."""
@@ -137,26 +131,38 @@ class Reader(threading.Thread):
                 self._positions[message.partition()] = message.offset() + 1
 
 
-class GroupOffsets:
-    """How far a consumer group has come, as any client of the broker can see it. Used by one thread.
+class Observer:
+    """What any client of the broker can see of a group and a topic: how far the one has come, where the other ends.
 
-    It asks through a consumer: the admin client's ``list_consumer_group_offsets`` crashes the process while the group's
-    coordinator is moving or has just been made (librdkafka issue 5040).
+    It asks through a consumer of its own. Another thread's consumer would not do, because the client lets one call in at
+    a time and a thread that polls without a pause keeps all others out; the admin client would not do either, because
+    its ``list_consumer_group_offsets`` crashes the process while the group's coordinator moves or has just been made
+    (librdkafka issue 5040). Used by one thread at a time.
+
+    Args:
+        servers: Bootstrap servers.
+        group: The group.
+        read: The topic that the group reads.
+        written: The topic whose end is of interest.
+        partitions: How many partitions each has.
     """
 
-    def __init__(self, servers: str, group: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET}
-        )
-        self._wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
+    def __init__(self, servers: str, group: str, *, read: str, written: str, partitions: int) -> None:
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET})
+        self._read = [TopicPartition(read, partition) for partition in range(partitions)]
+        self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 
-    def committed(self, timeout_s: float = 10.0) -> int:
+    def committed(self) -> int:
         """Give the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
         try:
-            found = self._consumer.committed(self._wanted, timeout=timeout_s)
+            found = self._consumer.committed(self._read, timeout=_ANSWER_S)
         except KafkaException:
             return 0
         return sum(max(place.offset, 0) for place in found)
+
+    def ends(self) -> dict[int, int]:
+        """Give the offset that the next record gets, by partition."""
+        return {at.partition: self._consumer.get_watermark_offsets(at, _ANSWER_S)[1] for at in self._written}
 
     def close(self) -> None:
         """Close the consumer."""
