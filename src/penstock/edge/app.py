@@ -181,6 +181,7 @@ class Application:
             fetcher,
             control,
             settings.max_batch_records,
+            settings.max_batch_bytes,
             session.sparkContext.defaultParallelism,
             settings.auto_offset_reset,
         )
@@ -310,6 +311,7 @@ class RunningApplication:
                 "hold": hold,
                 "paused": sorted(self._paused),
                 "wake_at_ms": self._book.wake_at_ms(),
+                "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "batch":
             reports = [Report.decode(report) for report in data["reports"]]

@@ -52,7 +52,14 @@ class Settings(BaseSettings):
         "earliest", description="where to begin without offsets"
     )
     processing_guarantee: Literal["at_least_once"] = Field("at_least_once", description="delivery guarantee")
-    max_batch_records: int = Field(500_000, ge=1, description="records per micro-batch, over all partitions")
+    max_batch_records: int = Field(
+        1_000_000, ge=1, description="records per micro-batch, over all partitions"
+    )
+    max_batch_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="bytes per micro-batch, by the average size of the records read so far",
+    )
     trigger_interval_ms: int = Field(
         0, ge=0, description="shortest time between the beginnings of micro-batches"
     )

@@ -80,13 +80,17 @@ class Book:
 
     def _add(self, report: Report) -> None:
         self.tasks[report.task] = report
-        self.totals.update(
-            read=report.read, processed=report.processed, sent=report.sent, punctuated=report.punctuated
-        )
+        self.totals.update(read=report.read, read_bytes=report.read_bytes)
+        self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
+
+    def bytes_per_record(self) -> float | None:
+        """Give the average size of the records read so far, None before the first."""
+        with self.lock:
+            return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
 
     def wake_at_ms(self) -> int | None:
         """Give when the first task wants to be woken."""
@@ -111,6 +115,7 @@ class Book:
             state = sum(report.state_bytes for report in self.tasks.values())
             return {
                 "read_records": self.totals["read"],
+                "read_bytes": self.totals["read_bytes"],
                 "processed_records": self.totals["processed"],
                 "sent_records": self.totals["sent"],
                 "dropped_records": self.totals["dropped"],

@@ -174,6 +174,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def byte_count(self) -> int:
+        """Give the bytes of all keys and values."""
+        return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
+
     def extend(self, other: Self) -> None:
         """Append the records of another batch of the same kind.
 

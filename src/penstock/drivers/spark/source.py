@@ -45,6 +45,7 @@ log = logging.getLogger("penstock.source")
 
 FORMAT = "penstock"
 _IDLE_POLL_S = 0.04
+_RECORDS_OF_UNKNOWN_SIZE = 100_000
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class SourceSpec:
         fetcher: Reads ranges.
         control: Where the application listens.
         max_records: Records per batch.
+        max_bytes: Bytes per batch.
         readers: How many tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest" or "latest".
     """
@@ -85,6 +87,7 @@ class SourceSpec:
     fetcher: Fetcher
     control: ControlAddress
     max_records: int
+    max_bytes: int
     readers: int
     offset_reset: str
 
@@ -221,10 +224,17 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _check_not_lost(positions, ends)
             paused = set(orders.get("paused", ()))
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
-            admitted = admit(positions, self._limited(readable), spec.max_records)
+            admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
             if admitted != positions:
                 return _offset(admitted, tick, now, fingerprints)
         return _offset(positions, tick, now, fingerprints) if due else start
+
+    def _limit(self, bytes_per_record: float | None) -> int:
+        """Give the records a batch may have; a first small batch tells how large they are."""
+        spec = self._spec
+        if bytes_per_record is None:
+            return min(spec.max_records, _RECORDS_OF_UNKNOWN_SIZE)
+        return max(1, min(spec.max_records, int(spec.max_bytes / max(bytes_per_record, 1.0))))
 
     def _ends(self) -> Offsets | None:
         """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from importlib.metadata import version
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from penstock.core.model.errors import PenstockError
 from penstock.edge.cli.demo.command import Options, demonstrate
 from penstock.edge.cli.describe import described
-
-
-def examine(a: object, b: object) -> int:
-    return 0
-
+from penstock.edge.cli.doctor.report import examine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +62,7 @@ def demo(
 @app.command()
 def doctor(
     bootstrap_servers: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(help="Brokers to reach, as host:port,host:port. Default: as the settings say."),
     ] = None,
     topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",

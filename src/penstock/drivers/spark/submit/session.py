@@ -52,7 +52,9 @@ def session_for(application_id: str, master: str, conf: Mapping[str, str]) -> Sp
 
 
 @contextmanager
-def configured(session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None) -> Iterator[None]:
+def configured(
+    session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None
+) -> Iterator[None]:
     """Set what a query needs while it is started: it keeps a copy, and the session gets its own settings back.
 
     Args:

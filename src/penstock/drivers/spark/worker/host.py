@@ -106,6 +106,7 @@ class _TaskBatch:
         self._now_ms: int = rows[0].now_ms
         self._log = StateLog(segments, self._id)
         self._read = 0
+        self._read_bytes = 0
 
     def run(self) -> Iterator[Row]:
         """Run the task; give its output rows."""
@@ -137,6 +138,7 @@ class _TaskBatch:
             outcome,
             offsets=self._offsets(outcome),
             read=self._read,
+            read_bytes=self._read_bytes,
             first_record_ms=min((row.fetched_ms for row in self._rows if row.payload), default=None),
             state_bytes=manifest.live_bytes(),
             restored=restored,
@@ -158,7 +160,9 @@ class _TaskBatch:
         for row in self._rows:
             if row.kind == wire.RECORDS and row.payload:
                 records = wire.decode(row.payload)
-                self._read += 0 if row.lane else len(records)
+                if not row.lane:
+                    self._read += len(records)
+                    self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
         outcome = task.step(self._now_ms)
         task.close()

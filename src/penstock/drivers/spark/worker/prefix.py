@@ -35,6 +35,7 @@ class Prefix:
         self._lane = f"{planned.topic}-{planned.partition}"
         self._start = planned.start
         self._read = 0
+        self._read_bytes = 0
         self._first_record_ms: int | None = None
         self._reports: list[Report] = []
         self._task = Task(
@@ -54,6 +55,7 @@ class Prefix:
         partition = TopicPartition(self._planned.topic, self._planned.partition)
         end = records.offsets[-1] + 1
         self._read += len(records)
+        self._read_bytes += records.byte_count()
         self._task.feed(partition, records, end)
         outcome = self._task.step(self._now_ms)
         yield from self._rows(outcome, end)
@@ -72,6 +74,7 @@ class Prefix:
             {self._planned.topic: {str(self._planned.partition): self._planned.end}},
             stream_time_ms=max((r.stream_time_ms for r in self._reports), default=-1),
             read=self._read,
+            read_bytes=self._read_bytes,
             processed=sum(r.processed for r in self._reports),
             sent=sum(r.sent for r in self._reports),
             dropped=dropped,

@@ -21,6 +21,7 @@ class Report:
         wake_at_ms: When wall-clock punctuation is due next, None if never.
         stream_time_ms: Stream time, -1 if no record has been seen.
         read: Records that came from the broker.
+        read_bytes: Their bytes, keys and values.
         processed: Records processed, those that came through the shuffle included.
         sent: Records handed to sinks.
         dropped: Records left out, by reason.
@@ -36,6 +37,7 @@ class Report:
     wake_at_ms: int | None = None
     stream_time_ms: int = -1
     read: int = 0
+    read_bytes: int = 0
     processed: int = 0
     sent: int = 0
     dropped: dict[str, int] = field(default_factory=dict)

@@ -146,20 +146,13 @@ def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
     tool = f"{java} -Dlog4j2.level=OFF -cp '{jars}/*' org.apache.kafka.tools."
     at = f"--bootstrap-server {servers}"
     longs = "value.deserializer=org.apache.kafka.common.serialization.LongDeserializer"
+    read = f"consumer.ConsoleConsumer {at} --topic {COUNTS} --from-beginning"
+    form = f"--formatter-property print.key=true --formatter-property {longs}"
+    lag = f"consumer.group.ConsumerGroupCommand {at} --describe --group {APPLICATION_ID}"
     return [
-        (
-            f"The topic {COUNTS!r}, as kafka-console-consumer shows it",
-            f"{tool}consumer.ConsoleConsumer {at} --topic {COUNTS} --from-beginning "
-            f"--formatter-property print.key=true --formatter-property {longs}",
-        ),
-        (
-            "The lag, as kafka-consumer-groups shows it",
-            f"{tool}consumer.group.ConsumerGroupCommand {at} --describe --group {APPLICATION_ID}",
-        ),
-        (
-            f"More lines for the topic {LINES!r}, typed by you",
-            f"{tool}ConsoleProducer {at} --topic {LINES}",
-        ),
+        (f"The topic {COUNTS!r}, as kafka-console-consumer shows it", f"{tool}{read} {form}"),
+        ("The lag, as kafka-consumer-groups shows it", f"{tool}{lag}"),
+        (f"More lines for the topic {LINES!r}, typed by you", f"{tool}ConsoleProducer {at} --topic {LINES}"),
     ]
 
 

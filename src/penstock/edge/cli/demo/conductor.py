@@ -147,7 +147,9 @@ class Conductor(threading.Thread):
             for topic in (LINES, COUNTS):
                 kafka.create_topic(topic, PARTITIONS)
             reader = Reader(self.servers, COUNTS, PARTITIONS)
-            observer = Observer(self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS)
+            observer = Observer(
+                self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS
+            )
             observer.committed()  # makes the broker create its topic of offsets now, while Spark starts
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
         ending.callback(observer.close)

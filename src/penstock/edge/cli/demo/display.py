@@ -83,7 +83,6 @@ class PlainDisplay:
         self._console = console
         self._look = look
         self._said: set[str] = set()
-        self._last = ""
         self._next = 0.0
 
     def __enter__(self) -> Self:
@@ -91,24 +90,21 @@ class PlainDisplay:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._next = 0.0
         self.refresh()
 
     def refresh(self) -> None:
-        """Print the steps that began or ended, and now and then how far things are."""
+        """Print how far things are, now and then and when a step has ended, and the steps that began or ended."""
         scene, now = self._look(), monotonic()
-        for step in scene.steps:
-            self._once(f"{step.name} ...")
-            if step.ended is not None:
-                self._once(_step_line(step, now))
-        if now >= self._next and scene.state:
+        news = [f"{step.name} ..." for step in scene.steps]
+        news += [_step_line(step, now) for step in scene.steps if step.ended is not None]
+        news = [line for line in news if line not in self._said]
+        if scene.state and (now >= self._next or news):
             self._next = now + _PLAIN_EVERY_S
-            line = progress_line(scene)
-            if line != self._last:
-                self._say(line)
-                self._last = line
+            self._say_once(progress_line(scene))
+        for line in news:
+            self._say_once(line)
 
-    def _once(self, line: str) -> None:
+    def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
             self._say(line)

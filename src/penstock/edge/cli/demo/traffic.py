@@ -148,7 +148,9 @@ class Observer:
     """
 
     def __init__(self, servers: str, group: str, *, read: str, written: str, partitions: int) -> None:
-        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET})
+        self._consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET}
+        )
         self._read = [TopicPartition(read, partition) for partition in range(partitions)]
         self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 

@@ -1,0 +1,123 @@
+"""The table of checks, and how findings are printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.core.model.errors import SettingsError
+from penstock.edge.cli.doctor.brokers import check_brokers, check_jars
+from penstock.edge.cli.doctor.finding import Check, Finding, Inquiry
+from penstock.edge.cli.doctor.machine import (
+    check_disk,
+    check_java,
+    check_lmdb_file,
+    check_loopback,
+    check_memory,
+    check_packages,
+    check_python,
+)
+from penstock.edge.settings import Settings, settings_from
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A check in the table.
+
+    Attributes:
+        check: The check.
+        required: Whether Penstock cannot work without it.
+    """
+
+    check: Check
+    required: bool = True
+
+
+CHECKS: tuple[Entry, ...] = (
+    Entry(check_python),
+    Entry(check_java),
+    Entry(check_packages),
+    Entry(check_memory),
+    Entry(check_disk),
+    Entry(check_lmdb_file),
+    Entry(check_loopback),
+    Entry(check_brokers),
+    Entry(check_jars, required=False),
+)
+
+
+def examine(bootstrap_servers: str | None, topics: tuple[str, ...], console: Console | None = None) -> int:
+    """Run every check and print what it found.
+
+    Args:
+        bootstrap_servers: Brokers to reach; None takes them from the settings, if they name any.
+        topics: Topics that must exist.
+        console: Where to print.
+
+    Returns:
+        The exit code: 1 if something that is required is missing.
+    """
+    console = console or Console()
+    show = _printer(console)
+    inquiry, about_settings = inquiry_for(bootstrap_servers, topics)
+    show(about_settings, True)
+    failed = [] if about_settings.ok else [about_settings]
+    for entry in CHECKS:
+        for finding in _listed(entry, inquiry):
+            show(finding, entry.required)
+            if entry.required and not finding.ok:
+                failed.append(finding)
+    if failed:
+        console.print(
+            Text(f"\n{len(failed)} of the above must be repaired: {', '.join(f.name for f in failed)}")
+        )
+    else:
+        console.print(Text("\nEverything that is required is there."))
+    return 1 if failed else 0
+
+
+def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
+    """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
+    given = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
+    try:
+        settings, named = settings_from(given), True
+    except SettingsError as error:
+        try:
+            settings, named = settings_from({"bootstrap_servers": "localhost:9092"}), False
+        except SettingsError:
+            plain = Settings.model_construct(bootstrap_servers=bootstrap_servers or "localhost:9092")
+            fix = "correct the environment variable PENSTOCK_... or the file that PENSTOCK_CONFIG names"
+            finding = Finding("settings", False, str(error), fix)
+            return _inquiry(plain, bootstrap_servers, topics), finding
+    file = os.environ.get("PENSTOCK_CONFIG")
+    detail = f"valid, with the file {file}" if file else "valid"
+    return _inquiry(settings, settings.bootstrap_servers if named else None, topics), Finding(
+        "settings", True, detail
+    )
+
+
+def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -> Inquiry:
+    return Inquiry(servers, topics, Path(settings.state_dir), settings.client("admin", "penstock-doctor"))
+
+
+def _listed(entry: Entry, inquiry: Inquiry) -> Iterable[Finding]:
+    found = entry.check(inquiry)
+    return [found] if isinstance(found, Finding) else found
+
+
+def _printer(console: Console) -> Callable[[Finding, bool], None]:
+    def show(finding: Finding, required: bool) -> None:
+        mark, style = (
+            ("ok", "green") if finding.ok else ("problem", "red") if required else ("note", "yellow")
+        )
+        line = Text.assemble((f"{mark:8}", style), (f"{finding.name}: ", "bold"), finding.detail)
+        console.print(line, soft_wrap=True)
+        if not finding.ok:
+            console.print(Text(f"        -> {finding.fix}"), soft_wrap=True)
+
+    return show
