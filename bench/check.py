@@ -70,23 +70,38 @@ def difference(found: Digest, wanted: Digest) -> str | None:
     return None
 
 
-def read(servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[tuple[bytes, bytes]]:
-    """Read a topic up to its end offsets; it must hold no transactions.
+def ends(servers: str, topic: str) -> dict[int, int]:
+    """Give the end offset of each partition of a topic."""
+    consumer = Consumer(_reader(servers))
+    try:
+        partitions = consumer.list_topics(topic, timeout=_SILENCE_S).topics[topic].partitions
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SILENCE_S)[1]
+            for partition in partitions
+        }
+    finally:
+        consumer.close()
+
+
+def read(
+    servers: str, topic: str, upto: Mapping[int, int], begins: Mapping[int, int] | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Read a part of a topic that holds no transactions.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: Name of the topic.
+        upto: For each partition, the offset before which to stop; no later record may be there.
+        begins: For each partition, where to begin, if not at 0.
 
     Raises:
         RuntimeError: If the broker sends nothing for a while.
     """
-    settings: dict[str, str | int | bool] = {
-        "bootstrap.servers": servers,
-        "group.id": "bench-check",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "log_level": 0,
-    }
-    consumer = Consumer(settings)
-    left = sum(ends.values())
+    starts = {partition: (begins or {}).get(partition, 0) for partition in upto}
+    left = sum(upto.values()) - sum(starts.values())
+    consumer = Consumer(_reader(servers))
     try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+        consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
         while left > 0:
             messages = consumer.consume(min(_BATCH, left), _SILENCE_S)
             if not messages:
@@ -99,3 +114,13 @@ def read(servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[tuple[by
                     yield message.key() or b"", message.value() or b""
     finally:
         consumer.close()
+
+
+def _reader(servers: str) -> dict[str, str | int | bool]:
+    return {
+        "bootstrap.servers": servers,
+        "group.id": "bench-check",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }

@@ -27,12 +27,14 @@ class MemoryResult:
         peak_mib: Largest resident memory of a worker during each round.
         mean_mib: Mean of the workers at the end of each round.
         workers: Number of workers at the end of each round.
+        trouble: What is wrong with the output, None if nothing.
     """
 
     records: int
     peak_mib: Sequence[float]
     mean_mib: Sequence[float]
     workers: Sequence[int]
+    trouble: str | None = None
 
     @property
     def early_mib(self) -> float:
@@ -49,11 +51,17 @@ class MemoryResult:
         """How many times as large the largest worker is in the last round as in the second."""
         return self.late_mib / self.early_mib
 
+    @property
+    def wrong(self) -> list[str]:
+        """What was wrong with the output."""
+        return [f"memory: {self.trouble}"] if self.trouble else []
+
     def as_json(self) -> dict[str, Any]:
         """Give what goes into the file of results."""
         return {
             "records": self.records * len(self.peak_mib),
             "ratio": round(self.ratio, 3),
+            "wrong": self.wrong,
             "peak_mib": [round(mib) for mib in self.peak_mib],
             "mean_mib": [round(mib) for mib in self.mean_mib],
             "workers": list(self.workers),
@@ -71,4 +79,4 @@ def memory(stage: Stage) -> MemoryResult:
         "rounds": _ROUNDS,
     }
     told = run_ours("memory", arguments, scratch=stage.directory("memory"), timeout_s=_TIMEOUT_S)
-    return MemoryResult(told["records"], told["peak_mib"], told["mean_mib"], told["workers"])
+    return MemoryResult(told["records"], told["peak_mib"], told["mean_mib"], told["workers"], told["wrong"])

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import psutil
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql.streaming import StreamingQuery
 
 import penstock as ps
-from bench import jobs
+from bench import check, jobs
 from bench.load import Workload, key_bytes, produce
 
 _POLL_S = 0.01
@@ -63,7 +64,7 @@ def race(job: str, servers: str, source: str, sink: str, records: int) -> dict[s
             "records_per_s": records / seconds,
             "seconds_with_start": (counted["last_batch_ms"] - begin) / 1000,
             "seconds_to_start": (started - begin) / 1000,
-            "batches": [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0],
+            "batches": _phases(app),
         }
 
 
@@ -85,11 +86,9 @@ def latency(servers: str, source: str, sink: str, rounds: int, warmups: int, rec
             _await_progress(app, after - 1)
             if number >= warmups:
                 visible.append(seen - acknowledged)
-                batches += [_batch_s(app, batch) for batch in range(before, after)]
+                batches += _batches_s(app, before, after)
             time.sleep(0.1 + pause.random() * 0.1)  # not in step with the planner's polling
-        parts = [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0][
-            warmups:
-        ]
+        parts = _phases(app)[-len(batches) :]
     consumer.close()
     return {"visible_s": visible, "batch_s": batches, "batches": parts}
 
@@ -106,20 +105,24 @@ def store_size(
         _await_processed(app, keys)
         filled = app.metrics()
         _await_progress(app, filled["batches"] - 1)
+        begins = check.ends(servers, sink)
+        counts = np.ones(keys, dtype=np.int64)
         for number in range(warmups + rounds):
             app.pause()
             before = app.metrics()["batches"]
-            produce(servers, source, [_updates(rng.choice(keys, updates, replace=False, shuffle=False))])
+            updated = rng.choice(keys, updates, replace=False, shuffle=False)
+            counts[updated] += 1
+            produce(servers, source, [_updates(updated)])
             app.resume()
             _await_processed(app, keys + (number + 1) * updates)
             after = app.metrics()["batches"]
             _await_progress(app, after - 1)
             if number >= warmups:
-                batches.append(sum(_batch_s(app, batch) for batch in range(before, after)))
-        parts = [_durations(progress) for progress in _progress(app) if progress["numInputRows"] > 0][
-            -rounds:
-        ]
+                batches.append(sum(_batches_s(app, before, after)))
+        parts = _phases(app)[-rounds:]
         counted = app.metrics()
+    wanted = {key_bytes(key): b"%d" % counts[key] for key in np.flatnonzero(counts > 1).tolist()}
+    found = check.digest("count", check.read(servers, sink, check.ends(servers, sink), begins))
     seconds = (filled["last_batch_ms"] - filled["first_record_ms"]) / 1000
     return {
         "keys": keys,
@@ -127,6 +130,7 @@ def store_size(
         "fill_records_per_s": keys / seconds,
         "state_bytes": counted["state_bytes"],
         "batches": parts,
+        "wrong": check.difference(found, check.Digest((warmups + rounds) * updates, wanted, 0)),
     }
 
 
@@ -147,7 +151,9 @@ def memory(servers: str, source: str, sink: str, records: int, keys: int, rounds
             peaks.append(max(max(sample) for sample in [*samples, now] if sample))
             after.append(sum(now) / len(now))
             workers.append(len(now))
-    return {"records": records, "peak_mib": peaks, "mean_mib": after, "workers": workers}
+    written, wanted = sum(check.ends(servers, sink).values()), rounds * records
+    wrong = None if written == wanted else f"{written:,} records in the output instead of {wanted:,}"
+    return {"records": records, "peak_mib": peaks, "mean_mib": after, "workers": workers, "wrong": wrong}
 
 
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
@@ -223,9 +229,10 @@ def _await_processed(app: ps.RunningApplication, records: int) -> None:
 
 def _await_progress(app: ps.RunningApplication, batch: int) -> None:
     """Wait until Spark has told how long a batch took, which is after it has committed it."""
+    query = _query(app)
     _wait(
         app,
-        lambda: any(progress["batchId"] >= batch for progress in _progress(app)),
+        lambda: (last := query.lastProgress) is not None and last["batchId"] >= batch,
         f"batch {batch} to be committed",
     )
 
@@ -241,19 +248,32 @@ def _wait(app: ps.RunningApplication, condition: Callable[[], bool], what: str) 
         time.sleep(_POLL_S)
 
 
-def _progress(app: ps.RunningApplication) -> list[Any]:
+def _query(app: ps.RunningApplication) -> StreamingQuery:
     # The one look behind the public surface: an application does not tell (yet) how long Spark took for its batches.
     assert app._query is not None
-    return list(app._query.recentProgress)
+    return app._query
 
 
-def _batch_s(app: ps.RunningApplication, batch: int) -> float:
-    took = next(progress["durationMs"] for progress in _progress(app) if progress["batchId"] == batch)
-    return float(took["triggerExecution"]) / 1000
+def _took(app: ps.RunningApplication) -> dict[int, dict[str, int]]:
+    """Give the phases of each batch that had input, in milliseconds.
+
+    Not the first one, which only initialises the tasks, and not Spark's notes that there was nothing to do.
+    """
+    return {
+        progress["batchId"]: {name: int(ms) for name, ms in progress["durationMs"].items()}
+        for progress in _query(app).recentProgress
+        if progress["numInputRows"] > 0 and progress["batchId"] > 0
+    }
 
 
-def _durations(progress: Any) -> dict[str, int]:
-    return {name: int(ms) for name, ms in progress["durationMs"].items()}
+def _phases(app: ps.RunningApplication) -> list[dict[str, int]]:
+    return list(_took(app).values())
+
+
+def _batches_s(app: ps.RunningApplication, first: int, end: int) -> list[float]:
+    """Give how long each batch from ``first`` until before ``end`` took."""
+    took = _took(app)
+    return [took[batch]["triggerExecution"] / 1000 for batch in range(first, end)]
 
 
 def _now_ms() -> int:

@@ -164,8 +164,8 @@ def _run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> d
 
 
 def _side(stage: Stage, job: str, sink: str, wanted: check.Digest, told: dict[str, Any]) -> Side:
-    ends = stage.kafka.end_offsets(sink)
-    found = check.digest(job, check.read(stage.kafka.bootstrap_servers, sink, ends))
+    servers = stage.kafka.bootstrap_servers
+    found = check.digest(job, check.read(servers, sink, check.ends(servers, sink)))
     return Side(
         told["records_per_s"], told["seconds"], told["seconds_with_start"], check.difference(found, wanted)
     )

@@ -31,6 +31,7 @@ class StoreRun:
         fill_records_per_s: How fast the application filled the store.
         state_bytes: Bytes of its log in Spark's state at the end.
         batches: Phases of the batches, in milliseconds.
+        wrong: What is wrong with the outputs of the batches, None if nothing.
     """
 
     keys: int
@@ -38,6 +39,7 @@ class StoreRun:
     fill_records_per_s: float
     state_bytes: int
     batches: Sequence[dict[str, int]]
+    wrong: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Give what goes into the file of results."""
@@ -69,12 +71,20 @@ class StoreSizeResult:
         """How many times as long the median batch takes on the large store."""
         return median(self.large.batch_s) / median(self.small.batch_s)
 
+    @property
+    def wrong(self) -> list[str]:
+        """What was wrong with outputs."""
+        return [
+            f"store-size, {run.keys:,} keys: {run.wrong}" for run in (self.small, self.large) if run.wrong
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """Give what goes into the file of results."""
         means = mean(self.large.batch_s) / mean(self.small.batch_s)
         return {
             "updates": self.updates,
             "ratio": {"median": round(self.ratio, 3), "mean": round(means, 3)},
+            "wrong": self.wrong,
             "small": self.small.as_json(),
             "large": self.large.as_json(),
         }
@@ -99,6 +109,4 @@ def _run(stage: Stage, keys: int, updates: int) -> StoreRun:
         "warmups": _WARMUPS,
     }
     told = run_ours("store-size", arguments, scratch=stage.directory("store"), timeout_s=_TIMEOUT_S)
-    return StoreRun(
-        told["keys"], told["batch_s"], told["fill_records_per_s"], told["state_bytes"], told["batches"]
-    )
+    return StoreRun(**told)

@@ -25,7 +25,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The active session, so every application of the run becomes a query of it."""
-    session_for("penstock-tests", "local[2]", {"spark.ui.enabled": "false"}, None)
+    session_for("penstock-tests", "local[2]", {"spark.ui.enabled": "false"})
     session = SparkSession.getActiveSession()
     assert session is not None
     yield session

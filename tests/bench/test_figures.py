@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from bench import check
 from bench.load import VALUE_BYTES, Workload
 from bench.memory import MemoryResult
 from bench.race import Pair, RaceResult, Side
 from bench.store_size import StoreRun, StoreSizeResult
+
+from bench import check
 
 
 def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:

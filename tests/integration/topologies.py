@@ -115,3 +115,43 @@ class EverySecond(ps.Processor[str, str, str, str]):
 
     def tick(self, stream_time_ms: int) -> None:
         self.context.forward(ps.Record("second", str(stream_time_ms), stream_time_ms))
+
+
+def numbers(source: str, sink: str) -> ps.Topology:
+    """Sum numbers of 64 bits per key; a value that is none cannot be deserialised."""
+    builder = ps.StreamsBuilder()
+    sums = builder.stream(source, value=ps.serdes.int64).group_by_key().reduce(_plus, store="sums")
+    sums.to_stream().to(sink)
+    return builder.build()
+
+
+def _plus(one: int, other: int) -> int:
+    return one + other
+
+
+def parsed(source: str, sink: str) -> ps.Topology:
+    """A stateless map with the user's own bug: `int` raises on what is no number."""
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values(int, name="parse").to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+class Picky(ps.Processor[str, str, str, str]):
+    """Counts in a store, and raises when it meets the value "bad"."""
+
+    store = ps.stores.key_value("picky", ps.serdes.string, ps.serdes.int64)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        seen = self.context.state_store("picky")
+        number = (seen.get(record.key) or 0) + 1
+        seen.put(record.key, number)
+        if record.value == "bad":
+            raise LookupError(f"no idea what {record.value!r} means")
+        self.context.forward(record.with_value(str(number)))
+
+
+class Patient(Picky):
+    """The same, corrected."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        super().process(record.with_value("good"))

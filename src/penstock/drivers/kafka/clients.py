@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.core.model.errors import BrokerUnavailableError, PenstockError
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    PenstockError,
+    SettingsError,
+    TopicNotFoundError,
+)
 
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
@@ -22,6 +27,8 @@ log = logging.getLogger("penstock.kafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 _NO_BROKER = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
 
 
 def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
@@ -30,11 +37,22 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     Args:
         make: Class or function that makes a client of a dict of settings.
         settings: librdkafka's settings.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value.
     """
     name = f"{make.__module__}.{make.__qualname__}"
     identity = (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
     if identity not in _WARM:
-        _WARM[identity] = make({"logger": log, **settings})
+        try:
+            _WARM[identity] = make({"logger": log, **settings})
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_SETTABLE:
+                raise
+            raise SettingsError(
+                f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
+                "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
+            ) from None
     client: Client = _WARM[identity]
     return client
 
@@ -63,5 +81,10 @@ def translated(error: KafkaException, doing: str, servers: str) -> PenstockError
         return BrokerUnavailableError(
             f"no Kafka broker answers at {servers} (while {doing}: {cause.str()}). Check that the broker runs, that "
             "bootstrap_servers is right and reachable from here, and that its advertised.listeners are too"
+        )
+    if isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
+        return TopicNotFoundError(
+            f"the broker at {servers} has no such topic (while {doing}: {cause.str()}). If it was deleted, create it again with "
+            "as many partitions, and start over with another application id or checkpoint_location"
         )
     return PenstockError(f"Kafka refused {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}")

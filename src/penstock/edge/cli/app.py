@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from penstock.core.model.errors import PenstockError
-from penstock.edge.cli.demo.command import Options, demonstrate
+from penstock.edge.cli.demo.command import demonstrate
+from penstock.edge.cli.demo.conductor import Options
 from penstock.edge.cli.describe import described
 from penstock.edge.cli.doctor.report import examine
 

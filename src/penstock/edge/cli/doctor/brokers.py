@@ -7,13 +7,16 @@ use from then on, cannot be reached from here.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.edge.cli.doctor.finding import Finding, Findings, Inquiry
+from penstock.testing._jars import kafka_jars
 from penstock.testing.kafka import KAFKA_VERSION, EmbeddedKafkaError, cache_directory
 
 _MAVEN = ("repo1.maven.org", 443)
@@ -27,13 +30,17 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
             return []
         return [Finding("broker", False, "nobody said where it is", "add --bootstrap-servers host:port")]
     problems: list[str] = []
-    settings = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
+    settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
+    settings["error_cb"] = lambda error: problems.append(error.str())
     try:
-        admin = AdminClient({**settings, "error_cb": lambda error: problems.append(error.str())})
-        metadata = admin.list_topics(timeout=inquiry.timeout_s)
+        admin = AdminClient(settings)
+        try:
+            metadata = admin.list_topics(timeout=inquiry.timeout_s)
+        finally:
+            admin.poll(0)  # calls error_cb
     except (KafkaException, ValueError) as error:
-        return [broker_finding(servers, None, [*problems, str(error)])]
-    places = sorted((broker.host, broker.port) for broker in metadata.brokers.values())
+        return [broker_finding(servers, None, problems or [str(error)])]
+    places = sorted((str(broker.host), int(broker.port)) for broker in metadata.brokers.values())
     counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
     return [
         broker_finding(servers, len(places), problems),
@@ -49,9 +56,8 @@ def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -
         """settings into the environment, for example PENSTOCK_KAFKA='{"security.protocol": "SASL_SSL", ...}'"""
     )
     if brokers is None:
-        return Finding(
-            "broker", False, f"{servers} does not answer: {'; '.join(dict.fromkeys(problems))}", fix
-        )
+        complaints = dict.fromkeys(re.sub(r" \(after [^)]*\)", "", problem) for problem in problems)
+        return Finding("broker", False, f"{servers} does not answer: {'; '.join(complaints)}", fix)
     return Finding("broker", brokers > 0, f"{servers} answers; brokers in the cluster: {brokers}", fix)
 
 
@@ -116,8 +122,6 @@ def check_jars(inquiry: Inquiry) -> Findings:
 
 
 def _own_jars(directory: str) -> Finding:
-    from penstock.testing._jars import kafka_jars
-
     try:
         kafka_jars()
     except EmbeddedKafkaError as error:

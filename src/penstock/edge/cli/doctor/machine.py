@@ -46,7 +46,7 @@ def check_java(_: Inquiry) -> Finding:
     try:
         java = find_java()
     except PenstockError as error:
-        problem, _, advice = str(error).partition("). ")
+        problem, advice = (*str(error).split("). ", 1), "")[:2]
         return Finding("Java", False, f"{problem})", advice or f"install Java {MINIMUM_JAVA} or newer")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     return Finding("Java", True, f"{said.splitlines()[0] if said else 'unknown version'} ({java})")
@@ -54,7 +54,18 @@ def check_java(_: Inquiry) -> Finding:
 
 def check_packages(_: Inquiry) -> list[Finding]:
     """Check the packages that penstock's own metadata require."""
-    return [package_finding(name, limits) for name, limits in requirements(requires("penstock") or ())]
+    try:
+        wanted = requires("penstock") or ()
+    except PackageNotFoundError:
+        return [
+            Finding(
+                "penstock",
+                False,
+                "not installed, only importable",
+                f"{sys.executable} -m pip install penstock",
+            )
+        ]
+    return [package_finding(name, limits) for name, limits in requirements(wanted)]
 
 
 def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:

@@ -24,6 +24,8 @@ from penstock.edge.cli.doctor.machine import (
 )
 from penstock.edge.settings import Settings, settings_from
 
+_NO_SERVERS = "localhost:9092"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -84,25 +86,24 @@ def examine(bootstrap_servers: str | None, topics: tuple[str, ...], console: Con
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
     """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
     given = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
-    try:
-        settings, named = settings_from(given), True
-    except SettingsError as error:
-        try:
-            settings, named = settings_from({"bootstrap_servers": "localhost:9092"}), False
-        except SettingsError:
-            plain = Settings.model_construct(bootstrap_servers=bootstrap_servers or "localhost:9092")
-            fix = "correct the environment variable PENSTOCK_... or the file that PENSTOCK_CONFIG names"
-            finding = Finding("settings", False, str(error), fix)
-            return _inquiry(plain, bootstrap_servers, topics), finding
     file = os.environ.get("PENSTOCK_CONFIG")
-    detail = f"valid, with the file {file}" if file else "valid"
-    return _inquiry(settings, settings.bootstrap_servers if named else None, topics), Finding(
-        "settings", True, detail
-    )
+    about = Finding("settings", True, f"valid, with the file {file}" if file else "valid")
+    try:
+        settings = settings_from(given)
+        return _inquiry(settings, settings.bootstrap_servers, topics), about
+    except SettingsError:
+        pass  # perhaps only because nobody named a broker
+    try:
+        settings = settings_from({"bootstrap_servers": _NO_SERVERS, **given})
+    except SettingsError as error:
+        fix = "correct the environment variable PENSTOCK_... or the file that PENSTOCK_CONFIG names"
+        settings, about = Settings.model_construct(), Finding("settings", False, str(error), fix)
+    return _inquiry(settings, bootstrap_servers, topics), about
 
 
 def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -> Inquiry:
-    return Inquiry(servers, topics, Path(settings.state_dir), settings.client("admin", "penstock-doctor"))
+    client = {**settings.kafka, "client.id": "penstock-doctor"}
+    return Inquiry(servers, topics, Path(settings.state_dir), client)
 
 
 def _listed(entry: Entry, inquiry: Inquiry) -> Iterable[Finding]:

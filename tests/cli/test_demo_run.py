@@ -1,0 +1,142 @@
+"""``penstock demo`` as a user runs it: what it prints, how it ends, and that nothing is left, however it ends.
+
+Every process that a demo starts inherits its environment, so a mark in there finds them all, whatever sessions and groups
+they have made for themselves. Every file goes below one ``TMPDIR``, which must be empty afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+MARK = "PENSTOCK_TEST_MARK"
+
+
+class Demo:
+    """A demo in a process of its own."""
+
+    def __init__(self, tmp_path: Path, *arguments: str, **environment: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.tmp = tmp_path / "tmp"
+        self.tmp.mkdir()
+        self._output = tmp_path / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.edge.cli", "demo", *arguments],
+                cwd=tmp_path,
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), **environment},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        return self._output.read_text()
+
+    def await_text(self, part: str) -> None:
+        deadline = time.monotonic() + 240
+        while part not in self.text():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def left_processes(self) -> list[str]:
+        return [str(process) for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.mark
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+            return False
+
+    def left_files(self) -> list[str]:
+        return [path.name for path in self.tmp.iterdir()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def demos(tmp_path: Path) -> Iterator[list[Demo]]:
+    started: list[Demo] = []
+    yield started
+    for demo in started:
+        demo.kill()
+
+
+def test_counts_words_says_that_they_are_right_and_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
+    # A setting of the user's own applications must not reach the demo: with this one it could not connect.
+    demo = Demo(tmp_path, "--lines", "2000", PENSTOCK_KAFKA='{"security.protocol": "SSL"}')
+    demos.append(demo)
+
+    assert demo.process.wait(280) == 0, demo.text()
+
+    text = demo.text()
+    assert re.search(r"✓ Right: 16,\d{3} words \(538 different\) in 2,000 lines", text)
+    assert re.search(r"2,000 of 2,000 lines written, 2,000 counted, lag 0, .*; the \d+, ", text)
+    assert re.search(r"starting Spark: done after .* http://127.0.0.1:\d+", text)
+    assert "WARN" not in text
+    assert (demo.left_processes(), demo.left_files()) == ([], [])
+
+
+def test_keep_leaves_everything_running_and_prints_commands_that_work(
+    tmp_path: Path, demos: list[Demo]
+) -> None:
+    demo = Demo(tmp_path, "--lines", "500", "--keep")
+    demos.append(demo)
+    demo.await_text("Press Enter")
+
+    commands = [line.strip() for line in demo.text().splitlines() if " org.apache.kafka.tools." in line]
+    consumer, groups, producer = (shlex.split(command) for command in commands)
+    read = subprocess.run([*consumer, "--timeout-ms", "5000"], capture_output=True, text=True, check=False)
+    assert re.search(r"^the\t\d+$", read.stdout, re.MULTILINE), read
+    lag = subprocess.run(groups, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"penstock-demo +lines +0 +(\d+) +\1 +0 ", lag), lag
+
+    subprocess.run(producer, input="penstock\n", text=True, check=True, capture_output=True)
+    assert demo.process.stdin is not None
+    demo.process.stdin.write(b"\n")
+    demo.process.stdin.flush()
+    assert demo.process.wait(60) == 0, demo.text()
+    assert (demo.left_processes(), demo.left_files()) == ([], [])
+
+
+@pytest.mark.parametrize("moment", ["starting Spark ...", "initialising tasks ...", "counting words ..."])
+def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str) -> None:
+    demo = Demo(tmp_path, "--lines", "1000000")
+    demos.append(demo)
+    demo.await_text(moment)
+    demo.press_ctrl_c()
+
+    assert demo.process.wait(90) == 130, demo.text()
+    assert demo.text().endswith("Interrupted. Everything that was started is stopped.\n")
+    assert (demo.left_processes(), demo.left_files()) == ([], [])
+
+
+def test_a_failure_is_told_with_the_place_of_the_log(tmp_path: Path, demos: list[Demo]) -> None:
+    demo = Demo(tmp_path, PENSTOCK_KAFKA_JARS=str(tmp_path))
+    demos.append(demo)
+
+    assert demo.process.wait(120) == 1, demo.text()
+    assert "✗ The demo failed: PENSTOCK_KAFKA_JARS is" in demo.text()
+    assert demo.left_processes() == []
+    [log] = demo.left_files()
+    assert f"What Spark and the clients wrote is in {demo.tmp / log}" in demo.text()

@@ -1,0 +1,112 @@
+"""``penstock describe`` and the command itself, without starting anything."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.edge.cli import main
+from penstock.edge.cli.app import Form, app
+from penstock.edge.cli.describe import FORMATS, TargetError, described
+
+PROGRAM = """
+import penstock as ps
+
+builder = ps.StreamsBuilder()
+builder.stream("in").to("out")
+topology = builder.build()
+app = ps.Application("shop", topology, bootstrap_servers="b:1")
+
+def build():
+    return topology
+
+nothing = 1
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"program_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    return name
+
+
+@pytest.mark.parametrize("attribute", ["topology", "builder", "build", "app"])
+def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str) -> None:
+    text = described(f"{program}:{attribute}", "text")
+
+    assert text.startswith(
+        "Topologies:\n   Sub-topology: 0\n    Source: KSTREAM-SOURCE-0000000000 (topics: [in])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "beginning"),
+    [
+        ("text", "Topologies:"),
+        ("mermaid", "flowchart TB"),
+        ("dot", "digraph topology {"),
+        ("plan", "Application shop\n"),
+    ],
+)
+def test_in_every_format(program: str, form: str, beginning: str) -> None:
+    assert described(f"{program}:app", form).startswith(beginning)
+    assert {form.value for form in Form} == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{}", "write MODULE:ATTRIBUTE"),
+        ("{}.py:app", "write MODULE:ATTRIBUTE"),
+        ("{}:topolgy", "has no 'topolgy'; did you mean builder or topology or app?"),
+        ("{}:nothing", "is a int; it should be a Topology"),
+        ("no_such_module:app", "there is no module 'no_such_module'"),
+    ],
+)
+def test_an_error_says_what_to_write(program: str, target: str, message: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        described(target.format(program), "text")
+    assert message in str(caught.value)
+
+
+def test_a_missing_import_of_the_module_itself_is_not_blamed_on_the_target(program: str) -> None:
+    Path(f"{program}_broken.py").write_text("import no_such_module")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        described(f"{program}_broken:app", "text")
+
+
+def test_the_command_prints_and_ends(program: str) -> None:
+    runner = CliRunner()
+
+    good = runner.invoke(app, ["describe", f"{program}:app", "--format", "plan"])
+    assert (good.exit_code, good.stdout.splitlines()[0]) == (0, "Application shop")
+
+    bad = runner.invoke(app, ["describe", f"{program}:nothing"])
+    assert (bad.exit_code, bad.stdout) == (1, "")
+    assert bad.stderr.startswith("penstock describe: ")
+
+    assert runner.invoke(app, ["--version"]).stdout == f"penstock {version('penstock')}\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_says_how_to_get_it(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("penstock.edge.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)  # type: ignore[arg-type]
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 1
+    assert "pip install 'penstock[cli]'" in capsys.readouterr().err

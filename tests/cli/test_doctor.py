@@ -1,0 +1,262 @@
+"""The findings of ``penstock doctor``: small functions judge plain values, and the checks run on this machine."""
+
+from __future__ import annotations
+
+import io
+import socket
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock.edge.cli.doctor import brokers, machine, report
+from penstock.edge.cli.doctor.finding import Finding, Inquiry
+from penstock.testing import EmbeddedKafka
+
+
+def inquiry(tmp_path: Path, servers: str | None = None, topics: tuple[str, ...] = ()) -> Inquiry:
+    return Inquiry(servers, topics, tmp_path / "state", {}, timeout_s=1.0)
+
+
+class TestPython:
+    def test_is_judged_by_its_numbers(self) -> None:
+        assert machine.python_finding((3, 10, 0)).ok
+        assert machine.python_finding((3, 9, 18)) == Finding(
+            "Python", False, "3.9.18", "make the environment with Python 3.10 or newer"
+        )
+
+
+class TestPackages:
+    def test_come_from_the_metadata_without_extras_and_markers(self) -> None:
+        lines = ["pyspark>=4.2", "pandas<3,>=2.2", "rich>=13.9; extra == 'cli'", "lmdb"]
+
+        assert machine.requirements(lines) == [("pyspark", ">=4.2"), ("pandas", "<3,>=2.2"), ("lmdb", "")]
+
+    @pytest.mark.parametrize(
+        ("found", "limits", "fits"),
+        [
+            ("4.2.0", ">=4.2", True),
+            ("4.10.0", ">=4.2", True),
+            ("4.2.0.dev3", ">=4.2", True),
+            ("4.1.9", ">=4.2", False),
+            ("2.2", "<3,>=2.2", True),
+            ("3.0.0", "<3,>=2.2", False),
+            ("anything", "", True),
+        ],
+    )
+    def test_must_be_within_their_limits(self, found: str, limits: str, fits: bool) -> None:
+        assert machine.satisfies(found, limits) == fits
+
+    def test_that_are_too_old_or_missing_come_with_the_command_that_repairs_it(self) -> None:
+        old, missing = (
+            machine.package_finding("lmdb", ">=99"),
+            machine.package_finding("no-such-package", ">=1"),
+        )
+
+        assert not old.ok
+        assert old.fix.endswith("-m pip install 'lmdb>=99'")
+        assert (missing.ok, missing.detail) == (False, "not installed")
+        assert missing.fix.endswith("-m pip install 'no-such-package>=1'")
+
+    def test_of_this_environment_are_fine(self, tmp_path: Path) -> None:
+        findings = machine.check_packages(inquiry(tmp_path))
+
+        assert {"pyspark", "pandas", "protobuf", "pyarrow", "confluent-kafka", "lmdb"} <= {
+            f.name for f in findings
+        }
+        assert [finding for finding in findings if not finding.ok] == []
+
+
+class TestJava:
+    def test_that_is_missing_is_told_with_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+        finding = machine.check_java(inquiry(tmp_path))
+
+        assert not finding.ok
+        assert finding.detail == f"no Java found (JAVA_HOME is {tmp_path})"
+        assert finding.fix.startswith("Install Java 17 or newer")
+
+    def test_that_is_too_old_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+        java.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+        finding = machine.check_java(inquiry(tmp_path))
+
+        assert not finding.ok
+        assert "is Java 11, too old" in finding.detail + finding.fix
+
+
+class TestMemory:
+    def test_is_judged_against_two_gibibytes(self) -> None:
+        assert machine.memory_finding(2 << 30).ok
+        assert not machine.memory_finding((2 << 30) - 1).ok
+        assert machine.memory_finding(None).ok
+
+    def test_of_a_container_is_what_its_limit_leaves(self, tmp_path: Path) -> None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8000 kB\n")
+        assert machine.available_memory(tmp_path) == 8_000 * 1024
+
+        cgroup = tmp_path / "sys/fs/cgroup"
+        cgroup.mkdir(parents=True)
+        (cgroup / "memory.current").write_text("1000\n")
+        (cgroup / "memory.max").write_text("max\n")
+        assert machine.available_memory(tmp_path) == 8_000 * 1024
+
+        (cgroup / "memory.max").write_text("5000\n")
+        assert machine.available_memory(tmp_path) == 4_000
+
+
+class TestStateDirectory:
+    def test_is_neither_made_nor_littered(self, tmp_path: Path) -> None:
+        question = inquiry(tmp_path)
+
+        assert machine.check_disk(question).ok
+        assert machine.check_lmdb_file(question).ok
+        assert list(tmp_path.iterdir()) == []
+
+    def test_below_a_file_cannot_be(self, tmp_path: Path) -> None:
+        (tmp_path / "state").write_text("a file")
+
+        assert machine.existing_part(tmp_path / "state" / "deeper") == tmp_path
+
+    def test_with_little_space_is_a_problem(self, tmp_path: Path) -> None:
+        assert machine.disk_finding(tmp_path, 1 << 30).ok
+        assert "PENSTOCK_STATE_DIR" in machine.disk_finding(tmp_path, 1).fix
+
+
+class TestLoopback:
+    def test_works_here(self, tmp_path: Path) -> None:
+        assert [finding.ok for finding in machine.check_loopback(inquiry(tmp_path))] == [True, True, True]
+
+    def test_without_localhost_gives_the_line_to_add(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def unknown(name: str) -> str:
+            raise OSError("Name or service not known")
+
+        monkeypatch.setattr(socket, "gethostbyname", unknown)
+        localhost, own_name, ports = machine.check_loopback(inquiry(tmp_path))
+
+        assert (localhost.ok, own_name.ok, ports.ok) == (False, False, True)
+        assert localhost.fix == "add the line '127.0.0.1 localhost' to /etc/hosts"
+        assert own_name.fix.endswith("SPARK_LOCAL_IP=127.0.0.1")
+
+
+class TestBrokers:
+    def test_are_left_out_when_nobody_named_one(self, tmp_path: Path) -> None:
+        assert brokers.check_brokers(inquiry(tmp_path)) == []
+        assert not brokers.check_brokers(inquiry(tmp_path, topics=("a",)))[0].ok
+
+    def test_that_do_not_answer_are_a_problem_with_its_reason(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        [finding] = brokers.check_brokers(inquiry(tmp_path, f"127.0.0.1:{port}", ("a",)))
+
+        assert not finding.ok
+        assert "Connection refused" in finding.detail
+        assert f"start a broker at 127.0.0.1:{port}" in finding.fix
+
+    def test_that_advertise_unreachable_addresses_are_told_apart(self) -> None:
+        finding = brokers.advertised_finding(
+            [("kafka", 9092)], {("kafka", 9092): "Name or service not known"}
+        )
+
+        assert not finding.ok
+        assert "kafka:9092: Name or service not known" in finding.detail
+        assert "advertised.listeners" in finding.fix
+
+    def test_topics_are_told_with_their_partitions_or_the_command_that_makes_them(self) -> None:
+        there, missing = (brokers.topic_finding(t, {"lines": 4}, "b:1") for t in ("lines", "counts"))
+
+        assert (there.ok, there.detail) == (True, "4 partitions")
+        assert (missing.ok, missing.detail) == (False, "does not exist")
+        assert missing.fix == "kafka-topics.sh --bootstrap-server b:1 --create --topic counts --partitions 4"
+
+    @pytest.mark.broker
+    def test_that_answer_are_fine(self, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+        kafka.create_topic("doctor", partitions=3)
+        question = inquiry(tmp_path, kafka.bootstrap_servers, ("doctor", "nobody"))
+
+        found = [(finding.name, finding.ok) for finding in brokers.check_brokers(question)]
+        assert found == [
+            ("broker", True),
+            ("advertised addresses", True),
+            ("topic doctor", True),
+            ("topic nobody", False),
+        ]
+
+
+class TestJars:
+    def test_may_be_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        assert not brokers.check_jars(inquiry(tmp_path)).ok
+
+        (tmp_path / "kafka_2.13-4.3.0.jar").touch()
+        assert brokers.check_jars(inquiry(tmp_path)).ok
+
+    def test_are_found_in_the_cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("PENSTOCK_KAFKA_JARS", raising=False)
+        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
+        folder = tmp_path / f"kafka-{brokers.KAFKA_VERSION}"
+        folder.mkdir()
+        (folder / "kafka_2.13-x.jar").touch()
+
+        assert brokers.check_jars(inquiry(tmp_path)) == Finding("Kafka jars", True, f"in {folder}")
+
+
+class TestReport:
+    @pytest.fixture(autouse=True)
+    def _no_settings(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        for name in ("BOOTSTRAP_SERVERS", "CONFIG", "KAFKA"):
+            monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path))
+
+    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: report.Entry) -> tuple[int, str]:
+        monkeypatch.setattr(report, "CHECKS", entries)
+        screen = io.StringIO()
+        return report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
+
+    def test_fails_only_for_what_is_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        good, bad = Finding("good", True, "there"), Finding("bad", False, "missing", "get it")
+
+        code, text = self.shown(
+            monkeypatch, report.Entry(lambda _: good), report.Entry(lambda _: [bad], required=False)
+        )
+        assert code == 0
+        assert "ok      good: there\nnote    bad: missing\n        -> get it\n" in text
+
+        code, text = self.shown(monkeypatch, report.Entry(lambda _: [good, bad]))
+        assert code == 1
+        assert "problem bad: missing\n" in text
+        assert text.endswith("1 of the above must be repaired: bad\n")
+
+    def test_asks_what_the_settings_say(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "b:1")
+        monkeypatch.setenv("PENSTOCK_KAFKA", '{"sasl.mechanism": "PLAIN"}')
+
+        question, finding = report.inquiry_for(None, ("t",))
+
+        assert finding == Finding("settings", True, "valid")
+        assert (question.bootstrap_servers, question.topics, question.state_dir) == ("b:1", ("t",), tmp_path)
+        assert question.client["sasl.mechanisms"] == "PLAIN"
+
+    def test_reaches_no_broker_that_nobody_named(self) -> None:
+        question, finding = report.inquiry_for(None, ())
+        assert finding.ok
+        assert question.bootstrap_servers is None
+
+    def test_tells_settings_that_cannot_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "0")
+
+        question, finding = report.inquiry_for("b:1", ())
+
+        assert question.bootstrap_servers == "b:1"
+        assert not finding.ok
+        assert "'max_batch_records' cannot be '0'" in finding.detail

@@ -1,0 +1,201 @@
+"""The documentation is true: its programs run and print what it says, its links lead somewhere, its tables match the code.
+
+The Python blocks of a page run in order in one namespace, as a reader would type them; an ``output`` block behind one is
+what it prints. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
+page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+from typer.main import get_command
+
+import penstock as ps
+from penstock.core.model import errors
+from penstock.drivers.spark.worker.report import Report
+from penstock.edge.cli.app import app as command_line
+from penstock.edge.settings import Settings
+from penstock.edge.status import Book, Status
+
+from .markdown import PAGES, ROOT, Block, anchors_of, blocks_of, links_of, name_of, table_rows
+
+BLOCKS = {page: blocks_of(page) for page in PAGES}
+LINES = ["to be or not to be", "that is the question"]
+
+
+def pages_with(*, broker: bool) -> list[Path]:
+    return [
+        p for p, blocks in BLOCKS.items() if any(b.is_python and b.needs_broker == broker for b in blocks)
+    ]
+
+
+def run(blocks: list[Block], *, servers: str | None = None) -> None:
+    """Run the Python blocks of a page in order, and compare what they print with the blocks behind them.
+
+    Args:
+        blocks: All blocks of the page.
+        servers: The broker for the blocks that need one; None leaves them out.
+    """
+    name = name_of(blocks[0].page)
+    namespace: dict[str, Any] = {"__name__": name if servers is None else "__main__"}
+    for number, block in enumerate(blocks):
+        if not block.is_python or (block.needs_broker and servers is None):
+            continue
+        text = block.text.replace("localhost:9092", servers or "localhost:9092")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * (block.line - 1) + text, name, "exec"), namespace)
+        for after in blocks[number + 1 : number + 2]:
+            if after.is_output:
+                assert printed.getvalue().strip() == after.text.strip(), f"{name}:{block.line}"
+
+
+@pytest.mark.parametrize("page", pages_with(broker=False), ids=name_of)
+def test_blocks_run_and_print_what_is_shown(page: Path) -> None:
+    run(BLOCKS[page])
+
+
+@pytest.fixture
+def topics(kafka: ps.testing.EmbeddedKafka) -> Iterator[ps.testing.EmbeddedKafka]:
+    """The topics that the pages speak of, with a few lines of text."""
+    for topic in ("lines", "counts"):
+        kafka.create_topic(topic, 2)
+    kafka.produce("lines", [(None, line) for line in LINES])
+    yield kafka
+    for topic in ("lines", "counts"):
+        kafka.delete_topic(topic)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("page", pages_with(broker=True), ids=name_of)
+def test_blocks_run_on_a_broker(
+    page: Path,
+    topics: ps.testing.EmbeddedKafka,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path))
+    run_application = ps.Application.run
+    monkeypatch.setattr(ps.Application, "run", lambda app, until="end": run_application(app, until))
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        run(BLOCKS[page], servers=topics.bootstrap_servers)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    counts = {r.key.decode(): int.from_bytes(r.value, "big") for r in topics.consume("counts")}
+    assert counts == Counter(word for line in LINES for word in line.split())
+
+
+def test_few_pages_need_a_broker() -> None:
+    assert len(pages_with(broker=True)) <= 2
+
+
+def test_fences_are_known() -> None:
+    known = {"python", "output", "bash", "toml", "json", "mermaid", "text"}
+    assert {block.info[0] for blocks in BLOCKS.values() for block in blocks if block.info} <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for line, target in links_of(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        linked = (page.parent / place).resolve() if place else page
+        assert linked.exists(), f"{name_of(page)}:{line} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(linked), f"{name_of(page)}:{line} links to {target}"
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for _, target in links_of(index)}
+    assert {page for page in PAGES if page.parent.parent == ROOT / "docs"} <= linked
+
+
+def test_tests_that_rules_name_exist() -> None:
+    named = [
+        found
+        for row in table_rows(ROOT / "docs/concepts/semantics.md", "rule")
+        for found in re.findall(r"`(tests/[^`]+)::(\w+)`", row[2])
+    ]
+    assert len(named) > 30
+    for path, name in named:
+        assert re.search(rf"def {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
+
+
+def test_the_first_program_is_the_example() -> None:
+    program = next(block.text for block in BLOCKS[ROOT / "README.md"] if block.is_python)
+    example = (ROOT / "examples" / "wordcount.py").read_text().replace("# fmt: skip", "")
+    building = program[program.index("builder =") : program.index("app =")]
+    assert " ".join(building.split()) in " ".join(example.split())
+
+
+# Tables that list what the code has.
+
+
+def test_settings_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/settings.md", "setting")
+    told = {row[0].strip("`"): row for row in rows if row[0].strip("`") in Settings.model_fields}
+    assert list(told) == list(Settings.model_fields)
+    for name, field in Settings.model_fields.items():
+        _, kind, default, meaning = told[name]
+        assert kind == f"`{spelled(field.annotation)}`", name
+        assert meaning.startswith(field.description or "?"), name
+        if field.is_required():
+            assert default == "required", name
+        elif name != "state_dir":  # depends on the user
+            assert default == f"`{field.get_default(call_default_factory=True)!r}`", name
+
+
+def spelled(annotation: Any) -> str:
+    """Write a type as the page does."""
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(repr, get_args(annotation)))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " | ".join(map(spelled, get_args(annotation)))
+    if annotation is type(None):
+        return "None"
+    if get_origin(annotation) is not None:
+        return f"{get_origin(annotation).__name__}[{', '.join(map(spelled, get_args(annotation)))}]"
+    return str(annotation.__name__ if isinstance(annotation, type) else annotation).removeprefix("typing.")
+
+
+def test_errors_are_those_of_the_code() -> None:
+    told = [row[0].split("`")[1] for row in table_rows(ROOT / "docs/reference/errors.md", "class")]
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert told == [*classes, "EmbeddedKafkaError"]
+
+
+def test_metrics_are_those_of_the_code() -> None:
+    page = ROOT / "docs/reference/metrics.md"
+    book = Book()
+    book.committed(0, [Report("0_0", dropped={"<reason>": 1}, first_record_ms=1)])
+    assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
+    assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
+
+
+def test_commands_are_those_of_the_code() -> None:
+    page = ROOT / "docs/reference/cli.md"
+    group: Any = get_command(command_line)
+    headings = anchors_of(page) - {"command-line"}
+    assert headings == set(group.commands)
+    options = {
+        option
+        for command in group.commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert {row[0].strip("`") for row in table_rows(page, "option")} == options

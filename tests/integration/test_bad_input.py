@@ -1,0 +1,479 @@
+"""What people and clusters do wrong, and what the application says then.
+
+Every message is read as its reader would: it has to name what is wrong (topic, partition, offset, setting, store) and what
+to do about it. Where the fault can be mended, the test mends it and shows that nothing was lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+import struct
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    CoPartitioningError,
+    DeserializationError,
+    IncompatibleTopologyError,
+    OffsetsLostError,
+    PenstockError,
+    ProcessingError,
+    ProductionError,
+    SettingsError,
+    StoreError,
+    TopicNotFoundError,
+)
+from penstock.testing import EmbeddedKafka
+
+from .helpers import Apps, eventually, lag, latest, produce_with_headers, values_by_key, written
+from .topologies import Patient, Picky, key_count, numbers, parsed, with_processor
+
+on_cluster = [pytest.mark.broker, pytest.mark.spark]
+
+
+def int64(number: int) -> bytes:
+    return struct.pack(">q", number)
+
+
+def says(error: pytest.ExceptionInfo[PenstockError], *parts: str) -> None:
+    """Check that a message has all these parts, and that a second exception does not bury it."""
+    missing = [part for part in parts if part not in error.value.message]
+    assert not missing, f"{missing} not in: {error.value.message}"
+    assert str(error.value) == error.value.message
+
+
+class TestSettings:
+    """Refused when the application is made: before a broker, Spark or a disk is touched."""
+
+    @pytest.fixture
+    def topology(self) -> ps.Topology:
+        return key_count("in", "out")
+
+    def test_a_misspelt_setting(self, topology: ps.Topology) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_server="localhost:9092")
+        says(error, "'bootstrap_server'", "did you mean 'bootstrap_servers'?")
+
+    def test_a_setting_of_kafkas_clients(self, topology: ps.Topology) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1", **{"security.protocol": "SSL"})
+        says(error, "'security.protocol'", "kafka={...}")
+
+    def test_no_broker_is_named(self, topology: ps.Topology) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology)
+        says(error, "'bootstrap_servers' is missing", "host:port")
+
+    @pytest.mark.parametrize(
+        ("setting", "value", "advice"),
+        [
+            ("max_batch_records", 0, "greater than or equal to 1"),
+            ("auto_offset_reset", "lastest", "'earliest' or 'latest'"),
+            ("task_timeout_ms", "soon", "integer"),
+            ("on_process_error", "ignore", "'skip'"),
+            ("on_process_error", "dead_letter", "dead_letter_topic='...'"),
+            ("processing_guarantee", "at_most_once", "'at_least_once'"),
+        ],
+    )
+    def test_an_impossible_value(
+        self, topology: ps.Topology, setting: str, value: object, advice: str
+    ) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1", **{setting: value})
+        says(error, setting, str(value), advice)
+
+    def test_what_only_javas_clients_have(self, topology: ps.Topology) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1", kafka={"ssl.truststore.location": "x"})
+        says(error, "'ssl.truststore.location'", "ssl.ca.location")
+
+    def test_an_application_id_that_cannot_name_topics(self, topology: ps.Topology) -> None:
+        with pytest.raises(PenstockError) as error:
+            ps.Application("my app", topology, bootstrap_servers="b:1")
+        says(error, "'my app'", "application", "letters, digits")
+
+    def test_an_end_that_does_not_exist(self, topology: ps.Topology) -> None:
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1").run(until="tomorrow")  # type: ignore[arg-type]
+        says(error, "'tomorrow'", "'end'")
+
+
+class TestSecrets:
+    SECRET = "correct-horse-battery"
+    JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="{SECRET}";'
+
+    def assert_untold(self, *texts: str) -> None:
+        """The secret is not in the texts: not as it is, and not in base64 at any of its three alignments."""
+        for shift in range(3):
+            coded = base64.b64encode(b" " * shift + self.SECRET.encode())[4 * bool(shift) : -4].decode()
+            assert len(coded) > 12
+            assert not [text for text in texts if coded in text]
+        assert not [text for text in texts if self.SECRET in text]
+
+    @pytest.mark.parametrize("clients", ["kafka", "consumer", "producer"])
+    def test_are_not_shown_when_settings_are(self, clients: str) -> None:
+        topology = key_count("in", "out")
+        secret = {"sasl.password": self.SECRET, "ssl.key.password": self.SECRET}
+        app = ps.Application("app", topology, bootstrap_servers="b:1", **{clients: secret})
+        self.assert_untold(repr(app), str(app.settings), repr(app.settings))
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1", **{clients: f"password={self.SECRET}"})
+        self.assert_untold(*traceback.format_exception(error.value))
+        unknown = {**secret, "key.serializer": "x"}
+        with pytest.raises(SettingsError) as error:
+            ps.Application("app", topology, bootstrap_servers="b:1", **{clients: unknown})
+        self.assert_untold(*traceback.format_exception(error.value))
+
+    @pytest.mark.broker
+    def test_are_not_shown_when_the_broker_refuses_them(
+        self, kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        security = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": self.JAAS,
+        }
+        app = ps.Application(
+            "app", key_count("in", "out"), bootstrap_servers=kafka.bootstrap_servers, kafka=security,
+            request_timeout_ms=1_000,
+        )  # fmt: skip
+        with pytest.raises(BrokerUnavailableError) as error:
+            app.run()
+        says(error, kafka.bootstrap_servers)
+        self.assert_untold(*traceback.format_exception(error.value), caplog.text)
+
+    @pytest.mark.broker
+    @pytest.mark.spark
+    def test_are_not_shown_when_a_batch_fails(
+        self, apps: Apps, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("a", "no number")])
+        with pytest.raises(ProcessingError) as error:
+            apps.run(parsed(source, sink), kafka={"sasl.password": self.SECRET})
+        out, err = capfd.readouterr()
+        files = [path.read_bytes().decode("latin-1") for path in apps.home.rglob("*") if path.is_file()]
+        assert files
+        self.assert_untold(*traceback.format_exception(error.value), caplog.text, out, err, *files)
+
+
+@pytest.mark.broker
+class TestTopics:
+    """Checked before Spark starts: these tests take no session."""
+
+    @pytest.fixture
+    def topics(self, kafka: EmbeddedKafka, tmp_path: Path) -> Apps:
+        return Apps(kafka, f"topics-{tmp_path.name}", tmp_path)
+
+    def test_a_source_topic_is_missing(self, topics: Apps) -> None:
+        sink = topics.topic("out")
+        with pytest.raises(TopicNotFoundError) as error:
+            topics.run(key_count("nowhere", sink))
+        says(error, "reads 'nowhere'", "kafka-topics --create --topic nowhere --partitions")
+
+    def test_a_sink_topic_is_missing(self, topics: Apps) -> None:
+        source = topics.topic("in")
+        with pytest.raises(TopicNotFoundError) as error:
+            topics.run(key_count(source, "nowhere-out"))
+        says(error, "writes to 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions")
+
+    def test_the_dead_letter_topic_is_missing(self, topics: Apps) -> None:
+        source, sink = topics.topic("in"), topics.topic("out")
+        with pytest.raises(TopicNotFoundError) as error:
+            topics.run(key_count(source, sink), on_process_error="dead_letter", dead_letter_topic="no-dead")
+        says(error, "'no-dead'", "kafka-topics --create --topic no-dead")
+
+    def test_topics_that_meet_have_different_numbers_of_partitions(self, topics: Apps) -> None:
+        two, three, sink = topics.topic("two", 2), topics.topic("three", 3), topics.topic("out")
+        builder = ps.StreamsBuilder()
+        builder.stream([two, three]).group_by_key().count(store="counts").to_stream().to(
+            sink, value=ps.serdes.int64
+        )
+        with pytest.raises(CoPartitioningError) as error:
+            topics.run(builder.build())
+        says(error, f"{two!r} has 2", f"{three!r} has 3", "repartition(partitions=...)")
+
+    def test_no_broker_answers(self, topics: Apps) -> None:
+        with socket.socket() as taken:  # bound and not listening: nobody can answer there
+            taken.bind(("127.0.0.1", 0))
+            servers = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(BrokerUnavailableError) as error:
+                topics.run(key_count("in", "out"), bootstrap_servers=servers, request_timeout_ms=500)
+        says(error, servers, "Check that the broker runs", "bootstrap_servers", "advertised.listeners")
+
+    def test_a_client_setting_does_not_exist(self, topics: Apps) -> None:
+        with pytest.raises(SettingsError) as error:
+            topics.run(key_count("in", "out"), kafka={"sokcet.timeout.ms": 1})
+        says(error, "sokcet.timeout.ms", "kafka={...}")
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestRecordsThatCannotBeRead:
+    def test_fail_then_skip(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("a", int64(1)), ("a", b"oops"), ("a", int64(2))])
+        with pytest.raises(DeserializationError) as error:
+            apps.run(numbers(source, sink))
+        says(
+            error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes its producers use",
+            "on_deserialize_error='skip'",
+        )  # fmt: skip
+        assert written(apps.kafka, sink) == 0
+
+        skipping = apps.run(numbers(source, sink), on_deserialize_error="skip")
+        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 3]}
+        metrics = skipping.metrics()
+        assert (metrics["dropped_records"], metrics["dropped_records: deserialize error"]) == (1, 1)
+
+    def test_dead_letter(self, apps: Apps) -> None:
+        source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+        produce_with_headers(
+            apps.kafka, source, [("a", int64(1), 10, []), ("b", b"\xffoops", 20, [("trace", b"7")])]
+        )
+        apps.run(numbers(source, sink), on_deserialize_error="dead_letter", dead_letter_topic=dead)
+        assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1}
+        (letter,) = apps.kafka.consume(dead)
+        assert (letter.key, letter.value, letter.timestamp) == (b"b", b"\xffoops", 20)
+        assert letter.headers[0] == ("trace", b"7")
+        facts = {name: value for name, value in letter.headers[1:] if value is not None}
+        assert {name.removeprefix("penstock.error."): value for name, value in facts.items()} | {
+            "error": b"", "traceback": b"", "node": b"",
+        } == {
+            "stage": b"deserialize", "topic": source.encode(), "partition": b"0", "offset": b"1",
+            "error": b"", "traceback": b"", "node": b"",
+        }  # fmt: skip
+        assert b"error: unpack requires a buffer of 8 bytes" in facts["penstock.error.error"]
+        assert b"serdes.py" in facts["penstock.error.traceback"]
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestFunctionsThatRaise:
+    def test_in_a_processor_leave_nothing_behind_and_can_be_corrected(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("a", "good"), ("a", "good"), ("a", "bad"), ("a", "good")])
+        with pytest.raises(ProcessingError) as error:
+            apps.run(with_processor(Picky, source, sink, Picky.store))
+        says(
+            error, "processor failed", f"topic {source!r}", "partition 0", "offset 2", "b'bad'",
+            "LookupError: no idea what 'bad' means", "topologies.py, line", "on_process_error='skip'",
+        )  # fmt: skip
+        assert written(apps.kafka, sink) == 0
+        assert lag(apps.kafka, apps.id, source) == 4
+
+        apps.run(with_processor(Patient, source, sink, Picky.store))
+        assert values_by_key(apps.kafka.consume(sink)) == {"a": ["1", "2", "3", "4"]}
+
+    def test_in_a_stateless_map(self, apps: Apps) -> None:
+        source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+        apps.kafka.produce(source, [("a", "1"), ("b", "two"), ("c", "3")])
+        with pytest.raises(ProcessingError) as error:
+            apps.run(parsed(source, sink))
+        says(
+            error, "parse failed in stage 'process'", f"topic {source!r}", "partition 0", "offset 1",
+            "ValueError: invalid literal for int()",
+        )  # fmt: skip
+        apps.run(parsed(source, sink), on_process_error="dead_letter", dead_letter_topic=dead)
+        assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1, "c": 3}
+        (letter,) = apps.kafka.consume(dead)
+        assert (letter.key, letter.value, dict(letter.headers)["penstock.error.node"]) == (
+            b"b",
+            b"two",
+            b"parse",
+        )
+
+    def test_while_running_end_the_application_with_their_error(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        running = apps.start(parsed(source, sink))
+        apps.kafka.produce(source, [("b", "two")])
+        status = eventually(
+            lambda: (s := running.status()).state == "failed" and s, "the failure", within_s=60
+        )
+        assert status.error is not None
+        assert "invalid literal" in status.error
+        with pytest.raises(ProcessingError) as error:
+            running.await_termination()
+        says(error, "invalid literal", "offset 0")
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestResultsThatCannotBeWritten:
+    def test_a_value_that_does_not_fit_the_sinks_serde(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        builder = ps.StreamsBuilder()
+        builder.stream(source).map_values(len).to(sink, name="sink")
+        apps.kafka.produce(source, [("a", "x")])
+        with pytest.raises(ProductionError) as error:
+            apps.run(builder.build())
+        says(
+            error,
+            "sink failed in stage 'produce'",
+            "offset 0",
+            "serdes.string takes str, but got int 1",
+            "value=",
+        )
+
+    def test_a_record_too_large_for_the_broker(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        builder = ps.StreamsBuilder()
+        builder.stream(source).map_values(lambda value: value * 2_000_000).to(sink)
+        apps.kafka.produce(source, [("a", "x")])
+        with pytest.raises(ProductionError) as error:
+            apps.run(builder.build())
+        says(error, f"topic {sink!r}", "message.max.bytes", "max.message.bytes", "will be processed again")
+
+    def test_a_key_too_long_for_the_store(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        topology = key_count(source, sink)
+        apps.kafka.produce(source, [("k" * 510, "fits"), ("e" * 511, "does not")])
+        with pytest.raises(StoreError) as error:
+            apps.run(topology)
+        says(error, "'counts'", "511 bytes", "510", "a hash")
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestOffsetsThatAreGone:
+    def test_records_deleted_before_they_were_read(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        topology = key_count(source, sink)
+        apps.kafka.produce(source, [("a", str(i)) for i in range(3)])
+        apps.run(topology)
+        apps.kafka.produce(source, [("a", str(i)) for i in range(5)])
+        apps.kafka.delete_records(source, {0: 6})
+        with pytest.raises(OffsetsLostError) as error:
+            apps.run(topology)
+        says(
+            error, "no longer has offset 3", f"topic {source!r}", "partition 0", "first offset is 6",
+            "on_lost_offsets='skip'", "retention",
+        )  # fmt: skip
+
+        apps.run(topology, on_lost_offsets="skip")
+        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3, 4, 5]}
+        assert lag(apps.kafka, apps.id, source) == 0
+
+        apps.kafka.produce(source, [("a", "all of these go")] * 4)
+        apps.kafka.delete_records(source, {0: 12})
+        apps.run(topology, on_lost_offsets="skip")
+        assert written(apps.kafka, sink) == 5
+        assert lag(apps.kafka, apps.id, source) == 0
+
+    def test_a_topic_made_anew(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        topology = key_count(source, sink)
+        apps.kafka.produce(source, [("a", str(i)) for i in range(3)])
+        apps.run(topology)
+        apps.kafka.delete_topic(source)
+        with pytest.raises(TopicNotFoundError):
+            apps.run(topology)
+        apps.kafka.create_topic(source, 1)
+        apps.kafka.produce(source, [("a", "first of the new topic")])
+        with pytest.raises(OffsetsLostError) as error:
+            apps.run(topology)
+        says(error, f"topic {source!r}", "partition 0", "ends at offset 1", "up to 3", "deleted and made anew",
+             "another application id")  # fmt: skip
+        assert written(apps.kafka, sink) == 3
+
+    def test_a_topic_deleted_while_it_is_read(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        running = apps.start(key_count(source, sink), request_timeout_ms=1_000)
+        apps.kafka.delete_topic(source)
+        with pytest.raises(TopicNotFoundError) as error:
+            running.await_termination(60)
+        says(error, source, "no such topic", "create it again", "another application id")
+        assert running.status().state == "failed"
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestTopologiesThatDoNotFitTheCheckpoint:
+    def test_a_store_with_another_serde(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+
+        def topology(value: ps.Serde[object]) -> ps.Topology:
+            builder = ps.StreamsBuilder()
+            sums = builder.stream(source).group_by_key().aggregate(dict, _merged, store="sums", value=value)
+            sums.to_stream().to(sink, value=ps.serdes.json)
+            return builder.build()
+
+        apps.kafka.produce(source, [("a", "x")])
+        apps.run(topology(ps.serdes.json))
+        apps.kafka.produce(source, [("a", "y")])
+        with pytest.raises(IncompatibleTopologyError) as error:
+            apps.run(topology(ps.serdes.pickle))
+        says(error, "'sums'", "string -> pickle", "string -> json", "new name", "another application id")
+
+        apps.run(topology(ps.serdes.json))
+        assert latest(apps.kafka.consume(sink), ps.serdes.json) == {"a": {"x": 1, "y": 1}}
+
+
+def _merged(key: str, value: str, so_far: dict[str, int]) -> dict[str, int]:
+    return {**so_far, value: 1}
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[EmbeddedKafka]:
+    """A broker of these tests' own, which they may kill."""
+    with EmbeddedKafka(partitions=2) as broker:
+        yield broker
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+class TestABrokerThatGoesAway:
+    @pytest.fixture
+    def fragile_apps(
+        self, fragile: EmbeddedKafka, spark: SparkSession, tmp_path: Path, apps: Apps
+    ) -> Iterator[Apps]:
+        made = Apps(fragile, apps.id, tmp_path)
+        yield made
+        made.stop_all()
+
+    def test_while_nothing_happens(self, fragile_apps: Apps) -> None:
+        kafka = fragile_apps.kafka
+        source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
+        running = fragile_apps.start(key_count(source, sink), request_timeout_ms=1_000)
+        kafka.produce(source, [("a", "1")])
+        eventually(lambda: lag(kafka, running.id, source) == 0, "the first record")
+        kafka.kill()
+        eventually(lambda: running.status().state == "waiting", "the application to see it")
+        kafka.restart()
+        kafka.produce(source, [("a", "1"), ("b", "1")])
+        eventually(lambda: lag(kafka, running.id, source) == 0, "the records after the restart")
+        assert running.status().state == "running"
+        running.stop()
+        assert values_by_key(kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1]}
+
+    @pytest.mark.parametrize("until", [None, "end"])
+    def test_in_the_middle_of_a_stream(self, fragile_apps: Apps, until: str | None) -> None:
+        kafka, total = fragile_apps.kafka, 3_000
+        source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
+        keys = [f"k{i % 50}" for i in range(total)]
+        kafka.produce(source, [(key, "x") for key in keys])
+        app = fragile_apps.application(
+            key_count(source, sink), max_batch_records=300, request_timeout_ms=1_000
+        )
+        running = app.start(until=until)  # type: ignore[arg-type]
+        try:
+            eventually(lambda: sum(kafka.committed(running.id, source).values()) >= 600, "the second batch")
+            kafka.kill()
+            assert running.metrics()["processed_records"] < total
+            kafka.restart()
+            eventually(lambda: lag(kafka, running.id, source) == 0, "the rest", within_s=90)
+        finally:
+            running.stop()
+        counts = latest(kafka.consume(sink), ps.serdes.int64)
+        assert counts == Counter(keys)

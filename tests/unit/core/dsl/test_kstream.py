@@ -1,0 +1,316 @@
+"""KStream: what each operator does, which serdes are known behind it, and where it repartitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from penstock.core.plan.nodes import Repartition, Sink
+
+Stream = ps.KStream[Any, Any]
+
+
+def built(define: Callable[[Stream], object], **source: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    define(builder.stream("in", **source))
+    return builder.build()
+
+
+def run(define: Callable[[Stream], Stream], *rows: tuple[Any, Any]) -> list[tuple[Any, Any]]:
+    with ps.testing.TopologyTestDriver(built(lambda stream: define(stream).to("out"))) as driver:
+        for key, value in rows:
+            driver.pipe("in", key, value)
+        return [(record.key, record.value) for record in driver.read("out")]
+
+
+def repartitions(topology: ps.Topology) -> list[str]:
+    return [node.topic_name for node in topology.nodes.values() if isinstance(node, Repartition)]
+
+
+def sink(topology: ps.Topology) -> Sink:
+    (node,) = (node for node in topology.nodes.values() if isinstance(node, Sink))
+    return node
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        self.context.forward(record)
+
+
+ROWS = [("a", "1"), ("b", "22"), ("c", "333")]
+
+
+@pytest.mark.parametrize(
+    ("define", "expected"),
+    [
+        (lambda s: s.filter(lambda k, v: len(v) > 1), [("b", "22"), ("c", "333")]),
+        (lambda s: s.filter_not(lambda k, v: len(v) > 1), [("a", "1")]),
+        (lambda s: s.filter(lambda k, v: v), ROWS),  # any true object will do
+        (lambda s: s.map(lambda k, v: (v, k)), [("1", "a"), ("22", "b"), ("333", "c")]),
+        (lambda s: s.map_values(lambda v: v + "!"), [("a", "1!"), ("b", "22!"), ("c", "333!")]),
+        (lambda s: s.map_values(lambda k, v: k + v, with_key=True), [("a", "a1"), ("b", "b22"), ("c", "c333")]),
+        (lambda s: s.flat_map(lambda k, v: [(d, k) for d in v[1:]]), [("2", "b"), ("3", "c"), ("3", "c")]),
+        (lambda s: s.flat_map_values(lambda v: v[2:] * 2), [("c", "3"), ("c", "3")]),
+        (lambda s: s.flat_map_values(lambda k, v: [k] * (len(v) - 1), with_key=True), [("b", "b"), ("c", "c"), ("c", "c")]),
+        (lambda s: s.flat_map_values(lambda v: iter(v)), [("a", "1"), *[("b", "2")] * 2, *[("c", "3")] * 3]),
+        (lambda s: s.select_key(lambda k, v: v), [("1", "1"), ("22", "22"), ("333", "333")]),
+        (lambda s: s.peek(lambda k, v: None), ROWS),
+        (lambda s: s.process(Quiet), ROWS),
+        (lambda s: s.process_values(Quiet), ROWS),
+        (lambda s: s.repartition(), ROWS),
+        (lambda s: s.merge(s.map_values(lambda v: "m")), [x for k, v in ROWS for x in ((k, v), (k, "m"))]),
+    ],
+)  # fmt: skip
+def test_does_what_its_name_says(define: Callable[[Stream], Stream], expected: list[tuple[Any, Any]]) -> None:
+    assert run(define, *ROWS) == expected
+
+
+def test_nulls_reach_functions_as_none() -> None:
+    seen: list[Any] = []
+    run(lambda s: s.peek(lambda k, v: seen.append((k, v))), (None, "x"), ("k", None))
+    assert seen == [(None, "x"), ("k", None)]
+
+
+def test_foreach_ends_the_stream() -> None:
+    seen: list[Any] = []
+    with ps.testing.TopologyTestDriver(built(lambda s: s.foreach(lambda k, v: seen.append(v)))) as driver:
+        driver.pipe("in", "k", "v")
+    assert seen == ["v"]
+
+
+def test_a_generator_that_fails_midway_gives_nothing() -> None:
+    def half(value: str) -> Any:
+        yield value
+        raise LookupError
+
+    topology = built(lambda s: s.flat_map_values(half).to("out"))
+    with ps.testing.TopologyTestDriver(topology, policies=ps.ErrorPolicies(process="skip")) as driver:
+        driver.pipe("in", "k", "v")
+        assert driver.read("out") == []
+
+
+def test_a_stream_can_be_used_many_times() -> None:
+    def define(stream: Stream) -> None:
+        for number in range(4):
+            stream.map_values(lambda v, n=number: f"{v}{n}").to("out")
+
+    with ps.testing.TopologyTestDriver(built(define)) as driver:
+        driver.pipe("in", "k", "v")
+        assert [record.value for record in driver.read("out")] == ["v0", "v1", "v2", "v3"]
+
+
+class TestSerdes:
+    @pytest.mark.parametrize(
+        ("define", "key", "value"),
+        [
+            (lambda s: s, "int64", "json"),
+            (lambda s: s.filter(bool), "int64", "json"),
+            (lambda s: s.peek(print), "int64", "json"),
+            (lambda s: s.map(print), "string", "string"),
+            (lambda s: s.flat_map(print), "string", "string"),
+            (lambda s: s.select_key(print), "string", "json"),
+            (lambda s: s.map_values(print), "int64", "string"),
+            (lambda s: s.flat_map_values(print), "int64", "string"),
+            (lambda s: s.process(Quiet), "string", "string"),
+            (lambda s: s.process_values(Quiet), "int64", "string"),
+            (lambda s: s.merge(s.filter(bool)), "int64", "json"),
+            (lambda s: s.merge(s.map_values(print)), "int64", "string"),
+            (lambda s: s.repartition(key=ps.serdes.bytes), "bytes", "json"),
+            (lambda s: s.split().branch(bool).no_default()["1"], "int64", "json"),
+        ],
+    )
+    def test_are_known_behind_an_operator_or_the_default(
+        self, define: Callable[[Stream], Stream], key: str, value: str
+    ) -> None:
+        topology = built(lambda s: define(s).to("out"), key=ps.serdes.int64, value=ps.serdes.json)
+        assert (sink(topology).key.name, sink(topology).value.name) == (key, value)
+
+    def test_given_ones_win(self) -> None:
+        topology = built(lambda s: s.to("out", key=ps.serdes.bytes, value=ps.serdes.pickle))
+        assert (sink(topology).key.name, sink(topology).value.name) == ("bytes", "pickle")
+
+    def test_of_groups_and_tables_are_known_downstream(self) -> None:
+        topology = built(
+            lambda s: s.group_by_key().count(store="counts").to_stream().to("out"), key=ps.serdes.int64
+        )
+        assert (sink(topology).key.name, sink(topology).value.name) == ("int64", "int64")
+
+
+class TestRepartition:
+    @pytest.mark.parametrize(
+        "define",
+        [
+            lambda s: s,
+            lambda s: s.filter(bool),
+            lambda s: s.map_values(str),
+            lambda s: s.flat_map_values(str),
+            lambda s: s.peek(print),
+            lambda s: s.merge(s.filter(bool)),
+            lambda s: s.process_values(Quiet),
+            lambda s: s.split().branch(bool).no_default()["1"],
+        ],
+    )
+    def test_is_not_needed_while_keys_stay(self, define: Callable[[Stream], Stream]) -> None:
+        assert repartitions(built(lambda s: define(s).group_by_key().count(store="counts"))) == []
+
+    @pytest.mark.parametrize(
+        "define",
+        [
+            lambda s: s.map(print),
+            lambda s: s.flat_map(print),
+            lambda s: s.select_key(print),
+            lambda s: s.process(Quiet),
+            lambda s: s.select_key(print).filter(bool),
+            lambda s: s.select_key(print).map_values(str),
+            lambda s: s.select_key(print).process_values(Quiet),
+            lambda s: s.merge(s.select_key(print)),
+            lambda s: s.select_key(print).split().branch(bool).no_default()["1"],
+        ],
+    )
+    def test_is_needed_when_a_key_may_have_changed(self, define: Callable[[Stream], Stream]) -> None:
+        assert repartitions(built(lambda s: define(s).group_by_key().count(store="counts"))) == ["counts"]
+
+    def test_is_always_needed_behind_group_by(self) -> None:
+        assert repartitions(built(lambda s: s.group_by(print).count(store="counts"))) == ["counts"]
+
+    def test_is_made_once_for_all_aggregations_of_a_group(self) -> None:
+        def define(stream: Stream) -> None:
+            grouped = stream.group_by(print, name="by-color")
+            grouped.count(store="counts")
+            grouped.reduce(min, store="smallest")
+            grouped.aggregate(str, lambda k, v, a: a + v, store="all")
+
+        assert repartitions(built(define)) == ["by-color"]
+
+    def test_is_not_needed_again_behind_an_aggregation(self) -> None:
+        def define(stream: Stream) -> None:
+            counts = stream.group_by(print).count(store="counts").to_stream()
+            counts.group_by_key().reduce(max, store="largest")
+
+        assert repartitions(built(define)) == ["counts"]
+
+    def test_by_hand_serves_all_groupings_behind_it(self) -> None:
+        def define(stream: Stream) -> None:
+            moved = stream.select_key(print).repartition(name="moved", partitions=3)
+            moved.group_by_key().count(store="one")
+            moved.filter(bool).group_by_key().count(store="two")
+            moved.to_table(store="three")
+
+        topology = built(define)
+        assert repartitions(topology) == ["moved"]
+        assert topology.nodes["moved"].partitions == 3  # type: ignore[attr-defined]
+
+    def test_in_front_of_a_table_too(self) -> None:
+        assert repartitions(built(lambda s: s.to_table(store="rows"))) == []
+        assert repartitions(built(lambda s: s.select_key(print).to_table(store="rows"))) == ["rows"]
+
+    def test_takes_the_serdes_of_its_group(self) -> None:
+        topology = built(
+            lambda s: s.group_by(print, key=ps.serdes.int64, value=ps.serdes.json, name="moved").count(
+                store="counts"
+            )
+        )
+        node = topology.nodes["moved"]
+        assert isinstance(node, Repartition)
+        assert (node.key.name, node.value.name, node.drop_null_keys) == ("int64", "json", True)
+
+    def test_needs_a_partition_at_least(self) -> None:
+        with pytest.raises(
+            TopologyError, match=r"repartition\(partitions=0\): a topic has at least one partition"
+        ):
+            built(lambda s: s.repartition(partitions=0))
+
+    def test_leaves_out_null_keys(self) -> None:
+        assert run(lambda s: s.repartition(name="moved"), (None, "x"), ("k", "y")) == [("k", "y")]
+
+
+class TestSplit:
+    def test_a_record_goes_to_the_first_branch_that_takes_it(self) -> None:
+        def define(stream: Stream) -> None:
+            branches = (
+                stream.split(name="to-")
+                .branch(lambda k, v: len(v) > 2, name="long")
+                .branch(lambda k, v: len(v) > 1)
+                .default(name="short")
+            )
+            assert list(branches) == ["to-long", "to-2", "to-short"]
+            for name, branch in branches.items():
+                branch.to(name)
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for key, value in ROWS:
+                driver.pipe("in", key, value)
+            assert [[r.key for r in driver.read(t)] for t in ("to-long", "to-2", "to-short")] == [
+                ["c"],
+                ["b"],
+                ["a"],
+            ]
+
+    def test_without_a_default_the_rest_is_lost(self) -> None:
+        assert run(lambda s: s.split().branch(lambda k, v: v == "22").no_default()["1"], *ROWS) == [
+            ("b", "22")
+        ]
+
+    def test_a_branch_that_nobody_uses_takes_its_records_all_the_same(self) -> None:
+        def define(stream: Stream) -> Stream:
+            return stream.split().branch(lambda k, v: v == "1").default(name="rest")["rest"]
+
+        assert run(define, *ROWS) == ROWS[1:]
+
+    def test_two_branches_of_one_name_are_refused(self) -> None:
+        with pytest.raises(TopologyError, match="two branches of a split are called 'x'"):
+            built(lambda s: s.split().branch(bool, name="x").branch(bool, name="x"))
+
+    def test_the_same_stream_can_be_split_twice(self) -> None:
+        def define(stream: Stream) -> None:
+            stream.split(name="a-").branch(bool).no_default()
+            stream.split(name="b-").branch(bool).no_default()
+
+        assert len(built(define).nodes) == 5
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "operator",
+        ["filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key", "peek"],
+    )
+    def test_can_be_given(self, operator: str) -> None:
+        assert "mine" in built(lambda s: getattr(s, operator)(print, name="mine")).nodes
+
+    def test_can_be_given_to_the_others(self) -> None:
+        def define(stream: Stream) -> None:
+            stream.process(Quiet, name="p").process_values(Quiet, name="pv").to("out", name="end")
+            stream.merge(stream, name="both").foreach(print, name="each")
+            stream.repartition(name="moved")
+
+        assert list(built(define).nodes)[1:] == ["p", "pv", "end", "both", "each", "moved"]
+
+    def test_a_given_name_still_counts(self) -> None:
+        """As in Kafka Streams, so that naming one node does not rename the others."""
+        topology = built(lambda s: s.filter(bool, name="mine").filter(bool))
+        assert list(topology.nodes) == ["KSTREAM-SOURCE-0000000000", "mine", "KSTREAM-FILTER-0000000002"]
+
+    def test_are_unique(self) -> None:
+        with pytest.raises(TopologyError, match="two nodes are called 'mine'"):
+            built(lambda s: s.filter(bool, name="mine").filter(bool, name="mine"))
+
+    def test_must_be_possible_in_topics(self) -> None:
+        with pytest.raises(TopologyError, match="'my filter' cannot be the name of a node"):
+            built(lambda s: s.filter(bool, name="my filter"))
+
+    def test_of_stores_are_unique(self) -> None:
+        def define(stream: Stream) -> None:
+            stream.group_by_key().count(store="same")
+            stream.group_by_key().reduce(min, store="same")
+
+        with pytest.raises(TopologyError, match="two different stores are called 'same'"):
+            built(define)
+
+
+def test_merging_a_stream_with_itself_gives_each_record_once() -> None:
+    """As in Kafka Streams, whose merge node has a set of parents."""
+    assert run(lambda s: s.merge(s), ("k", "v")) == [("k", "v")]

@@ -1,0 +1,155 @@
+"""What a processor can ask of its context: children, stores, commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, StoreError
+from unit.helpers import Host, one_processor, processing, sent, values
+
+STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
+
+
+def fan_out(step: Any) -> ps.Topology:
+    """One processor with the children left and right, each to a topic of its own name."""
+    return (
+        ps.Topology()
+        .add_source("in", "in")
+        .add_processor("worker", processing(step), "in")
+        .add_sink("left", "L", "worker")
+        .add_sink("right", "R", "worker")
+    )
+
+
+class TestForward:
+    def test_goes_to_all_children(self) -> None:
+        outcome = Host(fan_out(lambda context, record: context.forward(record))).run("in", ("k", "v", 3))
+        assert (sent(outcome, "L"), sent(outcome, "R")) == ([("k", "v", 3)], [("k", "v", 3)])
+
+    def test_goes_to_one_child(self) -> None:
+        outcome = Host(fan_out(lambda context, record: context.forward(record, child=record.value))).run(
+            "in", (None, "left", 0), (None, "right", 1), (None, "left", 2)
+        )
+        assert values(outcome, "L") == ["left", "left"]
+        assert values(outcome, "R") == ["right"]
+
+    def test_to_an_unknown_child_names_those_there_are(self) -> None:
+        host = Host(fan_out(lambda context, record: context.forward(record, child="lefft")))
+        with pytest.raises(
+            ProcessingError, match=r"processor 'worker' has no child 'lefft'; its children: left, right$"
+        ):
+            host.run("in", (None, "x", 0))
+
+    def test_to_a_child_of_none(self) -> None:
+        topology = ps.Topology().add_source("in", "in")
+        topology.add_processor(
+            "worker", processing(lambda context, record: context.forward(record, child="x")), "in"
+        )
+        with pytest.raises(ProcessingError, match=r"its children: none$"):
+            Host(topology).run("in", (None, "x", 0))
+
+    def test_to_nobody_is_lost(self) -> None:
+        topology = ps.Topology().add_source("in", "in")
+        topology.add_processor("worker", processing(lambda context, record: context.forward(record)), "in")
+        assert Host(topology).run("in", (None, "x", 0)).metrics.processed == 1
+
+    def test_may_happen_many_times_or_never(self) -> None:
+        def repeat(context: ps.ProcessorContext, record: ps.Record) -> None:
+            for n in range(int(record.value)):
+                context.forward(record.with_value(f"{record.value}.{n}"))
+
+        assert values(Host(one_processor(processing(repeat))).run("in", (None, "0", 0), (None, "2", 0))) == [
+            "2.0",
+            "2.1",
+        ]
+
+    def test_children_are_done_when_it_returns(self) -> None:
+        order: list[str] = []
+
+        def outer(context: ps.ProcessorContext, record: ps.Record) -> None:
+            order.append("before")
+            context.forward(record)
+            order.append("after")
+
+        topology = (
+            ps.Topology()
+            .add_source("in", "in")
+            .add_processor("outer", processing(outer), "in")
+            .add_processor("inner", processing(lambda context, record: order.append("inner")), "outer")
+        )
+        Host(topology).run("in", (None, "x", 0))
+        assert order == ["before", "inner", "after"]
+
+    def test_in_init_is_refused(self) -> None:
+        supplier = processing(
+            lambda context, record: None, init=lambda context: context.forward(ps.Record(None, "x", 0))
+        )
+        with pytest.raises(
+            ProcessingError,
+            match=r"init\(\) of Functions failed .*'worker' forwards while nothing is being processed; forward",
+        ):
+            Host(one_processor(supplier))
+
+    def test_after_the_step_is_refused(self) -> None:
+        contexts: list[ps.ProcessorContext] = []
+        Host(one_processor(processing(lambda context, record: contexts.append(context)))).run(
+            "in", (None, "x", 0)
+        )
+        with pytest.raises(ProcessingError, match=r"not in init\(\), close\(\) or another thread$"):
+            contexts[0].forward(ps.Record(None, "x", 0))
+
+    def test_keeps_timestamp_and_headers_of_the_record_given(self) -> None:
+        def change(context: ps.ProcessorContext, record: ps.Record) -> None:
+            context.forward(record.with_timestamp(9).with_headers((("h", b"1"),)))
+
+        ((_, columns),) = Host(one_processor(processing(change))).run("in", ("k", "v", 3)).sends
+        assert (columns.timestamps, columns.headers) == ([9], [(("h", b"1"),)])
+
+
+class TestStores:
+    def test_that_are_connected_are_given(self) -> None:
+        def remember(context: ps.ProcessorContext, record: ps.Record) -> None:
+            store = context.state_store("seen")
+            context.forward(record.with_value(str(store.get(record.key))))
+            store.put(record.key, record.value)
+
+        host = Host(one_processor(processing(remember), stores=[STORE]))
+        assert values(host.run("in", ("a", "1", 0), ("a", "2", 0))) == ["None", "1"]
+        assert values(host.run("in", ("a", "3", 0))) == ["2"]
+
+    def test_that_are_not_connected_are_refused(self) -> None:
+        supplier = processing(lambda context, record: None, init=lambda context: context.state_store("sen"))
+        with pytest.raises(
+            ProcessingError,
+            match=r"StoreError: processor 'worker' is not connected to a store 'sen' \(connected: seen\); name it in "
+            r"process\(\.\.\., stores=\['sen'\]\)",
+        ):
+            Host(one_processor(supplier, stores=[STORE]))
+
+    def test_of_other_processors_are_refused(self) -> None:
+        topology = one_processor(processing(lambda context, record: None), stores=[STORE])
+        topology.add_processor(
+            "other", processing(lambda context, record: context.state_store("seen")), "source"
+        )
+        with pytest.raises(
+            ProcessingError, match=r"'other' is not connected to a store 'seen' \(connected: none\)"
+        ):
+            Host(topology).run("in", (None, "x", 0))
+
+    def test_the_error_is_one_of_stores(self) -> None:
+        contexts: list[ps.ProcessorContext] = []
+        Host(one_processor(processing(lambda context, record: None, init=contexts.append)))
+        with pytest.raises(StoreError):
+            contexts[0].state_store("none")
+
+
+def test_a_commit_is_asked_for_once_per_step() -> None:
+    host = Host(
+        one_processor(processing(lambda context, record: context.commit() if record.value == "!" else None))
+    )
+    assert not host.run("in", (None, "x", 0)).commit_requested
+    assert host.run("in", (None, "!", 0), (None, "!", 0)).commit_requested
+    assert not host.run("in", (None, "x", 0)).commit_requested

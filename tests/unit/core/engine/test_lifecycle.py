@@ -1,0 +1,142 @@
+"""The life of processors: made, init, process, close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, TopologyError
+from unit.helpers import Host
+
+Events = list[str]
+
+
+def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callable[[], ps.Processor]:
+    """Supply processors that note what is called, and fail where they are told to."""
+
+    class Tracing(ps.Processor):
+        def init(self, context: ps.ProcessorContext) -> None:
+            super().init(context)
+            self._note("init")
+
+        def process(self, record: ps.Record) -> None:
+            self._note("process")
+            self.context.forward(record)
+
+        def close(self) -> None:
+            self._note("close")
+
+        def _note(self, what: str) -> None:
+            events.append(f"{name}.{what}")
+            if what == fails_in:
+                raise RuntimeError(f"{name} breaks")
+
+    return Tracing
+
+
+def chain(events: Events, **fails_in: str) -> ps.Topology:
+    """a -> b -> c, added so that the order of adding is not that of the alphabet."""
+    topology, parent = ps.Topology().add_source("in", "in"), "in"
+    for name in ("b", "a", "c"):
+        topology.add_processor(name, tracing(events, name, fails_in=fails_in.get(name)), parent)
+        parent = name
+    return topology
+
+
+def test_init_and_close_go_by_the_order_of_the_topology() -> None:
+    events: Events = []
+    host = Host(chain(events))
+    host.run("in", (None, "x", 0))
+    host.task.close()
+    assert events == [
+        "b.init", "a.init", "c.init",
+        "b.process", "a.process", "c.process",
+        "b.close", "a.close", "c.close",
+    ]  # fmt: skip
+
+
+def test_every_task_has_processors_of_its_own() -> None:
+    made: list[Any] = []
+
+    def supplier() -> ps.Processor:
+        made.append(tracing([], "p")())
+        return made[-1]
+
+    host = Host(ps.Topology().add_source("in", "in").add_processor("p", supplier, "in"))
+    host.restart()
+    assert len(made) == 2
+    assert made[0] is not made[1]
+
+
+@pytest.mark.parametrize("failing", [("a",), ("b", "c"), ("b", "a", "c")])
+def test_close_is_called_for_all_although_some_fail(failing: tuple[str, ...]) -> None:
+    events: Events = []
+    host = Host(chain(events, **dict.fromkeys(failing, "close")))
+    events.clear()
+    with pytest.raises(
+        ProcessingError,
+        match=rf"^close\(\) of Tracing failed in task 0_0: RuntimeError: {failing[0]} breaks$",
+    ):
+        host.task.close()
+    assert events == ["b.close", "a.close", "c.close"]
+
+
+def test_close_can_follow_a_step_that_failed() -> None:
+    events: Events = []
+    host = Host(chain(events, a="process"))
+    with pytest.raises(ProcessingError):
+        host.run("in", (None, "x", 0))
+    host.task.close()
+    assert events[-3:] == ["b.close", "a.close", "c.close"]
+
+
+def test_an_init_that_fails_names_the_processor_and_the_task() -> None:
+    events: Events = []
+    with pytest.raises(
+        ProcessingError, match=r"^init\(\) of Tracing failed in task 0_0: RuntimeError: a breaks$"
+    ) as caught:
+        Host(chain(events, a="init"))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert events == ["b.init", "a.init"]
+
+
+@pytest.mark.parametrize(
+    ("product", "missing"), [(None, "init, process, close"), (object(), "init, process, close")]
+)
+def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None:
+    topology = ps.Topology().add_source("in", "in").add_processor("odd", lambda: product, "in")
+    with pytest.raises(
+        TopologyError,
+        match=rf"supplier of processor 'odd' gave .*, which has no {missing}\(\); let its class derive from",
+    ):
+        Host(topology)
+
+
+def test_any_class_with_the_three_methods_will_do() -> None:
+    class Plain:
+        def init(self, context: ps.ProcessorContext) -> None:
+            self.seen: list[ps.Record] = []
+
+        def process(self, record: ps.Record) -> None:
+            self.seen.append(record)
+
+        def close(self) -> None:
+            assert self.seen
+
+    host = Host(ps.Topology().add_source("in", "in").add_processor("plain", Plain, "in"))
+    host.run("in", (None, "x", 0))
+    host.task.close()
+
+
+def test_a_processor_without_process_says_so() -> None:
+    class Unfinished(ps.Processor):
+        pass
+
+    host = Host(ps.Topology().add_source("in", "in").add_processor("p", Unfinished, "in"))
+    with pytest.raises(
+        ProcessingError, match=r"NotImplementedError: Unfinished must define process\(self, record\)"
+    ):
+        host.run("in", (None, "x", 0))

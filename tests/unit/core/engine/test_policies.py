@@ -1,0 +1,342 @@
+"""What happens to records that fail, per stage, and what is said about them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome
+from penstock.core.model.errors import (
+    DeserializationError,
+    PenstockError,
+    ProcessingError,
+    ProductionError,
+    TopologyError,
+)
+from penstock.core.plan.nodes import Node
+from unit.helpers import Host, one_processor, processing, sent, values
+
+Stage = Literal["deserialize", "process", "produce"]
+HEADERS = (("mine", b"1"),)
+BAD = (b"k\xff", "x", 7, HEADERS)
+
+
+def fails_in(stage: Stage) -> ps.Topology:
+    """Fail on the second record of three, in one stage: its key is no text, its value makes a function or a sink fail."""
+
+    def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+        bad = record.key == b"k\xff"
+        if bad and stage == "process":
+            raise LookupError("no such thing")
+        context.forward(ps.Record("k", 5 if bad else record.value, record.timestamp))
+
+    serde = ps.serdes.string if stage == "deserialize" else ps.serdes.bytes
+    return one_processor(processing(step), key=serde)
+
+
+def policies(stage: Stage, policy: Any) -> ps.ErrorPolicies:
+    return ps.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
+
+
+def run(stage: Stage, policy: Any) -> tuple[Host, Outcome]:
+    host = Host(fails_in(stage), policies=policies(stage, policy))
+    host.feed("in", [("a", "first", 1)], partition=3)
+    host.feed("in", [BAD, ("b", "last", 9)], partition=3)
+    return host, host.step()
+
+
+STAGES: list[tuple[Stage, type[PenstockError], str, str, str]] = [
+    ("deserialize", DeserializationError, "source", r"UnicodeDecodeError: .*", "Give the source the serdes its producers use"),
+    ("process", ProcessingError, "worker", r"LookupError: no such thing \(.*test_policies\.py, line \d+, in step\)", "Correct the function"),
+    ("produce", ProductionError, "sink", r"serdes\.string takes str, but got int 5; .*", "Give the sink serdes that fit its records"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
+def test_fail_stops_with_the_place_the_cause_and_the_way_out(
+    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+) -> None:
+    where = r"at topic 'in', partition 3, offset 1 \(key b'k\\xff', value b'x'\)"
+    out = rf"set on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
+    message = rf"^{node} failed in stage '{stage}' of task 0_0 {where}: {cause}\. {advice}, or {out}$"
+    with pytest.raises(kind, match=message) as caught:
+        run(stage, "fail")
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
+def test_skip_leaves_the_record_out_counts_it_and_says_so(
+    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+) -> None:
+    host, outcome = run(stage, "skip")
+    assert values(outcome) == ["first", "last"]
+    assert outcome.metrics.dropped == {f"{stage} error": 1}
+    (notice,) = outcome.notices
+    assert notice.startswith(
+        f"{node} failed in stage '{stage}' of task 0_0 at topic 'in', partition 3, offset 1 "
+    )
+    assert sorted(topic for topic, _ in outcome.sends) == ["out"]
+    assert list(outcome.committable.values()) == [3]
+    assert host.step().metrics.dropped == {}
+
+
+@pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
+def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
+    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+) -> None:
+    _, outcome = run(stage, "dead_letter")
+    assert values(outcome) == ["first", "last"]
+    assert outcome.metrics.dropped == {f"{stage} error": 1}
+    (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
+    assert (letter.keys, letter.values, letter.timestamps) == ([b"k\xff"], [b"x"], [7])
+    assert letter.headers is not None
+    mine, *added = letter.headers[0]
+    assert mine == ("mine", b"1")
+    facts = {name.removeprefix("penstock.error."): value for name, value in added}
+    assert facts.pop("traceback", b"").startswith(b"Traceback (most recent call last)")
+    error = facts.pop("error", b"").decode()
+    assert facts == {
+        "stage": stage.encode(),
+        "node": node.encode(),
+        "topic": b"in",
+        "partition": b"3",
+        "offset": b"1",
+    }
+    assert error.split(":")[0] in ("UnicodeDecodeError", "LookupError", "SerdeError")
+
+
+@pytest.mark.parametrize("stage", ["deserialize", "process", "produce"])
+def test_a_dead_letter_tells_of_one_error_only(stage: Stage) -> None:
+    _, outcome = run(stage, "dead_letter")
+    (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
+    traceback = dict(letter.headers[0])["penstock.error.traceback"]  # type: ignore[index]
+    assert traceback is not None
+    assert b"During handling of the above exception" not in traceback
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+def test_other_stages_still_fail(policy: Any) -> None:
+    for stage, kind, *_ in STAGES:
+        others = {other: policy for other, *_ in STAGES if other != stage}
+        host = Host(fails_in(stage), policies=ps.ErrorPolicies(**others, dead_letter_topic="dead"))
+        with pytest.raises(kind):
+            host.run("in", BAD)
+
+
+def test_a_dead_letter_needs_a_topic() -> None:
+    host = Host(fails_in("process"), policies=ps.ErrorPolicies(process="dead_letter"))
+    with pytest.raises(
+        ProductionError, match=r"a dead-letter policy needs the setting dead_letter_topic='\.\.\.'"
+    ):
+        host.run("in", BAD)
+
+
+def test_notices_are_few_however_many_records_fail() -> None:
+    host = Host(fails_in("process"), policies=policies("process", "skip"))
+    outcome = host.run("in", *[BAD] * 50)
+    assert (outcome.metrics.dropped, len(outcome.notices)) == ({"process error": 50}, 5)
+
+
+def test_a_long_record_is_shown_shortened() -> None:
+    host = Host(fails_in("process"))
+    with pytest.raises(ProcessingError, match=r"value b'x{40}'\.\.\. of 1000 bytes\)"):
+        host.run("in", (b"k\xff", "x" * 1000, 0))
+
+
+def test_a_null_is_shown_as_null() -> None:
+    def fail(context: ps.ProcessorContext, record: ps.Record) -> None:
+        raise ValueError
+
+    with pytest.raises(ProcessingError, match=r"\(key null, value null\): ValueError: "):
+        Host(one_processor(processing(fail))).run("in", (None, None, 0))
+
+
+class TestNesting:
+    def failing_child(self) -> ps.Topology:
+        def outer(context: ps.ProcessorContext, record: ps.Record) -> None:
+            context.forward(record)
+            context.forward(record.with_value("sibling"), child="sink")
+
+        def inner(context: ps.ProcessorContext, record: ps.Record) -> None:
+            raise LookupError("inner breaks")
+
+        topology = one_processor(processing(outer))
+        return topology.add_processor("inner", processing(inner), "worker")
+
+    def test_the_error_of_a_child_is_told_once_and_names_the_child(self) -> None:
+        with pytest.raises(
+            ProcessingError, match=r"^inner failed in stage 'process'.*: LookupError: inner breaks "
+        ) as caught:
+            Host(self.failing_child()).run("in", (None, "x", 0))
+        assert caught.value.message.count("failed in stage") == 1
+
+    def test_a_child_that_is_skipped_does_not_stop_its_parent(self) -> None:
+        host = Host(self.failing_child(), policies=policies("process", "skip"))
+        outcome = host.run("in", (None, "x", 0))
+        assert (values(outcome), outcome.metrics.dropped) == (["x", "sibling"], {"process error": 1})
+
+    @pytest.mark.parametrize("kind", [ProcessingError, DeserializationError, ProductionError])
+    def test_an_error_of_this_package_raised_by_a_user_is_located_like_any_other(
+        self, kind: type[PenstockError]
+    ) -> None:
+        def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+            raise kind("as the user says")
+
+        with pytest.raises(PenstockError, match=r"at topic 'in', partition 0, offset 0.*as the user says"):
+            Host(one_processor(processing(step))).run("in", (None, "x", 0))
+        outcome = Host(one_processor(processing(step)), policies=policies("process", "skip")).run(
+            "in", (None, "x", 0)
+        )
+        assert outcome.metrics.dropped == {"process error": 1}
+
+
+class TestOperators:
+    """Every operator that calls a function of the user treats its errors the same way."""
+
+    def boom(self, *args: Any) -> Any:
+        raise LookupError("boom")
+
+    @pytest.mark.parametrize(
+        "operator",
+        ["filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key", "peek"],
+    )
+    def test_of_streams(self, operator: str) -> None:
+        builder = ps.StreamsBuilder()
+        getattr(builder.stream("in"), operator)(self.boom, name="mine").to("out")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        outcome = host.run("in", ("k", "v", 0))
+        assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
+        assert outcome.notices[0].startswith("mine failed in stage 'process' of task 0_0 at topic 'in'")
+
+    @pytest.mark.parametrize("operator", ["map_values", "flat_map_values"])
+    def test_that_take_the_key_too(self, operator: str) -> None:
+        builder = ps.StreamsBuilder()
+        getattr(builder.stream("in"), operator)(self.boom, with_key=True, name="mine").to("out")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
+
+    def test_of_branches(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").split().branch(self.boom).default()["0"].to("out")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        outcome = host.run("in", ("k", "v", 0))
+        assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
+
+    @pytest.mark.parametrize("operator", ["filter", "filter_not", "map_values"])
+    def test_of_tables(self, operator: str) -> None:
+        builder = ps.StreamsBuilder()
+        getattr(builder.table("in"), operator)(self.boom, name="mine").to_stream().to("out")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        outcome = host.run("in", ("k", "v", 0))
+        assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
+
+    def test_of_grouped_tables(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.table("in").group_by(self.boom).count(store="counts")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
+
+    def test_of_aggregations(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().aggregate(str, self.boom, store="all").to_stream().to("out")
+        host = Host(builder.build(), policies=policies("process", "skip"))
+        outcome = host.run("in", ("k", "v", 0))
+        assert (values(outcome), outcome.metrics.dropped, outcome.changes) == ([], {"process error": 1}, {})
+
+    def test_of_topic_choosers_and_partitioners(self) -> None:
+        for more in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
+            builder = ps.StreamsBuilder()
+            builder.stream("in").to(**more, name="mine")  # type: ignore[arg-type]
+            host = Host(builder.build(), policies=policies("produce", "skip"))
+            outcome = host.run("in", ("k", "v", 0))
+            assert (outcome.sends, outcome.metrics.dropped) == ((), {"produce error": 1})
+
+
+class TestPunctuators:
+    def ticking(self) -> ps.Topology:
+        def tick(now_ms: int) -> None:
+            raise LookupError("late")
+
+        return one_processor(
+            processing(
+                lambda context, record: None, init=lambda context: context.schedule(5, ps.wall_clock, tick)
+            )
+        )
+
+    def test_that_fail_are_located_by_node(self) -> None:
+        with pytest.raises(
+            ProcessingError,
+            match=r"^worker failed in stage 'process' of task 0_0 in a punctuator: LookupError",
+        ):
+            Host(self.ticking()).step(now_ms=5)
+
+    def test_that_are_skipped_go_on(self) -> None:
+        host = Host(self.ticking(), policies=policies("process", "skip"))
+        assert [host.step(now_ms=now).metrics.dropped for now in (5, 7, 10)] == [
+            {"process error": 1},
+            {},
+            {"process error": 1},
+        ]
+
+    def test_leave_a_dead_letter_without_a_record(self) -> None:
+        host = Host(self.ticking(), policies=policies("process", "dead_letter"))
+        ((_, letter),) = host.step(now_ms=5).sends
+        assert (letter.keys, letter.values) == ([None], [None])
+        assert dict(letter.headers[0])["penstock.error.offset"] == b"-1"  # type: ignore[index]
+
+
+class TestDroppedOnPurpose:
+    def test_null_keys_and_values_of_aggregations(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count(store="counts")
+        outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0), ("a", "x", 0))
+        assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
+
+    def test_null_keys_of_tables(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.table("in")
+        outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0))
+        assert outcome.metrics.dropped == {"null key in a table": 1}
+
+
+class TestStoresThatDoNotFit:
+    """Values that stay in memory are serialised at the end of the step, when the record is no longer known."""
+
+    def test_the_store_is_named(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().aggregate(
+            int, lambda k, v, a: "five", value=ps.serdes.int64, store="sums"
+        )
+        with pytest.raises(
+            PenstockError, match=r"store 'sums': serdes\.int64 takes an int of 64 bits, but got str 'five'"
+        ):
+            Host(builder.build()).run("in", ("a", "x", 0))
+
+    def test_a_plain_value_in_a_timestamped_store_is_explained(self) -> None:
+        stamped = ps.stores.key_value("stamped", ps.serdes.string, ps.serdes.int64, timestamped=True)
+        supplier = processing(lambda context, record: context.state_store("stamped").put(record.key, 5))
+        with pytest.raises(PenstockError, match="store 'stamped'"):
+            Host(one_processor(supplier, stores=[stamped])).run("in", ("a", "x", 0))
+
+    def test_a_key_that_does_not_fit_fails_with_its_record(self) -> None:
+        plain = ps.stores.key_value("plain", ps.serdes.int64, ps.serdes.int64)
+        supplier = processing(lambda context, record: context.state_store("plain").put("no number", 5))
+        with pytest.raises(
+            ProcessingError, match=r"offset 0 .*store 'plain': serdes\.int64 takes an int of 64 bits"
+        ):
+            Host(one_processor(supplier, stores=[plain])).run("in", ("a", "x", 0))
+
+
+def test_a_sink_of_one_topic_sends_nothing_of_a_record_that_fails() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in", value=ps.serdes.bytes).to("out", key=ps.serdes.string, value=ps.serdes.bytes)
+    host = Host(builder.build())
+    assert sent(host.run("in", ("a", "x", 0))) == [("a", "x", 0)]
+
+
+def test_a_node_the_engine_does_not_know_is_named() -> None:
+    topology = ps.Topology().add_source("in", "in").add(Node("odd", ("in",)))
+    with pytest.raises(TopologyError, match=r"the engine does not know nodes of type Node \('odd'\)"):
+        Host(topology)

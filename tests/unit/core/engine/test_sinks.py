@@ -1,0 +1,77 @@
+"""Sinks: fixed topics, chosen topics, chosen partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProductionError
+from unit.helpers import Host, sent
+
+
+def sending(**sink: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").to(**sink)
+    return builder.build()
+
+
+def test_a_function_names_the_topic_of_each_record() -> None:
+    outcome = Host(sending(topic=lambda key, value, context: f"to-{key}")).run(
+        "in", ("a", "1", 0), ("b", "2", 0), ("a", "3", 0)
+    )
+    assert (sent(outcome, "to-a"), sent(outcome, "to-b")) == ([("a", "1", 0), ("a", "3", 0)], [("b", "2", 0)])
+
+
+def test_a_topic_is_chosen_by_where_the_record_came_from() -> None:
+    seen: list[ps.RecordContext] = []
+
+    def topic(key: Any, value: Any, context: ps.RecordContext) -> str:
+        seen.append(context)
+        return "out"
+
+    host = Host(sending(topic=topic))
+    host.feed("in", [("a", "1", 3, (("h", b"x"),))], partition=4)
+    host.step()
+    assert seen == [ps.RecordContext("in", 4, 0, 3, (("h", b"x"),))]
+
+
+def test_a_topic_that_is_no_name_is_a_production_error() -> None:
+    with pytest.raises(ProductionError, match="offset 0"):
+        Host(sending(topic=lambda key, value, context: None)).run("in", ("a", "1", 0))
+
+
+def test_a_partitioner_chooses_or_leaves_it_to_the_key() -> None:
+    asked: list[Any] = []
+
+    def partitioner(topic: str, key: Any, value: Any, partitions: int) -> int | None:
+        asked.append((topic, key, value, partitions))
+        return None if key is None else int(value) % partitions
+
+    host = Host(sending(topic="out", partitioner=partitioner), partitions={"out": 4})
+    ((topic, columns),) = host.run("in", ("a", "5", 0), (None, "6", 0)).sends
+    assert (topic, columns.partitions, columns.values) == ("out", [1, -1], [b"5", b"6"])
+    assert asked == [("out", "a", "5", 4), ("out", None, "6", 4)]
+
+
+def test_topic_and_partition_can_both_be_chosen() -> None:
+    host = Host(
+        sending(topic=lambda k, v, c: k, partitioner=lambda t, k, v, n: n - 1), partitions={"x": 3, "y": 5}
+    )
+    sends = dict(host.run("in", ("x", "1", 0), ("y", "2", 0)).sends)
+    assert {topic: columns.partitions for topic, columns in sends.items()} == {"x": [2], "y": [4]}
+
+
+def test_without_a_partitioner_the_key_decides_later() -> None:
+    ((_, columns),) = Host(sending(topic="out")).run("in", ("a", "1", 0)).sends
+    assert columns.partitions is None
+
+
+def test_two_sinks_of_one_topic_keep_the_order_of_forwarding() -> None:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in")
+    stream.to("out")
+    stream.map_values(str.upper).to("out")
+    outcome = Host(builder.build()).run("in", ("k", "a", 0), ("k", "b", 0))
+    assert [value for _, value, _ in sent(outcome)] == ["a", "A", "b", "B"]

@@ -1,0 +1,240 @@
+"""The seam of a task: feed, step, snapshot, and going on from a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import StoreError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.state.memory import MemoryStore
+from unit.helpers import Host, forwarding, one_processor, processing, records, sent, values
+
+
+def upper() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values(str.upper).to("out")
+    return builder.build()
+
+
+def times() -> ps.Topology:
+    """Forward what each record sees: its place, its timestamp and stream time."""
+    return one_processor(
+        forwarding(
+            lambda context, record: "{}-{}@{} t={} stream={}".format(
+                *context.record_metadata, record.timestamp, context.stream_time_ms
+            )
+        ),
+        topics=["in", "other"],
+    )
+
+
+class TestFeedAndStep:
+    def test_processes_what_was_fed(self) -> None:
+        outcome = Host(upper()).run("in", ("a", "x", 1), (None, "y", 2))
+        assert sent(outcome) == [("a", "X", 1), (None, "Y", 2)]
+        assert outcome.committable == {TopicPartition("in", 0): 2}
+        assert (outcome.metrics.processed, outcome.metrics.sent, outcome.stream_time_ms) == (2, 2, 2)
+        assert (outcome.changes, outcome.wake_at_ms, outcome.notices) == ({}, None, ())
+
+    def test_a_step_without_records_does_nothing(self) -> None:
+        outcome = Host(upper()).step(now_ms=5)
+        assert (outcome.sends, outcome.committable, outcome.stream_time_ms) == ((), {}, -1)
+
+    def test_a_step_gives_its_own_records_only(self) -> None:
+        host = Host(upper())
+        assert values(host.run("in", (None, "a", 0))) == ["A"]
+        assert values(host.run("in", (None, "b", 0))) == ["B"]
+        assert values(host.step()) == []
+
+    def test_a_budget_stops_the_step(self) -> None:
+        host = Host(upper())
+        host.feed("in", [(None, letter, n) for n, letter in enumerate("abcd")])
+        outcome = host.step(budget=3)
+        assert (values(outcome), outcome.committable) == (["A", "B", "C"], {TopicPartition("in", 0): 3})
+        assert host.task.buffered_count() == 1
+        assert values(host.step(budget=0)) == []
+        assert values(host.step(budget=3)) == ["D"]
+
+    def test_a_budget_counts_over_queues_and_chunks(self) -> None:
+        host = Host(upper())
+        host.feed("in", [(None, "a", 1), (None, "c", 3)])
+        host.feed("in", [(None, "b", 2), (None, "e", 5)], partition=1)
+        host.feed("in", [(None, "d", 4)])
+        # in-0: [1, 3 | 4]
+        # in-1: [2, 5]
+        assert values(host.step(budget=4)) == ["A", "B", "C", "D"]
+        # in-0: []
+        # in-1: [5]
+        assert values(host.step(budget=4)) == ["E"]
+
+    def test_the_batch_is_merged_by_time(self) -> None:
+        host = Host(times())
+        host.feed("other", [(None, "", 2), (None, "", 4)])
+        host.feed("in", [(None, "", 3), (None, "", 1)])
+        # in-0: [3, 1]
+        # other-0: [2, 4]
+        assert values(host.step()) == [
+            "other-0@0 t=2 stream=2",
+            "in-0@0 t=3 stream=3",
+            "in-0@1 t=1 stream=3",
+            "other-0@1 t=4 stream=4",
+        ]
+
+    def test_records_of_no_topic_of_the_task_are_a_bug(self) -> None:
+        with pytest.raises(
+            StoreError, match="task 0_0 was fed records of elsewhere-3, which is none of its topics"
+        ):
+            Host(upper()).feed("elsewhere", [(None, "x", 0)], partition=3)
+
+    def test_a_position_behind_the_last_record_is_committed(self) -> None:
+        host = Host(upper())
+        host.task.feed(TopicPartition("in", 0), records([("a", "x", 0)], 4), 9)
+        assert host.step().committable == {TopicPartition("in", 0): 9}
+
+    def test_a_position_without_records_is_committed(self) -> None:
+        host = Host(upper())
+        host.task.feed(TopicPartition("in", 0), records([]), 9)
+        assert host.step().committable == {TopicPartition("in", 0): 9}
+
+    def test_offsets_of_lanes_are_not_committed(self) -> None:
+        host = Host(upper())
+        host.feed("in", [(None, "b", 2)], lane="x-1")
+        host.feed("in", [(None, "a", 1), (None, "c", 3)], lane="x-0")
+        # in-0 x-1: [2]
+        # in-0 x-0: [1, 3]
+        outcome = host.step()
+        assert (values(outcome), outcome.committable) == (["A", "B", "C"], {})
+
+    def test_headers_go_through(self) -> None:
+        host = Host(upper())
+        host.feed("in", [(None, "a", 0, (("h", b"1"), ("h", None))), (None, "b", 0)])
+        ((_, columns),) = host.step().sends
+        assert columns.headers == [(("h", b"1"), ("h", None)), ()]
+
+    def test_changes_are_one_per_key(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count(store="counts")
+        host = Host(builder.build())
+        host.feed("in", [("a", "x", 0)] * 5 + [("b", "x", 0)])
+        changes = host.step().changes
+        assert [key for key, _ in changes["counts"]] == [b"a", b"b"]
+        assert host.store("counts").get("a") == ps.ValueAndTimestamp(5, 0)
+
+
+class TestTime:
+    def test_stream_time_is_the_largest_timestamp_taken_so_far(self) -> None:
+        host = Host(times())
+        assert values(host.run("in", (None, "", 5), (None, "", 3))) == [
+            "in-0@0 t=5 stream=5",
+            "in-0@1 t=3 stream=5",
+        ]
+        assert host.run("in", (None, "", 4)).stream_time_ms == 5
+        assert host.run("other", (None, "", 6)).stream_time_ms == 6
+
+    def test_the_wall_clock_is_what_the_step_was_told(self) -> None:
+        host = Host(one_processor(forwarding(lambda context, record: str(context.wall_clock_ms))))
+        host.feed("in", [(None, "", 0)])
+        assert values(host.step(now_ms=77)) == ["77"]
+
+    def test_partition_times_and_stream_time_survive(self) -> None:
+        host = Host(times())
+        host.feed("in", [(None, "", 9), (None, "", 2)])
+        host.feed("in", [(None, "", 4)], partition=1)
+        host.step()
+        snapshot = host.task.snapshot()
+        assert snapshot.stream_time_ms == 9
+        assert {str(q.partition): time for q, time in snapshot.partition_times.items()} == {
+            "in-0": 9,
+            "in-1": 4,
+        }
+        host.restart()
+        assert host.task.snapshot() == snapshot
+        assert values(host.run("in", (None, "", 1))) == ["in-0@2 t=1 stream=9"]
+
+
+class TestSnapshot:
+    def test_of_a_new_task_is_empty(self) -> None:
+        assert Host(upper()).task.snapshot() == type(Host(upper()).task.snapshot())()
+
+    def test_buffered_records_go_on_in_the_next_task(self) -> None:
+        host = Host(times())
+        host.feed("in", [(None, "", 1), (None, "", 3), (None, "", 5)])
+        host.feed("other", [(None, "", 2), (None, "", 4)])
+        # in-0: [1, 3, 5]
+        # other-0: [2, 4]
+        assert len(values(host.step(budget=2))) == 2
+        host.restart()
+        # in-0: [3, 5]
+        # other-0: [4]
+        assert host.task.buffered_count() == 3
+        outcome = host.step()
+        assert values(outcome) == ["in-0@1 t=3 stream=3", "other-0@1 t=4 stream=4", "in-0@2 t=5 stream=5"]
+        assert outcome.committable == {TopicPartition("in", 0): 3, TopicPartition("other", 0): 2}
+
+    def test_lanes_headers_and_positions_survive(self) -> None:
+        host = Host(upper())
+        host.feed("in", [(None, "b", 2, (("h", b"1"),))], lane="x-1")
+        host.feed("in", [(None, "a", 1)], lane="x-0")
+        host.task.feed(TopicPartition("in", 1), records([(None, "c", 3)]), 8)
+        host.restart()
+        outcome = host.step()
+        assert values(outcome) == ["A", "B", "C"]
+        assert outcome.sends[0][1].headers == [(), (("h", b"1"),), ()]
+        assert outcome.committable == {TopicPartition("in", 1): 8}
+
+    def test_a_task_can_be_cut_at_every_record(self) -> None:
+        host = Host(times())
+        host.feed("in", [(None, "", t) for t in (4, 1, 7)])
+        host.feed("other", [(None, "", t) for t in (3, 5)])
+        seen = []
+        while host.task.buffered_count():
+            seen.extend(values(host.step(budget=1)))
+            host.restart()
+        assert seen == [
+            "other-0@0 t=3 stream=3",
+            "in-0@0 t=4 stream=4",
+            "in-0@1 t=1 stream=4",
+            "other-0@1 t=5 stream=5",
+            "in-0@2 t=7 stream=7",
+        ]
+
+
+class TestMetadata:
+    def test_is_that_of_the_record_or_of_none(self) -> None:
+        seen: list[Any] = []
+
+        def init(context: ps.ProcessorContext) -> None:
+            seen.append(
+                (context.record_metadata, context.stream_time_ms, context.application_id, context.task_id)
+            )
+
+        host = Host(
+            one_processor(processing(lambda context, record: seen.append(context.record_metadata), init=init))
+        )
+        host.feed("in", [(None, "", 0)], partition=2)
+        host.step()
+        assert seen == [(None, -1, "app", ps.TaskId(0, 0)), ps.RecordMetadata("in", 2, 0)]
+
+    def test_belongs_to_the_raw_record_when_others_were_left_out(self) -> None:
+        host = Host(times(), policies=ps.ErrorPolicies(deserialize="skip"))
+        host.feed("in", [(None, b"\xff", 0), (None, "", 1), (None, b"\xff", 2), (None, "", 3)])
+        assert values(host.step()) == ["in-0@1 t=1 stream=1", "in-0@3 t=3 stream=3"]
+
+
+def test_stores_are_read_from_what_was_committed() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts")
+    sub = builder.build().plan("app").subtopologies[0]
+    committed = MemoryStore()
+    for _ in range(2):  # the second attempt sees nothing of the first
+        task = Task(sub, TaskId(0, 0), application_id="app", stores={"counts": committed})
+        task.init(0)
+        task.feed(TopicPartition("in", 0), records([("a", "x", 0)]), 1)
+        changes = task.step(0).changes
+    committed.apply(changes["counts"])
+    assert committed.approximate_count() == 1
+    assert next(committed.scan(None, None))[1][-1] == 1

@@ -1,0 +1,147 @@
+"""Timestamps: extractors, partition time, and records that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import DeserializationError, PenstockError
+from unit.helpers import Host, sent, values
+
+Extractor = Callable[[ps.ConsumerRecord, int], int]
+
+
+def extracting(extractor: Extractor | None) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in", timestamp=extractor).to("out")
+    return builder.build()
+
+
+def from_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+    return int(record.value)
+
+
+def test_an_extractor_decides() -> None:
+    assert sent(Host(extracting(from_value)).run("in", ("a", "7", 1), ("b", "5", 2))) == [
+        ("a", "7", 7),
+        ("b", "5", 5),
+    ]
+
+
+def test_an_extractor_sees_the_whole_record() -> None:
+    seen: list[Any] = []
+
+    def note(record: ps.ConsumerRecord, partition_time: int) -> int:
+        seen.append((record, partition_time))
+        return 40
+
+    host = Host(extracting(note))
+    host.feed("in", [("k", "v", 3, (("h", b"1"),)), (None, None, 4)], partition=2)
+    assert seen == [
+        (ps.ConsumerRecord("in", 2, 0, 3, "k", "v", (("h", b"1"),)), -1),
+        (ps.ConsumerRecord("in", 2, 1, 4, None, None, ()), 40),
+    ]
+
+
+def test_the_choice_goes_by_extracted_timestamps() -> None:
+    host = Host(extracting(from_value))
+    host.feed("in", [(None, "9", 0)])
+    host.feed("in", [(None, "1", 5), (None, "10", 5)], partition=1)
+    # in-0: [9]
+    # in-1: [1, 10]
+    assert values(host.step()) == ["1", "9", "10"]
+
+
+def test_partition_time_is_that_of_the_queue() -> None:
+    """An extractor may put a record that has no time of its own where its predecessors are."""
+
+    def or_partition_time(record: ps.ConsumerRecord, partition_time: int) -> int:
+        return int(record.value) if record.value else partition_time
+
+    host = Host(extracting(or_partition_time))
+    host.feed("in", [("a", "5", 0), ("b", "", 0)])
+    host.feed("in", [("c", "9", 0), ("d", "3", 0), ("e", "", 0)], partition=1)
+    assert sent(host.step()) == [("a", "5", 5), ("b", "", 5), ("c", "9", 9), ("d", "3", 3), ("e", "", 9)]
+    host.restart()
+    assert sent(host.run("in", ("f", "", 0))) == [("f", "", 5)]
+
+
+def test_partition_time_counts_what_is_still_in_the_queue() -> None:
+    host = Host(
+        extracting(lambda record, partition_time: int(record.value) if record.value else partition_time)
+    )
+    host.feed("in", [("a", "5", 0), ("b", "8", 0)])
+    host.step(budget=1)
+    host.restart()
+    host.feed("in", [("c", "", 0)])
+    assert sent(host.step()) == [("b", "8", 8), ("c", "", 8)]
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
+def test_a_negative_result_drops_the_record_whatever_the_policy(policy: Any) -> None:
+    host = Host(
+        extracting(from_value), policies=ps.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
+    )
+    outcome = host.run("in", ("a", "1", 0), ("b", "-1", 0), ("c", "2", 0))
+    assert (values(outcome), outcome.metrics.dropped) == (["1", "2"], {"negative timestamp": 1})
+    assert [topic for topic, _ in outcome.sends] == ["out"]
+    assert list(outcome.committable.values()) == [3]
+
+
+def test_a_dropped_record_does_not_move_partition_time() -> None:
+    seen: list[int] = []
+
+    def note(record: ps.ConsumerRecord, partition_time: int) -> int:
+        seen.append(partition_time)
+        return int(record.value)
+
+    Host(extracting(note)).feed("in", [(None, "3", 0), (None, "-9", 0), (None, "1", 0)])
+    assert seen == [-1, 3, 3]
+
+
+class TestWithoutATimestamp:
+    def test_the_record_fails(self) -> None:
+        with pytest.raises(
+            DeserializationError,
+            match=r"offset 1 .*: the record has no timestamp; give the source timestamp=\.\.\. to make one\. ",
+        ):
+            Host(extracting(None)).run("in", ("a", "x", 1), ("b", "y", -1))
+
+    def test_the_record_can_be_skipped(self) -> None:
+        host = Host(extracting(None), policies=ps.ErrorPolicies(deserialize="skip"))
+        outcome = host.run("in", ("a", "x", 1), ("b", "y", -1), ("c", "z", 2))
+        assert (values(outcome), outcome.metrics.dropped) == (["x", "z"], {"deserialize error": 1})
+
+    def test_a_dead_letter_has_time_zero(self) -> None:
+        host = Host(extracting(None), policies=ps.ErrorPolicies("dead_letter", dead_letter_topic="dead"))
+        assert sent(host.run("in", ("b", "y", -1)), "dead") == [("b", "y", 0)]
+
+    def test_an_extractor_can_make_one(self) -> None:
+        assert sent(Host(extracting(lambda record, time: 9)).run("in", ("b", "y", -1))) == [("b", "y", 9)]
+
+
+def fails(record: ps.ConsumerRecord, partition_time: int) -> int:
+    raise LookupError("no time")
+
+
+@pytest.mark.parametrize(
+    ("extractor", "cause"),
+    [
+        (fails, "LookupError: no time"),
+        (lambda record, time: None, "TypeError"),
+        (lambda record, time: 1.5, "TypeError"),
+        (lambda record, time: "12", "TypeError"),
+    ],
+    ids=["raises", "None", "float", "text"],
+)
+class TestAnExtractorThatFails:
+    def test_is_located(self, extractor: Extractor, cause: str) -> None:
+        with pytest.raises(PenstockError, match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}"):
+            Host(extracting(extractor)).run("in", ("a", "x", 1))
+
+    def test_can_be_skipped(self, extractor: Extractor, cause: str) -> None:
+        host = Host(extracting(extractor), policies=ps.ErrorPolicies(deserialize="skip"))
+        assert host.run("in", ("a", "x", 1)).metrics.dropped == {"deserialize error": 1}

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from penstock import errors
+
+CLASSES = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_is_told_by_class_and_message(kind: type[errors.PenstockError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("what, where, what now")))
+    assert (type(error), error.message, str(error)) == (
+        kind,
+        "what, where, what now",
+        "what, where, what now",
+    )
+
+
+def test_all_can_be_caught_at_once() -> None:
+    assert len(CLASSES) > 10
+    assert all(issubclass(kind, errors.PenstockError) for kind in CLASSES)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.record import Records
+
+RECORD = ps.Record("k", 1, 5, (("h", b"x"), ("h", None)))
+
+
+def test_a_changed_copy_leaves_the_record_as_it_is() -> None:
+    assert RECORD.with_key(2) == ps.Record(2, 1, 5, RECORD.headers)
+    assert RECORD.with_value(None) == ps.Record("k", None, 5, RECORD.headers)
+    assert RECORD.with_timestamp(6) == ps.Record("k", 1, 6, RECORD.headers)
+    assert RECORD.with_headers([("a", b"")]) == ps.Record("k", 1, 5, (("a", b""),))  # type: ignore[arg-type]
+    assert ps.Record("k", 1, 5, (("h", b"x"), ("h", None))) == RECORD
+
+
+@pytest.mark.parametrize("name", ["key", "value", "timestamp", "headers"])
+def test_cannot_be_changed_in_place(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"immutable; use with_{name}\(\.\.\.\)"):
+        setattr(RECORD, name, None)
+
+
+def test_is_a_value() -> None:
+    assert hash(RECORD) == hash(copy.copy(RECORD))
+    assert pickle.loads(pickle.dumps(RECORD)) == RECORD
+    assert ("k", 1, 5, RECORD.headers) != RECORD
+    assert repr(ps.Record("k", 1, 5)) == "Record(key='k', value=1, timestamp=5, headers=())"
+
+
+@pytest.mark.parametrize("make", [lambda: ps.Record("k", 1, -1), lambda: RECORD.with_timestamp(-5)])
+def test_has_no_negative_timestamp(make: object) -> None:
+    with pytest.raises(ValueError, match="must not be negative: -"):
+        make()  # type: ignore[operator]
+
+
+class TestColumns:
+    def test_columns_are_appended(self) -> None:
+        records = Records([b"a"], [b"1"], [1], [0])
+        records.extend(Records([b"b"], [None], [2], [1]))
+        assert records == Records([b"a", b"b"], [b"1", None], [1, 2], [0, 1])
+
+    @pytest.mark.parametrize(
+        ("first", "second", "together"),
+        [
+            (None, None, None),
+            (None, [(("h", b""),)], [(), (("h", b""),)]),
+            ([(("h", b""),)], None, [(("h", b""),), ()]),
+        ],
+    )
+    def test_records_without_headers_get_empty_ones_beside_others(
+        self, first: list[ps.Record], second: list[ps.Record], together: list[ps.Record]
+    ) -> None:
+        records = Records([b"a"], [b"1"], [1], [0], first)
+        records.extend(Records([b"b"], [b"2"], [2], [1], second))
+        assert records.headers == together
+
+    def test_chosen_partitions_are_appended(self) -> None:
+        records = Records()
+        records.extend(Records([b"a"], [b"1"], [1], partitions=[3]))
+        records.extend(Records([b"b"], [b"2"], [2], partitions=[-1]))
+        assert records.partitions == [3, -1]
+
+    def test_chosen_and_unchosen_partitions_do_not_mix(self) -> None:
+        records = Records([b"a"], [b"1"], [1], partitions=[3])
+        with pytest.raises(ValueError, match="cannot be in one batch"):
+            records.extend(Records([b"b"], [b"2"], [2]))

@@ -1,0 +1,134 @@
+"""Pictures of a topology: text as Kafka Streams writes it, Mermaid, DOT, HTML."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import penstock as ps
+
+STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def two_parts() -> ps.Topology:
+    """Two sub-topologies, a store, a fan-out, a node without children and a chosen topic."""
+    return (
+        ps.Topology()
+        .add_source("lines", ["a", "b"])
+        .add_processor("dedup", Quiet, "lines")
+        .add_processor("watch", Quiet, ["lines", "dedup"])
+        .add_state_store(STORE, processors=["dedup"])
+        .add_sink("out", "unique", "dedup")
+        .add_source("other", "c")
+        .add_sink("chosen", lambda key, value, context: "x", "other")
+    )
+
+
+def word_count() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    words = builder.stream("lines", name="read").flat_map_values(str.split, name="split")
+    words.group_by(lambda k, v: v).count(store="counts").to_stream().to("out", value=ps.serdes.int64)
+    return builder.build()
+
+
+KAFKA_STREAMS = """\
+Topologies:
+   Sub-topology: 0
+    Source: lines (topics: [a, b])
+      --> dedup, watch
+    Processor: dedup (stores: [seen])
+      --> watch, out
+      <-- lines
+    Processor: watch (stores: [])
+      --> none
+      <-- lines, dedup
+    Sink: out (topic: unique)
+      <-- dedup
+
+  Sub-topology: 1
+    Source: other (topics: [c])
+      --> chosen
+    Sink: chosen (extractor class: function)
+      <-- other"""
+"""The form of Kafka Streams' TopologyDescription: two blanks before every part but the first, an empty line between."""
+
+
+def test_the_text_has_the_form_of_kafka_streams() -> None:
+    assert two_parts().describe().rstrip() == KAFKA_STREAMS
+
+
+def test_the_text_says_the_same_words_as_kafka_streams() -> None:
+    assert two_parts().describe().split() == KAFKA_STREAMS.split()
+
+
+def test_a_repartition_is_shown_as_sink_and_source() -> None:
+    lines = [line.strip() for line in word_count().describe().splitlines()]
+    assert "Sink: counts-sink (topic: application-counts-repartition)" in lines
+    assert "Source: counts-source (topics: [application-counts-repartition])" in lines
+
+
+def nodes_of(mermaid: str) -> dict[str, str]:
+    """Read the nodes of a Mermaid chart: id to label."""
+    return dict(re.findall(r'^    (\w+)\[\(?"([^"]+)"\)?\]$', mermaid, re.MULTILINE))
+
+
+def test_mermaid_draws_nodes_stores_and_edges() -> None:
+    chart = two_parts().mermaid()
+    lines = chart.splitlines()
+    assert lines[0] == "flowchart TB"
+    assert sum(line.startswith("  subgraph ") for line in lines) == lines.count("  end") == 2
+    nodes = nodes_of(chart)
+    assert set(nodes.values()) == {"lines", "dedup", "watch", "out", "seen", "other", "chosen"}
+    edges = [
+        re.fullmatch(r"  (\w+) (-->|-\.->?|-\.-) (\w+)", line)
+        for line in lines
+        if "-" in line[3:] and "[" not in line
+    ]
+    drawn = {(nodes[e[1]], e[2], nodes[e[3]]) for e in edges if e is not None}
+    assert len(drawn) == len(edges)
+    assert drawn == {
+        ("lines", "-->", "dedup"),
+        ("lines", "-->", "watch"),
+        ("dedup", "-->", "watch"),
+        ("dedup", "-->", "out"),
+        ("dedup", "-.-", "seen"),
+        ("other", "-->", "chosen"),
+    }
+
+
+def test_mermaid_keeps_alike_names_apart() -> None:
+    names = ["a-b", "a_b", "a.b"]
+    topology = ps.Topology().add_source("in", "x")
+    for name in names:
+        topology.add_processor(name, Quiet, "in")
+    topology.add_processor("store-a", Quiet, "in")
+    topology.add_state_store(
+        ps.stores.key_value("a", ps.serdes.string, ps.serdes.string), processors=["store-a"]
+    )
+    assert sorted(nodes_of(topology.mermaid()).values()) == sorted(["in", *names, "store-a", "a"])
+
+
+def test_dot_is_balanced_and_draws_every_edge() -> None:
+    graph = two_parts().dot()
+    assert graph.count("{") == graph.count("}") == 3
+    assert graph.count('"') % 2 == 0
+    assert graph.startswith("digraph topology {")
+    assert graph.endswith("}")
+    assert '  "dedup" -> "store:seen" [style=dashed];' in graph
+    assert '  "lines" -> "watch";' in graph
+    assert '    "store:seen" [shape=cylinder, label="seen"];' in graph
+
+
+def test_pictures_join_the_two_ends_of_a_repartition() -> None:
+    assert '  "counts-sink" -> "counts-source";' in word_count().dot()
+
+
+def test_a_notebook_shows_the_text_escaped() -> None:
+    shown = word_count()._repr_html_()
+    assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == word_count().describe()
+    assert "--&gt;" in shown

@@ -1,0 +1,159 @@
+"""Building a topology: what is wrong is said at once, in words that help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+
+STORE = ps.stores.key_value("counts", ps.serdes.string, ps.serdes.int64)
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def begun() -> ps.Topology:
+    return ps.Topology().add_source("in", "lines").add_processor("worker", Quiet, "in")
+
+
+def with_store() -> ps.Topology:
+    return begun().add_state_store(STORE, processors=["worker"])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: begun().add_source("in", "other"),
+            r"^two nodes are called 'in'; a node's name must be unique$",
+        ),
+        (
+            lambda: begun().add_source("again", ["other", "lines"]),
+            r"^topic 'lines' has two sources, 'in' and 'again'; read it once and give its stream to both places$",
+        ),
+        (lambda: begun().add_source("none", []), r"^source 'none' reads no topic$"),
+        (
+            lambda: begun().add_source("new", "bad topic"),
+            r"^'bad topic' cannot be the name of a topic: use 1 to 249 letters, digits, '\.', '_' or '-'",
+        ),
+        (lambda: begun().add_source("", "x"), r"^'' cannot be the name of a node: "),
+        (lambda: begun().add_source("x" * 250, "x"), r"cannot be the name of a node: use 1 to 249"),
+        (lambda: begun().add_source("..", "x"), r"^'\.\.' cannot be the name of a node: "),
+        (
+            lambda: begun().add_source("new", "x", offset_reset="first"),
+            r"^source 'new': offset_reset is 'earliest', 'latest' or None, not 'first'$",
+        ),
+        (
+            lambda: begun().add_processor("late", Quiet, "wroker"),
+            r"^node 'late' has the parent 'wroker', which does not exist; .* before their children \(there are: in, worker\)$",
+        ),
+        (
+            lambda: begun().add_processor("late", Quiet, []),
+            r"^node 'late' has no parents, so no record can ever reach it$",
+        ),
+        (
+            lambda: begun().add_processor("late", Quiet(), "in"),
+            r"^processor 'late': give the class or a function that makes a new processor, not <.*Quiet.*>; every task",
+        ),
+        (lambda: begun().add_processor("late", 5, "in"), r"^processor 'late': give the class .* not 5; "),
+        (
+            lambda: begun().add_sink("out", "x", "worker").add_sink("more", "y", "out"),
+            r"^node 'more' has the sink 'out' as its parent; nothing comes out of a sink$",
+        ),
+        (
+            lambda: with_store().add_state_store(
+                ps.stores.key_value("counts", ps.serdes.string, ps.serdes.string)
+            ),
+            r"^two different stores are called 'counts'; a store's name must be unique$",
+        ),
+        (
+            lambda: ps.stores.key_value("a/b", ps.serdes.string, ps.serdes.string),
+            r"^'a/b' cannot be the name of a store: ",
+        ),
+        (
+            lambda: begun().add_state_store(STORE, processors=["worke"]),
+            r"^there is no processor 'worke' to connect stores to; add it first$",
+        ),
+        (
+            lambda: begun().add_state_store(STORE, processors=["in"]),
+            r"^there is no processor 'in' to connect stores to; add it first$",
+        ),
+        (
+            lambda: with_store().connect("worker", "count"),
+            r"^processor 'worker' is to use store 'count', which does not exist; add it with .* \(there are: counts\)$",
+        ),
+    ],
+)
+def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ps.Topology], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            ps.Topology,
+            r"^the topology has no source, so it would never do anything; begin with stream\(\.\.\.\)$",
+        ),
+        (
+            lambda: begun().add_processor("second", Quiet, "in", stores=["counts"]),
+            r"^'second' uses store 'counts', which was never added; add it with add_state_store\(\.\.\.\)$",
+        ),
+        (
+            lambda: with_store().add_processor("second", Quiet, "in", stores=["count"]),
+            r"^'second' uses store 'count', which was never added; .* \(there are: counts\)$",
+        ),
+        (
+            lambda: begun().add_state_store(STORE),
+            r"^store 'counts' is connected to no processor; connect it or leave it out$",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "use", [ps.Topology.validate, ps.Topology.plan, ps.Topology.describe, ps.Topology.dot]
+)
+def test_what_is_missing_is_told_when_it_is_used(
+    build: Callable[[], ps.Topology], message: str, use: Callable[[ps.Topology], object]
+) -> None:
+    with pytest.raises(TopologyError, match=message):
+        use(build())
+
+
+def test_a_refused_node_leaves_the_topology_as_it_was() -> None:
+    topology = begun()
+    with pytest.raises(TopologyError):
+        topology.add_source("again", ["fresh", "lines"])
+    assert list(topology.add_source("again", "fresh").nodes) == ["in", "worker", "again"]
+
+
+def test_a_store_can_be_connected_in_three_ways() -> None:
+    ways = [
+        begun().add_state_store(STORE, processors=["worker"]),
+        begun().add_state_store(STORE).connect("worker", "counts"),
+        ps.Topology()
+        .add_source("in", "lines")
+        .add_processor("worker", Quiet, "in", stores=["counts"])
+        .add_state_store(STORE),
+    ]
+    assert [way.nodes["worker"].store_names for way in ways] == [("counts",)] * 3
+    assert len({way.describe() for way in ways}) == 1
+
+
+def test_adding_or_connecting_a_store_twice_is_once() -> None:
+    topology = with_store().add_state_store(STORE).connect("worker", "counts", "counts")
+    assert topology.nodes["worker"].store_names == ("counts",)
+
+
+def test_a_supplier_may_be_any_function_without_arguments() -> None:
+    topology = begun().add_processor("made", lambda: Quiet(), "in")
+    assert list(topology.nodes) == ["in", "worker", "made"]
+
+
+def test_says_how_large_it_is() -> None:
+    assert repr(with_store()) == "<Topology of 2 nodes and 1 stores>"

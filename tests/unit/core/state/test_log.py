@@ -1,0 +1,189 @@
+"""The manifest: what is appended, what is merged, what a copy lacks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.core.model.errors import StoreError
+from penstock.core.ports import Version
+from penstock.core.state.log import (
+    KEY_GROUPS,
+    KeyGroup,
+    Manifest,
+    Segment,
+    advanced,
+    appended,
+    by_key_group,
+    catch_up,
+    compacted,
+    decode_manifest,
+    due_for_compaction,
+    encode_manifest,
+    key_group,
+    without_stores,
+)
+
+GROUP: KeyGroup = ("store", 5)
+OTHER: KeyGroup = ("store", 6)
+
+
+def grown(*sizes: int, group: KeyGroup = GROUP, manifest: Manifest | None = None) -> Manifest:
+    """Append one segment per size, each in a version of its own."""
+    manifest = manifest or Manifest()
+    for size in sizes:
+        manifest = advanced(manifest, f"t{manifest.version + 1}")
+        if size:
+            manifest, _ = appended(manifest, group, size)
+    return manifest
+
+
+def sequences(needed: list[tuple[KeyGroup, Segment]] | None) -> list[int] | None:
+    return None if needed is None else [segment.sequence for _, segment in needed]
+
+
+def due(manifest: Manifest, budget: int = 1 << 30) -> list[tuple[KeyGroup, list[int]]]:
+    return [(group, [s.sequence for s in merged]) for group, merged in due_for_compaction(manifest, budget)]
+
+
+class TestManifest:
+    def test_begins_empty(self) -> None:
+        assert (Manifest().current, Manifest().live_bytes(), catch_up(Manifest(), None)) == (
+            Version(0, ""),
+            0,
+            [],
+        )
+
+    def test_a_version_has_a_token(self) -> None:
+        assert grown(1, 1).current == Version(2, "t2")
+
+    def test_remembers_recent_versions_of_its_own_history(self) -> None:
+        manifest = grown(*[1] * 100)
+        assert manifest.remembers(Version(100, "t100"))
+        assert manifest.remembers(Version(37, "t37"))
+        assert not manifest.remembers(Version(36, "t36"))  # too old
+        assert not manifest.remembers(Version(50, "other"))
+        assert not manifest.remembers(Version(101, "t101"))
+        assert not manifest.remembers(Version(-1, "restoring"))
+
+    def test_crosses_as_json_with_what_else_is_remembered(self) -> None:
+        manifest, _ = compacted(grown(3, 4, 5), GROUP, grown(3, 4, 5).segments[GROUP], 9)
+        manifest = grown(7, group=("other", 0), manifest=manifest)
+        data = encode_manifest(manifest, {"task": [1, None], "stores": {"s": "x"}})
+        assert decode_manifest(data) == (manifest, {"task": [1, None], "stores": {"s": "x"}})
+        assert decode_manifest(None) == (Manifest(), {})
+
+    def test_of_a_newer_penstock_is_refused(self) -> None:
+        data = json.loads(encode_manifest(Manifest(), {}))
+        data["log"]["format"] = 9
+        with pytest.raises(StoreError, match=r"written by a newer Penstock \(log format 9\)"):
+            decode_manifest(json.dumps(data).encode())
+
+    def test_forgets_stores(self) -> None:
+        manifest = grown(1, group=("b", 0), manifest=grown(1, 1, group=("a", 0)))
+        left, gone = without_stores(manifest, ["b", "new"])
+        assert [segment.sequence for segment in gone] == [0, 1]
+        assert list(left.segments) == [("b", 0)]
+        assert without_stores(left, ["b"]) == (left, [])
+
+    def test_that_forgot_a_store_is_another_version_for_every_copy(self) -> None:
+        manifest = grown(1, group=("b", 0), manifest=grown(1, group=("a", 0)))
+        without_a, _ = without_stores(manifest, ["b"])
+        without_both, _ = without_stores(without_a, [])
+        versions = [manifest.current, without_a.current, without_both.current]
+        assert len(set(versions)) == 3
+        assert catch_up(without_a, manifest.current) is None
+        assert catch_up(without_both, without_a.current) is None
+
+
+class TestKeyGroups:
+    def test_split_changes_and_keep_their_order(self) -> None:
+        changes = [(b"%d" % n, None) for n in range(1000)]
+        groups = by_key_group(changes)
+        assert set(groups) == set(range(KEY_GROUPS))
+        assert sorted(change for part in groups.values() for change in part) == sorted(changes)
+        for number, part in groups.items():
+            assert {key_group(key) for key, _ in part} == {number}
+            assert part == sorted(part, key=changes.index)
+
+
+class TestAppending:
+    def test_a_segment_knows_the_changes_of_its_version(self) -> None:
+        manifest, segment = appended(advanced(grown(5), "x"), GROUP, 7)
+        assert segment == Segment(sequence=1, since=1, upto=2, size=7, base=False)
+        assert manifest.segments[GROUP][-1] == segment
+        assert (manifest.next_sequence, manifest.live_bytes()) == (2, 12)
+
+    def test_leaves_the_old_manifest_as_it_was(self) -> None:
+        before = grown(5)
+        appended(advanced(before, "x"), GROUP, 7)
+        assert before == grown(5)
+
+
+class TestCompaction:
+    def test_with_the_base_makes_a_base_that_keeps_the_deletions_since_the_last(self) -> None:
+        manifest = grown(10, 5, 5)
+        manifest, first = compacted(manifest, GROUP, manifest.segments[GROUP], 12)
+        assert first == Segment(sequence=3, since=0, upto=3, size=12, base=True)
+        manifest = grown(6, 7, manifest=manifest)
+        manifest, second = compacted(manifest, GROUP, manifest.segments[GROUP], 14)
+        assert second == Segment(sequence=6, since=3, upto=5, size=14, base=True)
+        assert manifest.segments == {GROUP: (second,)}
+
+    def test_of_the_changes_only_leaves_the_base(self) -> None:
+        manifest = grown(100, 1, 2, 3)
+        base, *rest = manifest.segments[GROUP]
+        manifest, merged = compacted(manifest, GROUP, rest, 5)
+        assert merged == Segment(sequence=4, since=1, upto=4, size=5, base=False)
+        assert manifest.segments[GROUP] == (base, merged)
+
+    def test_is_due_when_changes_outweigh_the_base(self) -> None:
+        assert due(grown(10)) == []
+        assert due(grown(10, 10)) == []  # two segments are as good as one
+        assert due(grown(10, 4, 5)) == []
+        assert due(grown(10, 5, 5)) == [(GROUP, [0, 1, 2])]
+
+    def test_of_many_small_changes_is_due_for_their_number(self) -> None:
+        assert due(grown(1000, *[1] * 11)) == []
+        assert due(grown(1000, *[1] * 12)) == [(GROUP, list(range(1, 13)))]
+
+    def test_takes_the_most_wasteful_group_first_within_its_budget(self) -> None:
+        manifest = grown(5, 5, 5, 5, group=OTHER, manifest=grown(10, 10, 10))
+        assert due(manifest) == [(OTHER, [3, 4, 5, 6]), (GROUP, [0, 1, 2])]
+        assert due(manifest, budget=50) == [(OTHER, [3, 4, 5, 6]), (GROUP, [0, 1, 2])]
+        assert due(manifest, budget=49) == [(OTHER, [3, 4, 5, 6])]
+        assert due(manifest, budget=0) == [(OTHER, [3, 4, 5, 6])]
+
+
+class TestCatchingUp:
+    def test_an_empty_copy_takes_everything(self) -> None:
+        manifest = grown(1, 0, 1, group=OTHER, manifest=grown(1, 1))
+        assert sequences(catch_up(manifest, None)) == [0, 1, 2, 3]
+
+    def test_takes_what_is_newer(self) -> None:
+        manifest = grown(1, 1, 1, 1)
+        assert sequences(catch_up(manifest, Version(2, "t2"))) == [2, 3]
+        assert sequences(catch_up(manifest, Version(4, "t4"))) == []
+
+    def test_a_copy_of_another_history_cannot(self) -> None:
+        assert catch_up(grown(1, 1), Version(2, "other")) is None
+        assert catch_up(grown(1, 1), Version(3, "t3")) is None
+        assert catch_up(grown(*[1] * 70), Version(3, "t3")) is None
+
+    def test_over_a_base_that_knows_the_deletions(self) -> None:
+        manifest = grown(10, 5, 5)
+        manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 12)  # version 3, deletions since 0
+        manifest = grown(6, 7, manifest=manifest)
+        manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 14)  # version 5, deletions since 3
+        assert sequences(catch_up(manifest, Version(4, "t4"))) == [6]
+        assert sequences(catch_up(manifest, Version(3, "t3"))) == [6]
+        assert catch_up(manifest, Version(2, "t2")) is None
+
+    def test_a_base_that_is_old_does_not_matter(self) -> None:
+        manifest = grown(10, 5, 5)
+        manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 12)
+        manifest = grown(6, 7, manifest=manifest)
+        manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 14)
+        manifest = grown(1, 1, group=OTHER, manifest=manifest)
+        assert sequences(catch_up(manifest, Version(6, "t6"))) == [8]

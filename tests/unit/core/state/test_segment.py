@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.model.errors import StoreError
+from penstock.core.state.segment import decode, encode, merge
+
+CHANGES: list[tuple[bytes, bytes | None]] = [
+    (b"b", None),
+    (b"a", b"1"),
+    (b"", b""),
+    (b"c" * 300, b"x" * 70_000),
+]
+
+
+def test_is_read_as_written_in_key_order() -> None:
+    assert decode(encode(CHANGES), "here") == sorted(CHANGES)
+
+
+def test_an_empty_value_is_no_deletion() -> None:
+    assert decode(encode([(b"a", b""), (b"b", None)]), "here") == [(b"a", b""), (b"b", None)]
+
+
+def test_may_be_empty() -> None:
+    assert decode(encode([]), "here") == []
+
+
+def test_does_not_depend_on_the_order_of_the_changes() -> None:
+    assert encode(CHANGES) == encode(CHANGES[::-1])
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 5, 9, -1])
+def test_a_flipped_bit_is_found(at: int) -> None:
+    data = bytearray(encode([(b"a", b"1"), (b"b", None)]))
+    data[at] ^= 0x10
+    with pytest.raises(
+        StoreError, match=r"the log is damaged: segment 7 of \d+ bytes does not match its checksum"
+    ):
+        decode(bytes(data), "segment 7")
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 9, 15])
+def test_a_cut_segment_is_found(size: int) -> None:
+    with pytest.raises(StoreError, match=rf"segment 7 of {size} bytes does not match"):
+        decode(encode([(b"a", b"1")])[:size], "segment 7")
+
+
+def test_a_newer_format_says_so() -> None:
+    import struct
+    import zlib
+
+    rest = struct.pack("<BI", 2, 0)
+    with pytest.raises(StoreError, match=r"written by a newer Penstock: segment 7 has format 2, known is 1"):
+        decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
+
+
+def test_merging_keeps_the_newest_change_of_each_key() -> None:
+    merged = merge([[(b"a", b"1"), (b"b", b"1"), (b"c", None)], [(b"b", None), (b"c", b"2")], []])
+    assert sorted(merged) == [(b"a", b"1"), (b"b", None), (b"c", b"2")]

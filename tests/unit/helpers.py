@@ -1,0 +1,153 @@
+"""What unit tests share: rows of text as records, and a host that runs one task by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.memory import MemoryStore
+
+Row = tuple[Any, ...]
+"""Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
+
+
+def raw(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def records(rows: Iterable[Row], first_offset: int = 0) -> Records:
+    """Give rows as the columns a driver would feed."""
+    listed = list(rows)
+    headers = [tuple(row[3]) if len(row) > 3 else () for row in listed]
+    return Records(
+        [raw(row[0]) for row in listed],
+        [raw(row[1]) for row in listed],
+        [row[2] for row in listed],
+        list(range(first_offset, first_offset + len(listed))),
+        headers if any(headers) else None,
+    )
+
+
+def sent(outcome: Outcome, topic: str = "out") -> list[tuple[str | None, str | None, int]]:
+    """Give what a step sent to a topic, as text."""
+    rows: list[tuple[str | None, str | None, int]] = []
+    for name, columns in outcome.sends:
+        if name == topic:
+            rows.extend(
+                (None if k is None else k.decode(), None if v is None else v.decode(), t)
+                for k, v, t in zip(columns.keys, columns.values, columns.timestamps, strict=True)
+            )
+    return rows
+
+
+def values(outcome: Outcome, topic: str = "out") -> list[str | None]:
+    return [value for _, value, _ in sent(outcome, topic)]
+
+
+class Host:
+    """Runs one task of a topology: feeds it, carries its changes into the stores, and can start it anew."""
+
+    def __init__(
+        self,
+        topology: ps.Topology,
+        *,
+        sub: int = 0,
+        policies: ps.ErrorPolicies | None = None,
+        partitions: Mapping[str, int] | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        self.sub = topology.plan("app").subtopologies[sub]
+        self.policies = policies
+        self.partitions = partitions or {}
+        self.committed = {name: MemoryStore() for name in self.sub.stores}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.now_ms = now_ms
+        self.task = self._new_task(None)
+
+    def feed(self, topic: str, rows: Sequence[Row], *, partition: int = 0, lane: str = "") -> None:
+        at = TopicPartition(topic, partition)
+        start = self.offsets.get(at, 0)
+        self.offsets[at] = start + len(rows)
+        self.task.feed(at, records(rows, start), self.offsets[at], lane=lane)
+
+    def step(self, now_ms: int | None = None, budget: int | None = None) -> Outcome:
+        self.now_ms = self.now_ms if now_ms is None else now_ms
+        outcome = self.task.step(self.now_ms, budget)
+        for store, changes in outcome.changes.items():
+            self.committed[store].apply(changes)
+        return outcome
+
+    def run(self, topic: str, *rows: Row) -> Outcome:
+        """Feed and take one step."""
+        self.feed(topic, rows)
+        return self.step()
+
+    def restart(self, crossing: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot) -> None:
+        """Go on in a new task, which knows nothing but the stores and the snapshot."""
+        snapshot = crossing(self.task.snapshot())
+        self.task.close()
+        self.task = self._new_task(snapshot)
+
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
+        """Give the committed content of a store."""
+        return KeyValueStore(self.sub.stores[name], self.committed[name])
+
+    def _new_task(self, snapshot: Snapshot | None) -> Task:
+        task = Task(
+            self.sub,
+            TaskId(self.sub.id, 0),
+            application_id="app",
+            stores=self.committed,
+            policies=self.policies,
+            partitions=self.partitions,
+            snapshot=snapshot,
+        )
+        task.init(self.now_ms)
+        return task
+
+
+def processing(
+    process: Callable[[ps.ProcessorContext[Any, Any], ps.Record[Any, Any]], object],
+    *,
+    init: Callable[[ps.ProcessorContext[Any, Any]], object] = lambda context: None,
+) -> Callable[[], ps.Processor[Any, Any, Any, Any]]:
+    """Supply processors that run functions of the context."""
+
+    class Functions(ps.Processor[Any, Any, Any, Any]):
+        def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+            super().init(context)
+            init(context)
+
+        def process(self, record: ps.Record[Any, Any]) -> None:
+            process(self.context, record)
+
+    return Functions
+
+
+def one_processor(
+    supplier: Callable[[], Any],
+    *,
+    topics: Sequence[str] = ("in",),
+    stores: Sequence[ps.stores.StoreSpec] = (),
+    **source: Any,
+) -> ps.Topology:
+    """Build source -> processor -> sink, all of text."""
+    topology = (
+        ps.Topology().add_source("source", topics, **source).add_processor("worker", supplier, "source")
+    )
+    for store in stores:
+        topology.add_state_store(store, processors=["worker"])
+    return topology.add_sink("sink", "out", "worker")
+
+
+def forwarding(
+    value: Callable[[ps.ProcessorContext[Any, Any], ps.Record[Any, Any]], str],
+) -> Callable[[], Any]:
+    """Supply processors that forward each record with a new value."""
+    return processing(lambda context, record: context.forward(record.with_value(value(context, record))))
