@@ -1,6 +1,6 @@
 """Penstock: a processor client for Apache Kafka (KIP-28) whose pipelines run on Apache Spark.
 
-Building and testing a topology imports neither Spark nor a Kafka client: what needs them is imported when it is first used.
+Building a topology imports neither Spark nor a Kafka client: what needs them is imported when it is first used.
 """
 
 from __future__ import annotations

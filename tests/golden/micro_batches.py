@@ -82,7 +82,7 @@ class MicroBatches:
             TaskId(sub.id, 0),
             application_id=self.plan.application_id,
             stores=self._committed[sub.id],
-            partitions=defaultdict(lambda: 1),
+            partitions_of=lambda topic: 1,
             snapshot=self._snapshots[sub.id],
         )
         task.init(self.now_ms)

@@ -105,7 +105,7 @@ class Host:
             application_id="app",
             stores=self.committed,
             policies=self.policies,
-            partitions=self.partitions,
+            partitions_of=lambda topic: self.partitions.get(topic, 0),
             snapshot=snapshot,
         )
         task.init(self.now_ms)

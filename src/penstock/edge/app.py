@@ -142,7 +142,9 @@ class Application:
                 continue
             wanted = layout.partitions[topic.name]
             if topic.name not in existing:
-                broker.create_topic(topic.name, wanted, {"retention.ms": "-1"})
+                broker.create_topic(
+                    topic.name, wanted, {"retention.ms": "-1"}, self.settings.replication_factor
+                )
                 existing[topic.name] = wanted
             elif existing[topic.name] != wanted:
                 raise SettingsError(

@@ -19,11 +19,13 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings.exceptions import SettingsError as UnreadableSettingsError
 
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
 
 _ENVIRONMENT = "PENSTOCK_"
+_MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark")
 _SECRET = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
 
 
@@ -64,10 +66,13 @@ class Settings(BaseSettings):
         0, ge=0, description="shortest time between the beginnings of micro-batches"
     )
     shuffle_partitions: int | None = Field(
-        None, ge=1, le=1024, description="Spark partitions of the tasks; None: cores, at most 8"
+        None,
+        ge=1,
+        le=1024,
+        description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8",
     )
     master: str = Field("local[*]", description="Spark master, if no session is active")
-    spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
     kafka: dict[str, Any] = Field(
         default_factory=dict, description="client settings for all clients", repr=False
     )
@@ -166,12 +171,19 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(_explained(problem) for problem in error.errors())) from None
+    except UnreadableSettingsError as error:
+        raise SettingsError(
+            f'{error}; write it as JSON, for example PENSTOCK_KAFKA=\'{{"acks": "all"}}\''
+        ) from None
+    except ValueError as error:
+        file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
+        raise SettingsError(f"the settings file {file!r} (PENSTOCK_CONFIG) is not TOML: {error}") from None
 
 
 def _unknown(name: str) -> str:
     known = list(Settings.model_fields)
     close = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}."
     return f"there is no setting {name!r}; {hint} Settings of Kafka's clients go into kafka={{...}}, consumer={{...}} or producer={{...}}"
 
 
@@ -181,11 +193,8 @@ def _explained(problem: Any) -> str:
         return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
     if problem["type"] == "extra_forbidden":
         return _unknown(name)
-    shown = (
-        "(secret)"
-        if _SECRET.search(name) or name in ("kafka", "consumer", "producer")
-        else repr(problem.get("input"))
-    )
+    hidden = _SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
+    shown = "(not shown)" if hidden else repr(problem.get("input"))
     return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
 
 
@@ -199,7 +208,8 @@ _JAVA_ONLY = {
     "group.id": "the application id, which is the group",
     "enable.auto.commit": "nothing: offsets are committed when they are processed",
 }
-_JAAS = re.compile(r"""(\w+)\s*=\s*["']([^"']*)["']""")
+_JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s;]+))""")
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +227,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in _JAVA_ONLY:
             raise ValueError(f"{name!r} cannot be set here; use {_JAVA_ONLY[name]}")
         if name == "sasl.jaas.config":
-            facts = dict(_JAAS.findall(str(value)))
+            facts = {fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(str(value))}
             result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
         elif name == "sasl.mechanism":
             result["sasl.mechanisms"] = value
@@ -229,6 +239,6 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def shown(settings: Settings) -> dict[str, Any]:
     """Give the settings for printing, without secrets."""
     plain = settings.model_dump(mode="json")
-    for clients in ("kafka", "consumer", "producer"):
+    for clients in ("kafka", "consumer", "producer", "spark"):
         plain[clients] = {k: "(secret)" if _SECRET.search(k) else v for k, v in plain[clients].items()}
     return plain

@@ -60,6 +60,7 @@ class TopologyTestDriver:
         policies: ErrorPolicies | None = None,
     ) -> None:
         self._plan: Plan = topology.plan(application_id)
+        self._policies = policies or ErrorPolicies()
         self._now = wall_clock_ms
         self._committed = {
             sub.id: {name: MemoryStore() for name in sub.stores} for sub in self._plan.subtopologies
@@ -69,9 +70,7 @@ class TopologyTestDriver:
         self._waiting: deque[tuple[str, Records]] = deque()
         self._dropped = 0
         self._processed = 0
-        self._tasks = {
-            sub.id: self._task(sub, policies or ErrorPolicies()) for sub in self._plan.subtopologies
-        }
+        self._tasks = {sub.id: self._task(sub) for sub in self._plan.subtopologies}
         for number, task in self._tasks.items():
             task.init(self._now)
             self._carry_out(number, task.step(self._now))
@@ -143,14 +142,14 @@ class TopologyTestDriver:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _task(self, sub: SubTopology, policies: ErrorPolicies) -> Task:
+    def _task(self, sub: SubTopology) -> Task:
         return Task(
             sub,
             TaskId(sub.id, 0),
             application_id=self._plan.application_id,
             stores=self._committed[sub.id],
-            policies=policies,
-            partitions=defaultdict(lambda: 1),
+            policies=self._policies,
+            partitions_of=lambda topic: 1,
         )
 
     def _feed(self, topic: str, records: Records) -> None:
@@ -163,6 +162,7 @@ class TopologyTestDriver:
     def _run(self) -> None:
         while True:
             for number, task in self._tasks.items():
+                self._carry_out(number, task.step(self._now, budget=1))
                 while task.buffered_count():
                     self._carry_out(number, task.step(self._now, budget=1))
             if not self._waiting:
@@ -183,7 +183,11 @@ class TopologyTestDriver:
 
     def _serdes(self, number: int, topic: str) -> tuple[Serde[Any], Serde[Any]]:
         sinks = [node for node in self._plan.subtopologies[number].nodes.values() if isinstance(node, Sink)]
-        for sink in [*(s for s in sinks if s.topic == topic), *(s for s in sinks if callable(s.topic))]:
+        named = [sink for sink in sinks if sink.topic == topic]
+        choosing = [
+            sink for sink in sinks if callable(sink.topic) and topic != self._policies.dead_letter_topic
+        ]
+        for sink in [*named, *choosing]:
             return sink.key, sink.value
         return bytes_serde, bytes_serde
 

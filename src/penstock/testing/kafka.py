@@ -310,7 +310,8 @@ class EmbeddedKafka:
             EmbeddedKafkaError: There is no such tool, or it failed or took longer than two minutes.
 
         Example:
-            >>> print(kafka.tool("kafka-consumer-groups", "--describe", "--group", "g"))
+            >>> "clicks" in kafka.tool("kafka-topics", "--list").splitlines()
+            True
         """
         if name not in _TOOLS:
             raise EmbeddedKafkaError(f"there is no tool {name!r} here; the tools are {', '.join(_TOOLS)}")

@@ -301,6 +301,8 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
             if isinstance(topic_of, str)
             else topic_of(key, value, runtime.context(timestamp, headers))
         )
+        if not isinstance(topic, str):
+            raise TypeError(f"the function that chooses topics gave {topic!r} instead of a topic's name")
         row = (
             None if key is None else node.key.serialize(key),
             None if value is None else node.value.serialize(value),
@@ -310,7 +312,7 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
         if partitioner is None:
             runtime.rows(topic).append(row)
             return
-        partition = partitioner(topic, key, value, runtime.partitions.get(topic, 0))
+        partition = partitioner(topic, key, value, runtime.partitions_of(topic))
         runtime.placed(topic).append((*row, -1 if partition is None else partition))
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -97,6 +97,7 @@ class NodeContext:
         ordinal, method = self._identity(callback)
         schedule = Schedule(self._node, ordinal, method, kind, interval_ms, start_time, callback)
         self._runtime.punctuations.add(schedule)
+        self._runtime.refresh_due()
         return schedule
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:

@@ -74,10 +74,10 @@ class Punctuations:
         """Give the earliest due time of a kind."""
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
-    def due(self, kind: PunctuationType, now_ms: int) -> list[Schedule]:
-        """Give the schedules that are due, the earliest first."""
-        due = [s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms]
-        return sorted(due, key=lambda schedule: schedule.due_ms)
+    def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
+        """Give the schedule that has been due the longest, None if none is due."""
+        due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
+        return min(due, key=lambda schedule: schedule.due_ms, default=None)
 
     def add(self, schedule: Schedule) -> None:
         """Add a schedule; cancelled ones that nobody needs to remember are forgotten."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
@@ -12,6 +12,7 @@ from penstock.core.engine.punctuate import Punctuations
 from penstock.core.engine.queue import Chunk
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, ProductionError
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
 from penstock.core.state.keyvalue import KeyValueStore
 
@@ -20,6 +21,8 @@ Row = tuple[bytes | None, bytes | None, int, Headers]
 PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
 """The same with the partition that a partitioner chose, -1 if it left it to the key."""
 
+NEVER = (1 << 63) - 1
+"""A time that does not come."""
 _MAX_NOTICES = 5
 _ERRORS: Mapping[Stage, type[PenstockError]] = {
     "deserialize": DeserializationError,
@@ -42,14 +45,15 @@ class Runtime:
         task_id: TaskId,
         stores: Mapping[str, KeyValueStore[Any, Any]],
         policies: ErrorPolicies,
-        partitions: Mapping[str, int],
+        partitions_of: Callable[[str], int],
     ) -> None:
         self.application_id = application_id
         self.task_id = task_id
         self.stores = stores
         self.policies = policies
-        self.partitions = partitions
+        self.partitions_of = partitions_of
         self.punctuations = Punctuations()
+        self.due_stream_time = NEVER
         self.stream_time = -1
         self.now_ms = 0
         self.active = False
@@ -57,6 +61,7 @@ class Runtime:
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
+        self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []
         self._rows: dict[str, list[Row]] = {}
@@ -75,6 +80,11 @@ class Runtime:
         at = self.metadata()
         topic, partition, offset = at if at is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
+
+    def refresh_due(self) -> None:
+        """Find out anew when stream-time punctuation is due next."""
+        due = self.punctuations.next_due(PunctuationType.STREAM_TIME)
+        self.due_stream_time = NEVER if due is None else due
 
     # What goes out.
 
@@ -121,13 +131,14 @@ class Runtime:
         Raises:
             PenstockError: Under the policy "fail", or when the error was already treated further down.
         """
-        if isinstance(error, (ProcessingError, ProductionError, DeserializationError)):
+        if error is self._treated:
             raise error
         place = raw if raw is not None else self._current()
         message = self._message(stage, node, error, place)
         policy = self.policies.of(stage)
         if policy == "fail":
-            raise _ERRORS[stage](message) from error
+            self._treated = _ERRORS[stage](message)
+            raise self._treated from error
         self.drop(f"{stage} error")
         self.notice(message)
         if policy == "dead_letter":

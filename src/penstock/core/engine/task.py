@@ -11,6 +11,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice, repeat
 from typing import Any
 
@@ -29,7 +30,9 @@ from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteReader
 from penstock.core.state.keyvalue import KeyValueStore
 
-_NEVER = (1 << 63) - 1
+
+def _unknown(topic: str) -> int:
+    return 0
 
 
 class Task:
@@ -41,7 +44,7 @@ class Task:
         application_id: The application's id.
         stores: Committed content of each store.
         policies: What to do with records that fail.
-        partitions: Numbers of partitions of topics, for partitioners.
+        partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         snapshot: What :meth:`snapshot` gave last time.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
@@ -55,14 +58,14 @@ class Task:
         application_id: str,
         stores: Mapping[str, ByteReader],
         policies: ErrorPolicies | None = None,
-        partitions: Mapping[str, int] | None = None,
+        partitions_of: Callable[[str], int] = _unknown,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
         self.stores = {name: KeyValueStore[Any, Any](spec, stores[name]) for name, spec in sub.stores.items()}
         self._runtime = Runtime(
-            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions or {}
+            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
         self._runtime.stream_time = snapshot.stream_time_ms
         self._compiled = Compiled(sub, self._runtime)
@@ -72,7 +75,6 @@ class Task:
         )
         self._restored = snapshot
         self._metrics = dict.fromkeys(("processed", "punctuated"), 0)
-        self._due_stream_time = _NEVER
 
     def init(self, now_ms: int) -> None:
         """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
@@ -87,6 +89,7 @@ class Task:
         for context in self._compiled.contexts:
             self._guarded(context.init, "init", context.processor)
         self._restore_schedules()
+        self._runtime.refresh_due()
         for (partition, lane), records in self._restored.buffered.items():
             self.feed(partition, records, self._restored.positions[QueueId(partition, lane)], lane=lane)
 
@@ -142,7 +145,6 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
-            self._refresh_due()
             left = budget
             while left is None or left > 0:
                 chosen = self._group.choose()
@@ -178,14 +180,12 @@ class Task:
 
     def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         to_key, to_value = source.key.deserialize, source.value.deserialize
-        try:
-            keys = [None if key is None else to_key(key) for key in records.keys]
-            values = [None if value is None else to_value(value) for value in records.values]
-        except Exception:
-            return self._one_by_one(source, queue, records)
-        if source.timestamp is not None or min(records.timestamps, default=0) < 0:
-            return self._one_by_one(source, queue, records)
-        return Chunk(records, None, keys, values, records.timestamps, records.headers)
+        if source.timestamp is None and min(records.timestamps, default=0) >= 0:
+            with suppress(Exception):  # then record by record, which finds the bad ones
+                keys = [None if key is None else to_key(key) for key in records.keys]
+                values = [None if value is None else to_value(value) for value in records.values]
+                return Chunk(records, None, keys, values, records.timestamps, records.headers)
+        return self._one_by_one(source, queue, records)
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
@@ -225,7 +225,12 @@ class Task:
                         "the record has no timestamp; give the source timestamp=... to make one"
                     )
                 return record
-            record = record._replace(timestamp=source.timestamp(record, partition_time))
+            extracted = source.timestamp(record, partition_time)
+            if not isinstance(extracted, int):
+                raise DeserializationError(
+                    f"the timestamp extractor gave {extracted!r} instead of an int of ms"
+                )
+            record = record._replace(timestamp=extracted)
         except Exception as error:
             cause = PenstockError(error.message) if isinstance(error, DeserializationError) else error
             self._runtime.on_error("deserialize", source.name, cause, raw)
@@ -253,7 +258,7 @@ class Task:
             if timestamp > runtime.stream_time:
                 runtime.stream_time = timestamp
             entry(key, value, timestamp, header)
-            if runtime.stream_time >= self._due_stream_time:
+            if runtime.stream_time >= runtime.due_stream_time:
                 self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
                 runtime.partition, runtime.chunk = queue.partition, chunk
         queue.taken(end)
@@ -261,24 +266,18 @@ class Task:
 
     # Punctuation.
 
-    def _refresh_due(self) -> None:
-        due = self._runtime.punctuations.next_due(PunctuationType.STREAM_TIME)
-        self._due_stream_time = _NEVER if due is None else due
-
     def _punctuate(self, kind: PunctuationType, now_ms: int) -> None:
         runtime = self._runtime
         runtime.partition = None
         runtime.chunk = None
-        for schedule in runtime.punctuations.due(kind, now_ms):
-            if schedule.cancelled:
-                continue
+        while (schedule := runtime.punctuations.first_due(kind, now_ms)) is not None:
             schedule.advance(now_ms)
             self._metrics["punctuated"] += 1
             try:
                 schedule.callback(now_ms)
             except Exception as error:
                 runtime.on_error("process", schedule.node, error)
-        self._refresh_due()
+        runtime.refresh_due()
 
     def _restore_schedules(self) -> None:
         """Give schedules made in ``init`` their due times back, and make those again that were made later."""

@@ -115,7 +115,7 @@ def _float64_from_bytes(data: builtins.bytes) -> float:
 
 def _json_to_bytes(value: Any) -> builtins.bytes:
     try:
-        return _json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return _json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
 
@@ -125,7 +125,10 @@ def _string_from_bytes(data: builtins.bytes) -> str:
 
 
 def _pickle_to_bytes(value: Any) -> builtins.bytes:
-    return _pickle.dumps(value, protocol=5)
+    try:
+        return _pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise SerdeError(f"serdes.pickle cannot write {type(value).__name__}: {error}") from None
 
 
 string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, immutable=True)

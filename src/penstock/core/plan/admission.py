@@ -40,12 +40,15 @@ def admit(start: Offsets, ends: Offsets, limit: int) -> Offsets:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Give the planned pieces between two positions; partitions that do not advance are left out."""
+    """Give the planned pieces between two positions.
+
+    Partitions that do not advance are left out, and so are those that ``start`` does not know: they begin where ``end`` is.
+    """
     return [
-        OffsetRange(topic, partition, start.get(topic, {}).get(partition, 0), to)
+        OffsetRange(topic, partition, start[topic][partition], to)
         for topic, partitions in end.items()
         for partition, to in partitions.items()
-        if to > start.get(topic, {}).get(partition, 0)
+        if to > start.get(topic, {}).get(partition, to)
     ]
 
 

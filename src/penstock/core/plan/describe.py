@@ -15,7 +15,7 @@ def text(plan: Plan) -> str:
     """Describe a plan in the words of ``TopologyDescription.toString``."""
     lines = ["Topologies:"]
     for sub in plan.subtopologies:
-        lines.append(f"   Sub-topology: {sub.id}")
+        lines.extend(["", f"  Sub-topology: {sub.id}"] if sub.id else [f"   Sub-topology: {sub.id}"])
         for node in sub.nodes.values():
             lines.extend(_node_lines(sub, node))
     return "\n".join(lines)
@@ -58,12 +58,17 @@ def _how(plan: Plan, topic: str) -> str:
 def mermaid(plan: Plan) -> str:
     """Draw a plan as a Mermaid flow chart."""
     lines = ["flowchart TB"]
+    ids: dict[str, str] = {}
+
+    def id_of(name: str) -> str:
+        return ids.setdefault(name, f"n{len(ids)}")
+
     for sub in plan.subtopologies:
         lines.append(f"  subgraph sub{sub.id}[Sub-topology {sub.id}]")
-        lines.extend(f'    {_id(node.name)}["{node.name}"]' for node in sub.nodes.values())
-        lines.extend(f'    {_id("store:" + store)}[("{store}")]' for store in sub.stores)
+        lines.extend(f'    {id_of(node.name)}["{node.name}"]' for node in sub.nodes.values())
+        lines.extend(f'    {id_of("store:" + store)}[("{store}")]' for store in sub.stores)
         lines.append("  end")
-    lines.extend(f"  {_id(a)} {'-.-' if dashed else '-->'} {_id(b)}" for a, b, dashed in _edges(plan))
+    lines.extend(f"  {id_of(a)} {'-.-' if dashed else '-->'} {id_of(b)}" for a, b, dashed in _edges(plan))
     return "\n".join(lines)
 
 
@@ -96,7 +101,3 @@ def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
             if isinstance(node, Sink) and isinstance(node.topic, str) and node.topic in readers:
                 edges.append((node.name, readers[node.topic], False))
     return edges
-
-
-def _id(name: str) -> str:
-    return "n_" + "".join(c if c.isalnum() else "_" for c in name)

@@ -72,8 +72,7 @@ def lay_out(plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper =
     if missing:
         raise missing_topics(missing)
     counts = {topic: external[topic] for topic in plan.external_topics}
-    for internal in plan.internal_topics.values():  # upstream first
-        counts[internal.name] = internal.partitions or _inherited_count(plan, internal.name, counts)
+    _count_internal_topics(plan, counts)
     for sub in plan.subtopologies:
         _check_copartitioning(sub, counts)
     tasks: dict[TaskId, frozenset[TopicPartition]] = {}
@@ -93,15 +92,37 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     )
 
 
+def _count_internal_topics(plan: Plan, counts: dict[str, int]) -> None:
+    """Add the counts of the internal topics, each when what it takes its count from is known."""
+    waiting = dict(plan.internal_topics)
+    for topic in list(waiting.values()):
+        if topic.partitions is not None:
+            counts[topic.name] = topic.partitions
+            del waiting[topic.name]
+    while waiting:
+        complete = [name for name in waiting if not any(t in waiting for t in _upstream_topics(plan, name))]
+        if not complete:
+            raise TopologyError(
+                f"the repartitions {', '.join(sorted(waiting))} take their numbers of partitions from each other; "
+                "give one of them repartition(partitions=...)"
+            )
+        for name in complete:
+            counts[name] = _inherited_count(plan, name, counts)
+            del waiting[name]
+
+
+def _upstream_topics(plan: Plan, topic: str) -> list[str]:
+    upstream = plan.subtopologies[plan.internal_topics[topic].upstream]
+    return [source for source in upstream.source_topics if source != topic]
+
+
 def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
     """Take the count of the topics that meet this one in a store, else the largest count upstream."""
-    downstream = plan.subtopology_of[topic]
-    for meeting in _meetings(downstream):
+    for meeting in _meetings(plan.subtopology_of[topic]):
         known = [counts[other] for other in meeting if other in counts] if topic in meeting else []
         if known:
             return known[0]
-    upstream = plan.subtopologies[plan.internal_topics[topic].upstream]
-    return max(counts[source] for source in upstream.source_topics)
+    return max(counts[source] for source in _upstream_topics(plan, topic))
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:

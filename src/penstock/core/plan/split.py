@@ -225,15 +225,19 @@ def _internal_topics(
         for node in nodes.values()
         if isinstance(node, Repartition)
     ]
-    behind_a_shuffle: set[int] = set()
-    for node, upstream, downstream in ends:  # upstream repartitions come first: nodes are added parents first
+    before: set[int] = set()
+    behind: set[int] = set()
+    for node, upstream, downstream in ends:
         topic = _topic(application_id, node)
         if topic in internal:
             raise TopologyError(
                 f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
             )
-        through_shuffle = upstream.stateless and upstream.id not in behind_a_shuffle
+        # A query has one shuffle: what is before it cannot also be behind it.
+        through_shuffle = upstream.stateless and upstream.id not in behind and downstream.id not in before
+        through_shuffle = through_shuffle and upstream.id != downstream.id
         if through_shuffle:
-            behind_a_shuffle.add(downstream.id)
+            before.add(upstream.id)
+            behind.add(downstream.id)
         internal[topic] = InternalTopic(topic, node.partitions, upstream.id, downstream.id, through_shuffle)
     return internal

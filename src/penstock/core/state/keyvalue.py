@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.core.model.errors import PenstockError, StoreError
+from penstock.core.model.errors import PenstockError, SerdeError, StoreError
 from penstock.core.model.record import ValueAndTimestamp
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.stores import StoreSpec
@@ -69,6 +69,10 @@ class KeyValueStore(Generic[K, V]):
             StoreError: If the key is None.
             SerdeError: If key or value do not fit the store's serdes.
         """
+        if self.timestamped and value is not None and not (isinstance(value, tuple) and len(value) == 2):
+            raise SerdeError(
+                f"store {self.name!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
+            )
         self.write(self._key_bytes(key), value)
 
     def put_if_absent(self, key: K, value: V) -> V | None:

@@ -168,7 +168,10 @@ def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, l
         segment for (store, _), group in manifest.segments.items() if store not in names for segment in group
     ]
     left = {key: group for key, group in manifest.segments.items() if key[0] in names}
-    return (replace(manifest, segments=left, history=()) if gone else manifest), gone
+    if not gone:
+        return manifest, gone
+    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names)]).encode()):08x}"
+    return replace(manifest, segments=left, history=(token,)), gone
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[tuple[KeyGroup, tuple[Segment, ...]]]:

@@ -15,20 +15,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from penstock.core.model.errors import OffsetsLostError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Offsets
-from penstock.drivers.kafka.clients import ClientSettings, translated, warm
+from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")
 
 _RETRY_S = 0.1
-_NOT_YET = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._WAIT_COORD,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-}
+# A broker that has just come up may not know its topics yet.
+_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,11 @@ class Broker:
             counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
         return counts
 
-    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic; if it exists, that is fine."""
-        new = NewTopic(topic, partitions, config=dict(config))
+    def create_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
+    ) -> None:
+        """Create a topic; if it exists, that is fine. A replication factor of -1 is the broker's default."""
+        new = NewTopic(topic, partitions, replication_factor, config=dict(config))
         future = self._admin().create_topics([new], operation_timeout=self.timeout_s)[topic]
         try:
             self._ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
@@ -131,7 +126,12 @@ class Broker:
         )
         offsets: Offsets = {}
         for at, future in futures.items():
-            offsets.setdefault(at.topic, {})[at.partition] = future.result().offset
+            offset = future.result().offset
+            if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking
+                raise KafkaException(
+                    KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
+                )
+            offsets.setdefault(at.topic, {})[at.partition] = offset
         return offsets
 
     def _admin(self) -> AdminClient:
@@ -149,7 +149,7 @@ class Broker:
                 return question()
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in _NOT_YET or monotonic() > deadline:
+                if cause.code() not in _ASK_AGAIN or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
 

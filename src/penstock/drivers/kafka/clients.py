@@ -26,7 +26,25 @@ ClientSettings = Mapping[str, Any]
 log = logging.getLogger("penstock.kafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
-_NO_BROKER = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+_NO_BROKER = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._NOENT,
+}
+NOT_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+"""What brokers answer while coordinators and leaders come up or move; asked again, they will know."""
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
 
@@ -65,7 +83,7 @@ def discard(client: Any) -> None:
 
 def is_unavailable(error: KafkaError) -> bool:
     """Tell whether an error says that no broker answers, so that waiting may help."""
-    return error.code() in _NO_BROKER or error.retriable()
+    return error.code() in _NO_BROKER or error.code() in NOT_READY or error.retriable()
 
 
 def translated(error: KafkaException, doing: str, servers: str) -> PenstockError:

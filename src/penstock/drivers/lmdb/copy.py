@@ -23,7 +23,7 @@ from penstock.core.ports import ByteReader, StoreChange, Version
 
 MAX_KEY_BYTES = 510
 _PREFIX = b"k"
-_META = b"penstock.meta"
+_META = "/version"  # no store can have this name
 _VERSION = b"version"
 _MAP_SIZE = 64 << 30
 _MAX_STORES = 256
@@ -62,7 +62,7 @@ class LmdbCopy:
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
-        with self._env.begin(db=self._database(_META.decode())) as transaction:
+        with self._env.begin(db=self._database(_META)) as transaction:
             stored = transaction.get(_VERSION)
         if stored is None:
             return None
@@ -76,7 +76,7 @@ class LmdbCopy:
             StoreError: If the disk is full or the directory cannot be written.
         """
         databases = {store: self._database(store) for store in changes}
-        meta = self._database(_META.decode())
+        meta = self._database(_META)
         try:
             with self._env.begin(write=True) as transaction:
                 for store, items in changes.items():

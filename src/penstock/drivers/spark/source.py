@@ -66,6 +66,10 @@ class TopologySpec:
     policies: ErrorPolicies
     sink_partitions: Mapping[str, int]
 
+    def partitions_of(self, topic: str) -> int:
+        """Give the number of partitions of a topic; 0 if it is not known."""
+        return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
+
 
 @dataclass(frozen=True)
 class SourceSpec:
@@ -215,6 +219,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         positions = _positions(start)
         if not self._begun:
+            positions = self._with_new_partitions(positions)
             self._begun = True
             return _offset(positions, start["tick"] + 1, now, fingerprints)
         wake_at = orders.get("wake_at_ms")
@@ -228,6 +233,18 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if admitted != positions:
                 return _offset(admitted, tick, now, fingerprints)
         return _offset(positions, tick, now, fingerprints) if due else start
+
+    def _with_new_partitions(self, positions: Offsets) -> Offsets:
+        """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
+        known = {topic: dict(partitions) for topic, partitions in positions.items()}
+        missing = {
+            topic: count
+            for topic, count in self._counts().items()
+            if any(partition not in known.get(topic, {}) for partition in range(count))
+        }
+        for topic, partitions in _reset_positions(self._spec, missing).items():
+            known[topic] = {**partitions, **known.get(topic, {})}
+        return known
 
     def _limit(self, bytes_per_record: float | None) -> int:
         """Give the records a batch may have; a first small batch tells how large they are."""
@@ -287,20 +304,25 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
             )
 
 
-def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Begin at the group's committed offsets if there is no state to lose, else where offset_reset says."""
-    plan, begin, end = spec.topology.plan, spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
+def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+    """Give where reading begins without offsets: where the source's or the application's offset reset says."""
+    plan = spec.topology.plan
+    begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
     resets = {
         topic: source.offset_reset
         for sub in plan.subtopologies
         for source in sub.sources
         for topic in source.topics
     }
-    positions = {
+    return {
         topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
         for topic in counts
-        if topic in begin
     }
+
+
+def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+    """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says."""
+    plan, positions = spec.topology.plan, _reset_positions(spec, counts)
     committed = spec.broker.committed_offsets(counts)
     if not any(committed.values()):
         return positions

@@ -62,7 +62,7 @@ ROWS = [("a", "1"), ("b", "22"), ("c", "333")]
         (lambda s: s.process(Quiet), ROWS),
         (lambda s: s.process_values(Quiet), ROWS),
         (lambda s: s.repartition(), ROWS),
-        (lambda s: s.merge(s.map_values(lambda v: "m")), [x for k, v in ROWS for x in ((k, v), (k, "m"))]),
+        (lambda s: s.merge(s.map_values(lambda v: "m")), [x for k, v in ROWS for x in ((k, "m"), (k, v))]),
     ],
 )  # fmt: skip
 def test_does_what_its_name_says(define: Callable[[Stream], Stream], expected: list[tuple[Any, Any]]) -> None:

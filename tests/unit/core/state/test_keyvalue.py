@@ -11,11 +11,11 @@ from penstock.core.model.errors import SerdeError, StoreError
 from penstock.core.state.keyvalue import KeyValueStore
 from penstock.core.state.memory import MemoryStore
 
-S, I, J = ps.serdes.string, ps.serdes.int64, ps.serdes.json
+TEXT, INT, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.json
 
 
 def store(
-    key: ps.Serde[Any] = S, value: ps.Serde[Any] = I, *, timestamped: bool = False, **committed: Any
+    key: ps.Serde[Any] = TEXT, value: ps.Serde[Any] = INT, *, timestamped: bool = False, **committed: Any
 ) -> KeyValueStore[Any, Any]:
     spec = ps.stores.key_value("shelf", key, value, timestamped=timestamped)
     base = MemoryStore()
@@ -86,7 +86,7 @@ def test_a_prefix_of_the_largest_bytes(prefix: bytes, found: list[bytes]) -> Non
 
 
 def test_the_order_is_that_of_the_serialised_keys() -> None:
-    numbers = store(I)
+    numbers = store(INT)
     numbers.put_all((number, 1) for number in (-1, 0, 1, 256))
     assert [key for key, _ in numbers.all()] == [
         0,
@@ -133,14 +133,14 @@ def test_the_count_is_approximate() -> None:
 
 class TestObjectsThatCanChange:
     def test_are_kept_as_they_were_put(self) -> None:
-        shelf = store(value=J)
+        shelf = store(value=JSON)
         items = [1]
         shelf.put("a", items)
         items.append(2)
         assert shelf.get("a") == [1]
 
     def test_that_were_got_are_copies(self) -> None:
-        shelf = store(value=J, a=[1])
+        shelf = store(value=JSON, a=[1])
         for _ in range(2):
             got = shelf.get("a")
             got.append(2)
@@ -148,7 +148,7 @@ class TestObjectsThatCanChange:
             shelf.put("a", [1])
 
     def test_that_were_walked_are_copies(self) -> None:
-        shelf = store(value=J, a=[1])
+        shelf = store(value=JSON, a=[1])
         shelf.put("b", [2])
         for _, items in shelf.all():
             items.append(9)
@@ -170,12 +170,12 @@ class TestTimestamped:
         assert shelf.get("a") is None
 
     def test_is_stored_as_kafka_streams_does(self) -> None:
-        shelf = store(value=S, timestamped=True)
+        shelf = store(value=TEXT, timestamped=True)
         shelf.put("a", ("x", 1))
         assert shelf.drain() == [(b"a", b"\0\0\0\0\0\0\0\x01x")]
 
     def test_of_objects_that_can_change(self) -> None:
-        shelf = store(value=J, timestamped=True)
+        shelf = store(value=JSON, timestamped=True)
         items = [1]
         shelf.put("a", (items, 5))
         items.append(2)
@@ -204,12 +204,12 @@ class TestErrors:
 
     def test_a_value_that_can_change_is_told_at_once(self) -> None:
         with pytest.raises(SerdeError, match=r"serdes\.json cannot write set"):
-            store(value=J).put("a", {1})
+            store(value=JSON).put("a", {1})
 
     def test_stored_bytes_that_do_not_fit_hint_at_the_serde(self) -> None:
         base = MemoryStore()
         base.apply([(b"a", b"abc")])
-        shelf = KeyValueStore[Any, Any](ps.stores.key_value("shelf", S, I), base)
+        shelf = KeyValueStore[Any, Any](ps.stores.key_value("shelf", TEXT, INT), base)
         for read in (lambda: shelf.get("a"), lambda: list(shelf.all())):
             with pytest.raises(
                 StoreError,

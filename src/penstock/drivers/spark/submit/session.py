@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -37,6 +38,9 @@ _OWN_SESSION: Mapping[str, str] = {
 }
 
 
+_CONFIGURING = threading.Lock()
+
+
 def session_for(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     """Give the active session, else a new one.
 
@@ -66,17 +70,18 @@ def configured(
     partitions = str(shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism))
     wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": partitions}
     changed = {name: value for name, value in wanted.items() if session.conf.isModifiable(name)}
-    before = {name: session.conf.get(name, None) for name in changed}
-    try:
-        for name, value in changed.items():
-            session.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, old)
+    with _CONFIGURING:
+        before = {name: session.conf.get(name, None) for name in changed}
+        try:
+            for name, value in changed.items():
+                session.conf.set(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, old)
 
 
 def _power_of_two(cores: int) -> int:

@@ -153,7 +153,7 @@ class _TaskBatch:
             application_id=topology.plan.application_id,
             stores=copy.open_readers(sub.stores),
             policies=topology.policies,
-            partitions={**topology.sink_partitions, **topology.layout.partitions},
+            partitions_of=topology.partitions_of,
             snapshot=snapshot_from_json(remembered.get("task")),
         )
         task.init(self._now_ms)

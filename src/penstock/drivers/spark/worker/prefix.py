@@ -44,7 +44,7 @@ class Prefix:
             application_id=topology.plan.application_id,
             stores={},
             policies=topology.policies,
-            partitions={**topology.sink_partitions, **topology.layout.partitions},
+            partitions_of=topology.partitions_of,
         )
         self._task.init(now_ms)
 

@@ -118,7 +118,7 @@ class StateLog:
             changes = {
                 store: codec.decode(data, "parked changes") for store, data in pickle.loads(parked).items()
             }
-        except (StoreError, pickle.UnpicklingError, EOFError, ValueError) as error:
+        except Exception as error:  # a file that was cut off or written over can fail in any way
             log.warning(
                 "task %s: the parked changes cannot be read, fetching them from the log: %s",
                 self._task,

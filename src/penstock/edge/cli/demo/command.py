@@ -70,34 +70,44 @@ def _conducted(options: Options, console: Console) -> int:
     board = Board(options.lines)
     conductor = Conductor(options, board)
     with _signals() as received:
-        acted = 0
-
-        def pump(refresh: Callable[[], None], ended: Callable[[], bool]) -> None:
-            nonlocal acted
-            while conductor.is_alive() and not ended():
-                conductor.join(_JOIN_S)
-                refresh()
-                if len(received) > acted:
-                    acted = len(received)
-                    conductor.interrupt()
-
+        watch = _Watch(conductor, received)
         conductor.start()
         with display_for(console, board.scene) as display:
-            pump(display.refresh, lambda: options.keep and conductor.verdict is not None)
-        if options.keep and conductor.verdict is not None and conductor.is_alive():
-            code = report(console, options, conductor.verdict)
+            watch.until(lambda: options.keep and conductor.verdict is not None, display.refresh)
+        if options.keep and conductor.verdict is not None:
+            report(console, options, conductor.verdict)
             _wait_for_user(console, conductor, received)
-            pump(lambda: None, lambda: False)
-            return code
+            watch.until(lambda: False)
         conductor.join()
     return _result(console, options, conductor)
 
 
+class _Watch:
+    """Waits for the conductor and hands it the signals. Owned by the main thread."""
+
+    def __init__(self, conductor: Conductor, received: list[int]) -> None:
+        self._conductor = conductor
+        self._received = received
+        self._handed = 0
+
+    def until(self, ended: Callable[[], bool], refresh: Callable[[], None] = lambda: None) -> None:
+        """Wait until something holds or the conductor has ended."""
+        while self._conductor.is_alive() and not ended():
+            self._conductor.join(_JOIN_S)
+            refresh()
+            if len(self._received) > self._handed:
+                self._handed = len(self._received)
+                self._conductor.interrupt()
+
+
 def _result(console: Console, options: Options, conductor: Conductor) -> int:
+    """Say how it ended, unless that was said already; give the exit code."""
     if conductor.interrupted:
         say(console, "Interrupted. Everything that was started is stopped.")
         return 130
-    code = 1 if conductor.verdict is None else report(console, options, conductor.verdict)
+    verdict, code = conductor.verdict, 1
+    if verdict is not None:
+        code = int(bool(verdict.wrong)) if options.keep else report(console, options, verdict)
     if conductor.error is not None:
         say(console, f"✗ The demo failed: {_told(conductor.error)}", style="red")
         return 1
@@ -161,7 +171,7 @@ def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) 
     for what, command in commands(conductor.servers, find_java(), kafka_jars()):
         say(console, f"\n{what}:\n  {command}")
     say(console, "\nBroker and application go on running. Press Enter or Ctrl-C to stop them.")
-    listening = True
+    listening = sys.stdin is not None
     while conductor.is_alive() and not received:
         if not listening:
             conductor.join(_JOIN_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
 from penstock.edge.app import Application, RunningApplication
-from penstock.edge.cli.demo.board import Board
+from penstock.edge.cli.demo.board import Board, Scene
 from penstock.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
 from penstock.edge.cli.demo.text import repeated
-from penstock.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader
+from penstock.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
 from penstock.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
 from penstock.testing.kafka import EmbeddedKafka
 
@@ -112,6 +112,7 @@ class Conductor(threading.Thread):
             try:
                 self._perform(ending)
             finally:
+                self._halt.set()
                 with self._board.step("stopping"):
                     ending.close()
         except Interrupted:
@@ -129,16 +130,14 @@ class Conductor(threading.Thread):
         pool = ending.enter_context(ThreadPoolExecutor(1))
         broker = pool.submit(self._start_broker, kafka, lines, ending)
         self._start_spark(home, ending)
-        feeder, reader, observer = broker.result()
+        traffic = broker.result()
         self._check_halt()
-        running = self._start_application(home, kafka.bootstrap_servers, ending)
-        self._count(running, feeder, reader, observer, lines)
+        running = self._start_application(home, ending)
+        self._count(running, traffic, lines)
         while self._options.keep and not self._halt.wait(_POLL_S):
-            pass
+            self._show(running, traffic)
 
-    def _start_broker(
-        self, kafka: EmbeddedKafka, lines: Sequence[str], ending: ExitStack
-    ) -> tuple[Feeder, Reader, Observer]:
+    def _start_broker(self, kafka: EmbeddedKafka, lines: Sequence[str], ending: ExitStack) -> Traffic:
         with self._board.step("starting broker") as result:
             kafka.start()
             result += [kafka.bootstrap_servers, f"(process {kafka.pid})"]
@@ -154,7 +153,9 @@ class Conductor(threading.Thread):
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
         ending.callback(observer.close)
         ending.callback(reader.halt)
-        return Feeder(self.servers, LINES, lines, self._halt), reader, observer
+        feeder = Feeder(self.servers, LINES, lines, self._halt)
+        ending.callback(feeder.halt)
+        return Traffic(feeder, reader, observer)
 
     def _start_spark(self, home: Path, ending: ExitStack) -> None:
         self._check_halt()
@@ -165,12 +166,12 @@ class Conductor(threading.Thread):
             result += [address, "" if pid is None else f"(process {pid})"]
         self._check_halt()
 
-    def _start_application(self, home: Path, servers: str, ending: ExitStack) -> RunningApplication:
+    def _start_application(self, home: Path, ending: ExitStack) -> RunningApplication:
         with self._board.step("initialising tasks"):
             application = Application(
                 APPLICATION_ID,
                 topology(),
-                bootstrap_servers=servers,
+                bootstrap_servers=self.servers,
                 state_dir=home / "state",
                 master=self._options.master,
                 max_batch_records=_BATCH_RECORDS,
@@ -180,76 +181,66 @@ class Conductor(threading.Thread):
             ending.callback(running.stop, _STOP_S)
         return running
 
-    def _count(
-        self,
-        running: RunningApplication,
-        feeder: Feeder,
-        reader: Reader,
-        observer: Observer,
-        lines: Sequence[str],
-    ) -> None:
+    def _count(self, running: RunningApplication, traffic: Traffic, lines: Sequence[str]) -> None:
         expected = Counter(word for line in lines for word in words(line))
         with self._board.step("counting words") as result:
             began = monotonic()
-            reader.start()
-            feeder.start()
-            counts = self._watch(running, feeder, reader, observer, expected.total())
+            traffic.reader.start()
+            traffic.feeder.start()
+            counts = self._watch(running, traffic, expected.total())
             seconds = monotonic() - began
             result.append(f"{len(lines) / seconds:,.0f} lines/s, {expected.total() / seconds:,.0f} words/s")
         self.verdict = Verdict(expected.total(), len(expected), differences(expected, counts), seconds)
 
-    def _watch(
-        self,
-        running: RunningApplication,
-        feeder: Feeder,
-        reader: Reader,
-        observer: Observer,
-        expected: int,
-    ) -> dict[str, int]:
+    def _watch(self, running: RunningApplication, traffic: Traffic, expected: int) -> Mapping[str, int]:
         """Watch until everything has been counted and read, or nothing moves any more."""
         last, moved = (-1, -1, -1), monotonic()
         while True:
             self._check_halt()
-            for error in (feeder.error, reader.error):
-                if error is not None:
-                    raise error
-            counted, ends, read = observer.committed(), observer.ends(), reader.positions()
-            self._show(running, feeder.written, counted, counts := reader.counts())
-            progress = feeder.written, counted, sum(counts.values())
+            scene = self._show(running, traffic)
+            progress = scene.written, scene.counted, sum(scene.counts.values())
             if progress != last:
                 last, moved = progress, monotonic()
             still_s = monotonic() - moved
-            drained = all(read[partition] >= end for partition, end in ends.items())
-            if feeder.done and counted >= feeder.written and drained:
-                if sum(counts.values()) == expected or still_s > _STILL_S:
-                    return counts
+            if traffic.feeder.done and scene.lag == 0 and self._drained(traffic):
+                if sum(scene.counts.values()) == expected or still_s > _STILL_S:
+                    return scene.counts
             elif still_s > _STUCK_S:
                 raise DemoError(
-                    f"nothing has moved for {_STUCK_S:.0f} s: {counted} of {feeder.written} lines are counted"
+                    f"nothing has moved for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted"
                 )
             sleep(_POLL_S)
 
-    def _show(self, running: RunningApplication, written: int, counted: int, counts: dict[str, int]) -> None:
+    def _show(self, running: RunningApplication, traffic: Traffic) -> Scene:
+        """Put what is known now onto the board; raise what has gone wrong."""
+        for error in (traffic.feeder.error, traffic.reader.error):
+            if error is not None:
+                raise error
         status = running.status()
         if status.state in ("failed", "stopped"):
-            raise DemoError(
-                f"the application has {status.state}: {status.error or 'somebody stopped its query'}"
-            )
+            why = status.error or "somebody stopped its query"
+            raise DemoError(f"the application has {status.state}: {why}")
         self._board.note(
-            written=written,
-            counted=counted,
+            written=traffic.feeder.written,
+            counted=traffic.observer.committed(),
             state=status.state,
             batch=status.batch,
             records_per_s=status.records_per_s,
-            counts=counts,
+            counts=traffic.reader.counts(),
         )
+        return self._board.scene()
+
+    @staticmethod
+    def _drained(traffic: Traffic) -> bool:
+        ends, read = traffic.observer.ends(), traffic.reader.positions()
+        return all(read[partition] >= end for partition, end in ends.items())
 
     def _check_halt(self) -> None:
         if self._halt.is_set():
             raise Interrupted
 
 
-def differences(expected: Counter[str], counts: dict[str, int]) -> tuple[tuple[str, int, int], ...]:
+def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tuple[str, int, int], ...]:
     """Give the words whose counts differ, in alphabetical order: word, right count, count found.
 
     Example:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -19,6 +20,7 @@ LINES_PER_S = 5_000.0
 """How fast lines are written: slow enough to see several batches, fast enough to keep Spark busy."""
 
 _TICK_S = 0.02
+_UNACKNOWLEDGED = 50_000  # half of what the producer's queue holds
 _POLL_S = 0.1
 _POLL_RECORDS = 2_000
 _ANSWER_S = 10.0
@@ -57,14 +59,25 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         """Write every line, a few per tick."""
+        try:
+            self._write()
+            self._producer.flush(_ANSWER_S)
+        except Exception as error:
+            self.error = error
+
+    def _write(self) -> None:
         began, sent = monotonic(), 0
         while sent < len(self._lines) and not self._halt.is_set():
-            due = min(int((monotonic() - began) * LINES_PER_S) + 1, len(self._lines))
-            for line in self._lines[sent:due]:
+            due = int((monotonic() - began) * LINES_PER_S) + 1
+            for line in self._lines[sent : min(due, self.written + _UNACKNOWLEDGED)]:
                 self._producer.produce(self._topic, line.encode(), on_delivery=self._delivered)
-            sent = due
+                sent += 1
             self._producer.poll(_TICK_S)
-        self._producer.flush(10)
+
+    def halt(self) -> None:
+        """Wait until the writing has ended, which ``stop`` makes it do; harmless if it never began."""
+        if self.is_alive():
+            self.join()
 
     def _delivered(self, error: Any, _message: Any) -> None:
         if error is None:
@@ -169,3 +182,18 @@ class Observer:
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Everyone who speaks with the broker besides the application.
+
+    Attributes:
+        feeder: Writes the lines.
+        reader: Reads the counts.
+        observer: Looks how far things are.
+    """
+
+    feeder: Feeder
+    reader: Reader
+    observer: Observer

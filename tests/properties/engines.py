@@ -1,0 +1,79 @@
+"""The two engines of committed content behind one face, and a count of visits."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.state.memory import MemoryStore
+from penstock.drivers.lmdb import copy as lmdb_copy
+from penstock.drivers.lmdb.copy import LmdbCopy
+
+STORE = "store"
+
+
+class Engine(Protocol):
+    """One store: committed content that is read in one view until it is written."""
+
+    def reader(self) -> ByteReader: ...
+
+    def apply(self, changes: Iterable[StoreChange]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Memory:
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+
+    def reader(self) -> ByteReader:
+        return self._store
+
+    def apply(self, changes: Iterable[StoreChange]) -> None:
+        self._store.apply(changes)
+
+    def close(self) -> None:
+        pass
+
+
+class Lmdb:
+    def __init__(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="penstock-")
+        self._copy = LmdbCopy(self._directory)
+        self._batches = 0
+
+    def reader(self) -> ByteReader:
+        self._copy.close_readers()
+        return self._copy.open_readers([STORE])[STORE]
+
+    def apply(self, changes: Iterable[StoreChange]) -> None:
+        self._copy.close_readers()
+        self._batches += 1
+        self._copy.apply({STORE: changes}, Version(self._batches, "t"))
+
+    def close(self) -> None:
+        self._copy.close_readers()
+        discard(self._copy, self._directory)
+
+
+def discard(copy: LmdbCopy, directory: str) -> None:
+    """Give back what a copy holds, which production never has to; a run of tests makes thousands."""
+    copy._env.close()
+    lmdb_copy._OPEN.pop(directory, None)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+ENGINES: list[type[Memory] | type[Lmdb]] = [Memory, Lmdb]
+
+
+class Visits(Counter[str]):
+    """How often a test was in the states it is about."""
+
+    def demand(self, **least: int) -> None:
+        """Fail if a state was visited too rarely."""
+        rare = {name: f"{self[name]} < {count}" for name, count in least.items() if self[name] < count}
+        assert not rare, f"rarely visited: {rare}; all visits: {dict(self)}"

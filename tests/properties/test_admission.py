@@ -1,0 +1,100 @@
+"""Admission: fair, within its limit, never beyond the ends, everything exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.plan.admission import admit, packed, ranges
+from penstock.core.ports import OffsetRange, Offsets
+
+from .engines import Visits
+
+PARTITIONS = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 4)),
+    st.tuples(st.integers(0, 100), st.integers(-5, 60) | st.integers(0, 5000)),
+    max_size=8,
+)
+
+
+def offsets(partitions: dict[tuple[str, int], int]) -> Offsets:
+    result: Offsets = {}
+    for (topic, partition), at in partitions.items():
+        result.setdefault(topic, {})[partition] = at
+    return result
+
+
+def test_a_batch_is_shared_fairly() -> None:
+    visits = Visits()
+
+    @given(PARTITIONS, st.integers(0, 300))
+    def shared(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
+        start = {at: begin for at, (begin, _) in partitions.items()}
+        available = {at: max(more, 0) for at, (_, more) in partitions.items()}
+        ends = {at: begin + more for at, (begin, more) in partitions.items()}
+        planned = admit(offsets(start), offsets(ends), limit)
+        taken = {at: planned[at[0]][at[1]] - begin for at, begin in start.items()}
+        assert all(0 <= taken[at] <= available[at] for at in taken)
+        assert sum(taken.values()) == min(max(limit, 1), sum(available.values()))
+        unsatisfied = [taken[at] for at in taken if taken[at] < available[at]]
+        visits["limited"] += bool(unsatisfied)
+        visits["partly limited"] += 0 < len(unsatisfied) < sum(map(bool, available.values()))
+        if unsatisfied:  # who is left wanting has got as much as anybody, to one record
+            assert max(taken.values()) <= min(unsatisfied) + 1
+
+    shared()
+    visits.demand(**{"limited": 10, "partly limited": 5})
+
+
+@given(PARTITIONS, st.integers(1, 500))
+def test_batch_after_batch_reaches_the_end(
+    partitions: dict[tuple[str, int], tuple[int, int]], limit: int
+) -> None:
+    at = offsets({place: begin for place, (begin, _) in partitions.items()})
+    ends = offsets({place: begin + max(more, 0) for place, (begin, more) in partitions.items()})
+    total = sum(max(more, 0) for _, more in partitions.values())
+    for _ in range(-(-total // limit)):
+        at = admit(at, ends, limit)
+    assert at == ends
+    assert admit(at, ends, limit) == at
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 400)), max_size=8).map(
+    lambda sizes: [OffsetRange("t", n, start, start + size) for n, (start, size) in enumerate(sizes)]
+)
+
+
+def test_readers_cover_everything_once() -> None:
+    visits = Visits()
+
+    @given(RANGES, st.integers(1, 6), st.integers(1, 200))
+    def covered(planned: list[OffsetRange], bins: int, smallest: int) -> None:
+        readers = packed(planned, bins, smallest)
+        assert len(readers) <= bins
+        assert all(readers)
+        assert offsets_in(part for share in readers for part in share) == offsets_in(planned)
+        sizes = [sum(part.end - part.start for part in share) for share in readers]
+        visits["cut"] += sum(map(len, readers)) > len(planned)
+        visits["several readers"] += len(readers) > 1
+        if len(readers) > 1:
+            assert max(sizes) - min(sizes[:-1]) == 0  # all but the last have the same share
+            assert min(sizes[:-1]) >= smallest
+
+    covered()
+    visits.demand(**{"cut": 10, "several readers": 10})
+
+
+def offsets_in(parts: object) -> Counter[tuple[int, int]]:
+    return Counter((part.partition, offset) for part in parts for offset in range(part.start, part.end))  # type: ignore[attr-defined]
+
+
+@given(PARTITIONS, st.integers(1, 300))
+def test_ranges_are_what_was_admitted(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
+    start = offsets({place: begin for place, (begin, _) in partitions.items()})
+    end = admit(start, offsets({place: begin + more for place, (begin, more) in partitions.items()}), limit)
+    for planned in ranges(start, end):
+        assert planned.start < planned.end
+        start[planned.topic][planned.partition] = planned.end
+    assert start == end

@@ -1,0 +1,59 @@
+"""The choice between queues in runs, against a choice per record."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+
+from .engines import Visits
+
+IDS = [QueueId(TopicPartition(*at), lane) for at in (("a", 0), ("a", 1), ("b", 0)) for lane in ("", "x-0")]
+CHUNKS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), max_size=3)
+
+
+def one_at_a_time(queues: dict[QueueId, list[int]]) -> list[tuple[QueueId, int]]:
+    """Take the smallest head, ties by the queue's id, again and again."""
+    left = {queue: list(timestamps) for queue, timestamps in queues.items()}
+    taken = []
+    while heads := [(timestamps[0], queue) for queue, timestamps in left.items() if timestamps]:
+        timestamp, queue = min(heads)
+        left[queue].pop(0)
+        taken.append((queue, timestamp))
+    return taken
+
+
+def test_runs_give_the_order_of_single_choices() -> None:
+    visits = Visits()
+
+    @given(st.dictionaries(st.sampled_from(IDS), CHUNKS, max_size=4), st.integers(1, 20))
+    def runs(fed: dict[QueueId, list[list[int]]], budget: int) -> None:
+        group = PartitionGroup({})
+        for queue_id, chunks in fed.items():
+            for timestamps in chunks:
+                count = len(timestamps)
+                raw = Records([None] * count, [None] * count, timestamps, list(range(count)))
+                group.queue(queue_id).append(Chunk(raw, None, raw.keys, raw.values, timestamps, None), count)
+        taken: list[tuple[QueueId, int]] = []
+        times = dict.fromkeys(fed, -1)
+        while (chosen := group.choose()) is not None:
+            queue, end = chosen
+            end = min(end, queue.index + budget)
+            run = queue.chunks[0].timestamps[queue.index : end]
+            assert run
+            visits["long run"] += len(run) > 1
+            taken.extend((queue.id, timestamp) for timestamp in run)
+            queue.taken(end)
+            times[queue.id] = max(times[queue.id], *run)
+            assert queue.partition_time == times[queue.id]
+        all_of_them = {queue: [t for chunk in chunks for t in chunk] for queue, chunks in fed.items()}
+        visits["several queues"] += sum(map(bool, all_of_them.values())) > 1
+        visits["tie"] += len({t for _, t in taken}) < len(taken)
+        assert taken == one_at_a_time(all_of_them)
+        assert group.buffered_count() == 0
+
+    runs()
+    visits.demand(**{"long run": 20, "several queues": 10, "tie": 10})

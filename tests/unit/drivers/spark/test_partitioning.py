@@ -1,0 +1,59 @@
+"""Murmur2 over a column, against the hash of one key."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.model.partitioning import murmur2 as murmur2_of_one
+from penstock.core.model.partitioning import partition_of
+from penstock.core.model.record import Records
+from penstock.drivers.spark.partitioning import murmur2, split_by_key
+from penstock.drivers.spark.wire import to_arrow
+
+KEYS = [
+    b"",
+    b"a",
+    b"ab",
+    b"abc",
+    b"abcd",
+    b"abcde",
+    b"\xff" * 7,
+    b"\x00\x80" * 100,
+    b"x" * 1023,
+    "ä💥".encode(),
+]
+
+
+def test_hashes_as_one_key_at_a_time() -> None:
+    assert murmur2(pa.array(KEYS, pa.binary())).tolist() == [murmur2_of_one(key) for key in KEYS]
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 3), (4, 3), (9, 1), (5, 0), (0, 10)])
+def test_hashes_a_slice_of_a_column(start: int, length: int) -> None:
+    part = pa.array(KEYS, pa.binary()).slice(start, length)
+    assert murmur2(part).tolist() == [murmur2_of_one(key) for key in KEYS[start : start + length]]
+
+
+@pytest.mark.parametrize("keys", [[], [b""], [None], [None, b"", None]])
+def test_hashes_nothing_and_nulls(keys: list[bytes | None]) -> None:
+    assert murmur2(pa.array(keys, pa.binary())).tolist() == [murmur2_of_one(b"")] * len(keys)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 64])
+def test_splits_by_the_partition_that_java_would_choose(partitions: int) -> None:
+    records = Records(KEYS * 3, [b"%d" % n for n in range(30)], list(range(30)))
+    parts = split_by_key(to_arrow(records), partitions)
+    assert [number for number, _ in parts] == sorted({partition_of(key, partitions) for key in KEYS})
+    for number, part in parts:
+        rows = part.to_pylist()
+        assert {partition_of(row["key"], partitions) for row in rows} == {number}
+        assert [row["timestamp"] for row in rows] == sorted(
+            row["timestamp"] for row in rows
+        )  # the order is kept
+    assert sum(part.num_rows for _, part in parts) == 30
+
+
+def test_null_keys_go_where_the_empty_key_goes() -> None:
+    ((number, part),) = split_by_key(to_arrow(Records([None, b""], [b"1", b"2"], [1, 2])), 9)
+    assert (number, part.column("value").to_pylist()) == (partition_of(b"", 9), [b"1", b"2"])

@@ -1,0 +1,110 @@
+"""What crosses between processes: records, rows, errors, and the garbage collector's rest."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from penstock.core.model import errors
+from penstock.core.model.record import Records
+from penstock.drivers.spark import wire
+
+HEADERS = (("h", b"x"), ("h", None), ("", b""))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        Records(),
+        Records([b"a", None, b""], [None, b"", b"v"], [0, -1, 1 << 62], [5, 7, 1 << 40]),
+        Records([b"a"], [b"v"], [1]),
+        Records([b"a", b"b"], [b"v", b"w"], [1, 2], [], [HEADERS, ()]),
+        Records([b"a", None], [b"v", b"w"], [1, 2], [], None, [3, -1]),
+        Records([b"a"], [b"v"], [1], [9], [()], [0]),
+    ],
+    ids=["none", "nulls", "no offsets", "headers", "partitions", "everything"],
+)
+def test_records_are_read_as_they_were_written(records: Records) -> None:
+    read = wire.decode(wire.encode(records))
+    assert read == records
+    assert all(type(number) is int for number in (*read.timestamps, *read.offsets))
+
+
+def test_columns_that_nobody_needs_are_left_out() -> None:
+    assert wire.to_arrow(Records([b"a"], [b"v"], [1])).schema.names == ["key", "value", "timestamp"]
+
+
+def test_chunk_rows_have_one_schema_for_arrow_and_spark() -> None:
+    assert wire.CHUNK_ARROW.names == wire.CHUNK_ROWS.names
+    row = (7, wire.RECORDS, "0_1", "t", 2, "lane", 10, 12, 99, 98, b"payload")
+    batch = wire.arrow_rows([row, row])
+    assert [tuple(r.values()) for r in batch.to_pylist()] == [row, row]
+
+
+def caught(error: Exception) -> str:
+    try:
+        with wire.crossing():
+            raise error
+    except Exception as crossed:
+        return f"java.lang.RuntimeException: Traceback ...\n{type(crossed).__name__}: {crossed}\n\tat org.apache.spark.Foo"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.ProcessingError,
+        errors.StoreError,
+        errors.TopicNotFoundError,
+        errors.SparkRuntimeError,
+        errors.PenstockError,
+    ],
+)
+def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.PenstockError]) -> None:
+    found = wire.find_error(caught(kind('what "happened",\nwhere: äöü 💥')))
+    assert type(found) is kind
+    assert found.message == 'what "happened",\nwhere: äöü 💥'
+
+
+def test_the_text_of_a_crossing_error_can_be_read_by_people() -> None:
+    assert "the topic is gone" in caught(errors.TopicNotFoundError("the topic is gone"))
+
+
+def test_an_error_that_crosses_twice_is_found_as_it_was_first() -> None:
+    inner = caught(errors.StoreError("inner"))
+    found = wire.find_error(caught(errors.SparkRuntimeError(inner)))
+    assert found is not None
+    again = wire.find_error(found.message)
+    assert isinstance(again, errors.StoreError)
+
+
+def test_an_error_of_an_unknown_kind_is_one_of_this_package() -> None:
+    class HomeMadeError(errors.PenstockError):
+        pass
+
+    found = wire.find_error(caught(HomeMadeError("mine")))
+    assert type(found) is errors.PenstockError
+    assert found.message == "mine"
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(KeyError), wire.crossing():
+        raise KeyError("x")
+    assert wire.find_error("java.lang.OutOfMemoryError") is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_afterwards(enabled: bool) -> None:
+    def failing_batch() -> None:
+        with wire.paused_gc():
+            assert not gc.isenabled()
+            raise KeyError
+
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(KeyError):
+            failing_batch()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

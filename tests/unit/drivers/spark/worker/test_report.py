@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import penstock as ps
+from penstock.drivers.spark.worker.report import Report, report_of
+from unit.helpers import Host, one_processor, processing
+
+
+def test_crosses_the_wire() -> None:
+    report = Report(
+        "0_3",
+        {"in": {"0": 5}},
+        wake_at_ms=9,
+        stream_time_ms=7,
+        processed=3,
+        sent=2,
+        dropped={"process error": 1},
+        punctuated=4,
+        first_record_ms=8,
+        state_bytes=100,
+        restored=6,
+        notices=["ä"],
+    )
+    assert Report.decode(report.encode()) == report
+    assert Report.decode(Report("0_0").encode()) == Report("0_0")
+
+
+def test_is_made_of_an_outcome() -> None:
+    def init(context: ps.ProcessorContext) -> None:
+        context.schedule(10, ps.wall_clock, lambda now: None)
+
+    def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+        if record.value == "bad":
+            raise LookupError
+        context.forward(record)
+
+    host = Host(one_processor(processing(step, init=init)), policies=ps.ErrorPolicies(process="skip"))
+    host.feed("in", [("a", "1", 5), ("b", "bad", 6)], partition=2)
+    outcome = host.step(now_ms=25)
+    report = report_of(ps.TaskId(0, 0), outcome, state_bytes=7)
+    assert Report.decode(report.encode()) == Report(
+        "0_0",
+        {"in": {"2": 2}},
+        wake_at_ms=30,
+        stream_time_ms=6,
+        processed=2,
+        sent=1,
+        dropped={"process error": 1},
+        punctuated=1,
+        state_bytes=7,
+        notices=list(outcome.notices),
+    )
+
+
+def test_offsets_can_be_given() -> None:
+    host = Host(one_processor(processing(lambda context, record: None)))
+    outcome = host.run("in", ("a", "1", 5))
+    assert report_of(ps.TaskId(0, 0), outcome).offsets == {"in": {"0": 1}}
+    assert report_of(ps.TaskId(0, 0), outcome, offsets={"in": {"0": 9}}).offsets == {"in": {"0": 9}}

@@ -1,0 +1,316 @@
+"""Settings: names, values, sources, and secrets that stay secret."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.model.errors import SettingsError
+from penstock.edge.settings import Settings, librdkafka_settings, settings_from, shown
+
+SERVERS = {"bootstrap_servers": "b:9092"}
+SECRET = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+
+
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    path = tmp_path / "penstock.toml"
+    path.write_text(text)
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(path))
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("bootstrap_server", "did you mean 'bootstrap_servers'?"),
+            ("bootstrap.servers", "did you mean 'bootstrap_servers'?"),
+            ("auto.offset.reset", "did you mean 'auto_offset_reset'?"),
+            ("max_batch_record", "did you mean 'max_batch_records'?"),
+            ("wholly_unlike", "there are: auto_offset_reset, bootstrap_servers, "),
+        ],
+    )
+    def test_that_do_not_exist_are_told_with_a_hint(self, name: str, hint: str) -> None:
+        with pytest.raises(SettingsError) as caught:
+            settings_from({**SERVERS, name: "x"})
+        assert caught.value.message.startswith(f"there is no setting {name!r}; {hint}")
+        assert caught.value.message.endswith("go into kafka={...}, consumer={...} or producer={...}")
+
+    def test_the_list_of_names_is_a_sentence_of_its_own(self) -> None:
+        with pytest.raises(SettingsError, match=r"trigger_interval_ms\. Settings of Kafka's clients"):
+            settings_from({**SERVERS, "wholly_unlike": "x"})
+
+    def test_the_servers_are_needed(self) -> None:
+        with pytest.raises(
+            SettingsError, match=r"^the setting 'bootstrap_servers' is missing \(host:port of brokers"
+        ):
+            settings_from({})
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("max_batch_records", 0, r"cannot be 0: Input should be greater than or equal to 1"),
+            ("max_batch_records", "many", r"cannot be 'many': Input should be a valid integer"),
+            ("auto_offset_reset", "first", r"cannot be 'first': Input should be 'earliest' or 'latest'"),
+            (
+                "on_process_error",
+                "ignore",
+                r"cannot be 'ignore': Input should be 'fail', 'skip' or 'dead_letter'",
+            ),
+            ("shuffle_partitions", 5000, r"cannot be 5000: Input should be less than or equal to 1024"),
+            (
+                "processing_guarantee",
+                "exactly_once",
+                r"cannot be 'exactly_once': Input should be 'at_least_once'",
+            ),
+            ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be 1: "),
+        ],
+    )
+    def test_that_are_impossible_are_told(self, name: str, value: Any, message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            settings_from({**SERVERS, name: value})
+
+    def test_several_are_told_at_once(self) -> None:
+        with pytest.raises(
+            SettingsError,
+            match=r"'max_batch_records' cannot be 0: .*; the setting 'task_timeout_ms' cannot be 1: ",
+        ):
+            settings_from({**SERVERS, "max_batch_records": 0, "task_timeout_ms": 1})
+
+    def test_a_dead_letter_policy_needs_a_topic(self) -> None:
+        with pytest.raises(
+            SettingsError, match=r"on_process_error='dead_letter' needs dead_letter_topic='\.\.\.'"
+        ):
+            settings_from({**SERVERS, "on_process_error": "dead_letter"})
+        settings = settings_from({**SERVERS, "on_process_error": "dead_letter", "dead_letter_topic": "dead"})
+        assert (settings.policies.process, settings.policies.dead_letter_topic) == ("dead_letter", "dead")
+
+    def test_cannot_be_changed_later(self) -> None:
+        with pytest.raises(ValueError, match="frozen"):
+            settings_from(SERVERS).max_batch_records = 5  # type: ignore[misc]
+
+    def test_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+        settings = settings_from(SERVERS)
+        assert settings.state_dir == Path("/somewhere/penstock")
+        assert (settings.auto_offset_reset, settings.read_committed, settings.policies.process) == (
+            "earliest",
+            False,
+            "fail",
+        )
+        assert settings_from({**SERVERS, "isolation_level": "read_committed"}).read_committed
+
+
+class TestSources:
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "e:1")
+        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "7")
+        monkeypatch.setenv("PENSTOCK_KAFKA", '{"security.protocol": "SSL"}')
+        settings = settings_from({})
+        assert (settings.bootstrap_servers, settings.max_batch_records) == ("e:1", 7)
+        assert settings.kafka == {"security.protocol": "SSL"}
+
+    def test_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n[consumer]\n"fetch.min.bytes" = 5\n')
+        settings = settings_from({})
+        assert (settings.bootstrap_servers, settings.consumer) == ("f:1", {"fetch.min.bytes": 5})
+
+    def test_keywords_win_over_the_environment_and_that_over_the_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file(
+            tmp_path,
+            monkeypatch,
+            'bootstrap_servers = "f:1"\nmax_batch_records = 1\ntrigger_interval_ms = 1\n',
+        )
+        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "2")
+        monkeypatch.setenv("PENSTOCK_TRIGGER_INTERVAL_MS", "2")
+        settings = settings_from({"trigger_interval_ms": 3})
+        assert (settings.bootstrap_servers, settings.max_batch_records, settings.trigger_interval_ms) == (
+            "f:1",
+            2,
+            3,
+        )
+
+    def test_a_file_that_does_not_exist_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_CONFIG", "/no/such/file.toml")
+        with pytest.raises(
+            SettingsError,
+            match=r"'/no/such/file\.toml' does not exist \(from the environment variable PENSTOCK_CONFIG\)",
+        ):
+            settings_from(SERVERS)
+
+    def test_a_file_that_is_no_toml_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file(tmp_path, monkeypatch, "bootstrap_servers = [")
+        with pytest.raises(SettingsError, match=r"penstock\.toml"):
+            settings_from({})
+
+    def test_an_unknown_name_in_the_file_is_told_with_a_hint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file(tmp_path, monkeypatch, 'bootstrap_servrs = "f:1"')
+        with pytest.raises(
+            SettingsError, match=r"there is no setting 'bootstrap_servrs'; did you mean 'bootstrap_servers'\?"
+        ):
+            settings_from(SERVERS)
+
+    def test_an_environment_variable_that_cannot_be_read_is_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PENSTOCK_KAFKA", "{not json")
+        with pytest.raises(SettingsError, match="kafka"):
+            settings_from(SERVERS)
+
+    def test_an_impossible_value_of_the_environment_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "many")
+        with pytest.raises(SettingsError, match="the setting 'max_batch_records' cannot be 'many'"):
+            settings_from(SERVERS)
+
+
+class TestClients:
+    def test_get_the_common_settings_and_their_own(self) -> None:
+        settings = settings_from(
+            {
+                **SERVERS,
+                "kafka": {"a": 1, "b": 1},
+                "consumer": {"b": 2},
+                "producer": {"c": 3, "client.id": "mine"},
+            }
+        )
+        common = {"bootstrap.servers": "b:9092", "a": 1}
+        assert settings.client("admin", "app") == {**common, "client.id": "app-admin", "b": 1}
+        assert settings.client("consumer", "app") == {**common, "client.id": "app-consumer", "b": 2}
+        assert settings.client("producer", "app") == {**common, "client.id": "mine", "b": 1, "c": 3}
+
+    def test_understand_how_java_spells_sasl(self) -> None:
+        jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{SECRET}";'
+        settings = settings_from(
+            {
+                **SERVERS,
+                "kafka": {
+                    "security.protocol": "SASL_SSL",
+                    "sasl.mechanism": "PLAIN",
+                    "sasl.jaas.config": jaas,
+                },
+            }
+        )
+        assert settings.kafka == {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": SECRET,
+        }
+
+    @pytest.mark.parametrize(
+        ("written", "password"),
+        [
+            ("password='p w'", "p w"),
+            ('password = "a=b;c"', "a=b;c"),
+            ('password=""', ""),
+            ('password="it\'s"', "it's"),
+            ("password='say \"x\"'", 'say "x"'),
+            ('password="a\\"b"', 'a"b'),
+            ("password=plain", "plain"),
+        ],
+    )
+    def test_read_passwords_as_java_does(self, written: str, password: str) -> None:
+        read = librdkafka_settings({"sasl.jaas.config": f'x.Module required username="me" {written};'})
+        assert read == {"sasl.username": "me", "sasl.password": password}
+
+    @pytest.mark.parametrize(
+        ("name", "instead"),
+        [
+            ("ssl.truststore.location", r"use ssl\.ca\.location with a PEM file"),
+            ("group.id", "use the application id, which is the group"),
+            ("enable.auto.commit", "use nothing: offsets are committed when they are processed"),
+            ("value.deserializer", r"use value=ps\.serdes\.\.\. at the source"),
+        ],
+    )
+    def test_say_what_to_write_instead_of_what_only_java_has(self, name: str, instead: str) -> None:
+        with pytest.raises(SettingsError, match=rf"'{name}' cannot be set here; {instead}"):
+            settings_from({**SERVERS, "consumer": {name: "x"}})
+
+
+SECRETS: list[dict[str, Any]] = [
+    {"kafka": {"sasl.password": SECRET, "ssl.key.password": SECRET}},
+    {"consumer": {"sasl.jaas.config": f'x required username="u" password="{SECRET}";'}},
+    {"producer": {"sasl.oauthbearer.client.secret": SECRET, "ssl.key.pem": SECRET}},
+    {"spark": {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.ssl.keyPassword": SECRET}},
+]
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("given", SECRETS, ids=lambda given: next(iter(given)))
+    def test_are_not_shown(self, given: dict[str, Any]) -> None:
+        settings = settings_from({**SERVERS, **given})
+        assert SECRET in str(settings.model_dump())
+        for text in (repr(settings), str(settings), str(shown(settings)), repr([settings])):
+            assert SECRET not in text
+
+    def test_others_are_shown(self) -> None:
+        settings = settings_from({**SERVERS, "kafka": {"sasl.username": "me", "sasl.password": SECRET}})
+        assert shown(settings)["kafka"] == {"sasl.username": "me", "sasl.password": "(secret)"}
+
+    @pytest.mark.parametrize("given", SECRETS, ids=lambda given: next(iter(given)))
+    @pytest.mark.parametrize(
+        "mistake",
+        [
+            {"max_batch_records": 0},
+            {"unknown_setting": 1},
+            {"on_process_error": "dead_letter"},
+            {"bootstrap_servers": None},
+        ],
+        ids=lambda mistake: next(iter(mistake)),
+    )
+    def test_are_not_in_the_errors_of_other_settings(
+        self, given: dict[str, Any], mistake: dict[str, Any]
+    ) -> None:
+        assert_hidden({**SERVERS, **given, **mistake})
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"kafka": f"sasl.password={SECRET}"},
+            {"kafka": {"group.id": 1, "sasl.password": SECRET}},
+            {"consumer": [f"sasl.password={SECRET}"]},
+            {"spark": {"spark.my.password": [SECRET]}},
+            {"spark": f"spark.my.password={SECRET}"},
+        ],
+    )
+    def test_are_not_in_the_errors_of_their_own_settings(self, given: dict[str, Any]) -> None:
+        assert_hidden({**SERVERS, **given})
+
+    def test_are_not_in_errors_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_PRODUCER", f'{{"sasl.password": "{SECRET}", }}')
+        assert_hidden(SERVERS)
+
+    def test_are_not_in_errors_of_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file(
+            tmp_path,
+            monkeypatch,
+            f'max_batch_records = 0\n[kafka]\n"sasl.password" = "{SECRET}"\n"group.id" = "x"\n',
+        )
+        assert_hidden(SERVERS)
+
+
+def assert_hidden(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_from(given)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_every_setting_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []

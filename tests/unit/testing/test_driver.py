@@ -1,0 +1,252 @@
+"""TopologyTestDriver: what users test their topologies with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import (
+    DeserializationError,
+    ProcessingError,
+    SerdeError,
+    StoreError,
+    TopicNotFoundError,
+    TopologyError,
+)
+from unit.helpers import one_processor, processing
+
+Driver = ps.testing.TopologyTestDriver
+INT = ps.serdes.int64
+
+
+def word_count() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    words = builder.stream("lines").flat_map_values(str.split)
+    words.group_by(lambda k, v: v).count(store="counts").to_stream().to("out", value=INT)
+    return builder.build()
+
+
+def echo(**source: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in", **source).to("out")
+    return builder.build()
+
+
+def test_a_record_is_processed_to_the_end_through_internal_topics() -> None:
+    with Driver(word_count()) as driver:
+        driver.pipe("lines", None, "to be to", 7)
+        assert driver.read("out") == [ps.Record("to", 1, 7), ps.Record("be", 1, 7), ps.Record("to", 2, 7)]
+        assert driver.store("counts").get("to") == ps.ValueAndTimestamp(2, 7)
+
+
+def test_reading_takes_what_is_there() -> None:
+    with Driver(echo()) as driver:
+        driver.pipe("in", "k", "v")
+        assert (len(driver.read("out")), driver.read("out"), driver.read("elsewhere")) == (1, [], [])
+
+
+def test_internal_topics_can_be_read() -> None:
+    with Driver(word_count(), application_id="app") as driver:
+        driver.pipe("lines", None, "a", 1)
+        assert driver.read("app-counts-repartition") == [ps.Record("a", "a", 1)]
+
+
+def test_internal_topics_can_be_piped_into() -> None:
+    with Driver(word_count(), application_id="app") as driver:
+        driver.pipe("app-counts-repartition", "a", "x", 1)
+        assert driver.read("out") == [ps.Record("a", 1, 1)]
+
+
+def test_keys_values_timestamps_and_headers_go_through() -> None:
+    headers = (("h", b"1"), ("h", None))
+    with Driver(echo()) as driver:
+        driver.pipe("in", None, None, 5, headers)
+        driver.pipe("in", b"bytes", b"as they are", 6)
+        assert driver.read("out") == [ps.Record(None, None, 5, headers), ps.Record("bytes", "as they are", 6)]
+
+
+def test_records_have_offsets() -> None:
+    seen: list[Any] = []
+    supplier = processing(lambda context, record: seen.append(context.record_metadata))
+    with Driver(one_processor(supplier, topics=["a", "b"])) as driver:
+        for topic in ("a", "b", "a"):
+            driver.pipe(topic, "k", "v")
+    assert seen == [ps.RecordMetadata("a", 0, 0), ps.RecordMetadata("b", 0, 0), ps.RecordMetadata("a", 0, 1)]
+
+
+def test_an_output_that_is_read_again_goes_on() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values(str.upper).to("between")
+    builder.stream("between").map_values(lambda v: v + "!").to("out")
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", "k", "v")
+        assert [r.value for r in driver.read("between")] == ["V"]
+        assert [r.value for r in driver.read("out")] == ["V!"]
+
+
+def test_topics_chosen_per_record_can_be_read() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in", value=INT).to(lambda k, v, context: f"to-{k}", value=INT)
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", "a", 5)
+        assert driver.read("to-a") == [ps.Record("a", 5, 0)]
+
+
+def test_a_partitioner_sees_one_partition() -> None:
+    seen: list[int] = []
+    builder = ps.StreamsBuilder()
+    builder.stream("in").to("out", partitioner=lambda topic, k, v, partitions: seen.append(partitions))
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", "a", "x")
+        assert (seen, len(driver.read("out"))) == ([1], 1)
+
+
+class TestTime:
+    def ticking(self) -> ps.Topology:
+        def init(context: ps.ProcessorContext) -> None:
+            for kind, name in ((ps.wall_clock, "wall"), (ps.stream_time, "stream")):
+                context.schedule(10, kind, self.tick(context, name))
+
+        return one_processor(processing(lambda context, record: None, init=init))
+
+    def tick(self, context: ps.ProcessorContext, name: str) -> Any:
+        return lambda now: context.forward(ps.Record(name, str(now), now))
+
+    def test_only_the_driver_moves_the_wall_clock(self) -> None:
+        with Driver(self.ticking(), wall_clock_ms=1000) as driver:
+            driver.pipe("in", "k", "v", 5)
+            assert driver.read("out") == [ps.Record("stream", "5", 5)]
+            driver.advance_wall_clock(9)
+            assert driver.read("out") == []
+            driver.advance_wall_clock(timedelta(milliseconds=1))
+            assert driver.read("out") == [ps.Record("wall", "1010", 1010)]
+
+    def test_what_a_punctuator_sends_goes_through_internal_topics(self) -> None:
+        def init(context: ps.ProcessorContext) -> None:
+            context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record("k", "v", now)))
+
+        builder = ps.StreamsBuilder()
+        ticks = builder.stream("in").process(processing(lambda context, record: None, init=init))
+        ticks.group_by_key().count(store="counts").to_stream().to("out", value=INT)
+        with Driver(builder.build()) as driver:
+            driver.advance_wall_clock(10)
+            assert driver.read("out") == [ps.Record("k", 1, 10)]
+
+
+class TestStores:
+    def test_can_be_filled(self) -> None:
+        with Driver(word_count()) as driver:
+            driver.store("counts").put("a", (41, 0))
+            driver.pipe("lines", None, "a", 3)
+            assert driver.read("out") == [ps.Record("a", 42, 3)]
+
+    def test_can_be_walked(self) -> None:
+        with Driver(word_count()) as driver:
+            driver.pipe("lines", None, "b a b", 3)
+            assert [(key, entry.value) for key, entry in driver.store("counts").all()] == [("a", 1), ("b", 2)]
+
+    def test_that_do_not_exist_are_told_with_those_that_do(self) -> None:
+        with (
+            Driver(word_count()) as driver,
+            pytest.raises(StoreError, match="no store 'count'; it has: counts"),
+        ):
+            driver.store("count")
+
+
+class TestErrors:
+    def test_a_topic_that_is_not_read_is_told_with_those_that_are(self) -> None:
+        with (
+            Driver(word_count(), application_id="app") as driver,
+            pytest.raises(
+                TopicNotFoundError,
+                match="does not read topic 'line'; it reads: lines, app-counts-repartition",
+            ),
+        ):
+            driver.pipe("line", None, "x")
+
+    def test_an_object_that_does_not_fit_the_source_is_told(self) -> None:
+        with (
+            Driver(echo(value=INT)) as driver,
+            pytest.raises(SerdeError, match=r"serdes\.int64 takes an int"),
+        ):
+            driver.pipe("in", "k", "five")
+
+    def test_bytes_that_do_not_fit_the_source_fail_as_on_a_broker(self) -> None:
+        with (
+            Driver(echo(value=INT)) as driver,
+            pytest.raises(DeserializationError, match="at topic 'in', partition 0"),
+        ):
+            driver.pipe("in", "k", b"five")
+
+    def test_a_function_that_raises_stops_the_test(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values(int).to("out", value=INT)
+        with (
+            Driver(builder.build()) as driver,
+            pytest.raises(ProcessingError, match=r"offset 0 .*ValueError: invalid literal"),
+        ):
+            driver.pipe("in", "k", "five")
+
+    def test_a_topology_that_is_not_valid_is_refused(self) -> None:
+        with pytest.raises(TopologyError):
+            Driver(ps.Topology())
+
+
+class TestPolicies:
+    """Each record is processed to the end before `pipe` returns, the bad ones too."""
+
+    def test_a_record_that_is_skipped_is_counted_at_once(self) -> None:
+        with Driver(echo(value=INT), policies=ps.ErrorPolicies(deserialize="skip")) as driver:
+            driver.pipe("in", "k", b"five")
+            assert driver.metrics() == {"processed_records": 0, "dropped_records": 1}
+
+    def test_a_record_without_time_is_counted_at_once(self) -> None:
+        with Driver(echo(timestamp=lambda record, time: -1)) as driver:
+            driver.pipe("in", "k", "v")
+            assert driver.metrics()["dropped_records"] == 1
+
+    def test_a_dead_letter_can_be_read_at_once(self) -> None:
+        policies = ps.ErrorPolicies(deserialize="dead_letter", dead_letter_topic="dead")
+        with Driver(echo(value=INT), policies=policies) as driver:
+            driver.pipe("in", "k", b"five")
+            (letter,) = driver.read("dead")
+            assert (letter.key, letter.value) == (b"k", b"five")
+            assert dict(letter.headers)["penstock.error.stage"] == b"deserialize"
+
+    def test_a_dead_letter_is_bytes_whatever_the_serdes_of_the_sinks(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values(int).to(lambda k, v, context: "out", value=INT)
+        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        with Driver(builder.build(), policies=policies) as driver:
+            driver.pipe("in", "k", "five")
+            assert [(r.key, r.value) for r in driver.read("dead")] == [(b"k", b"five")]
+
+    def test_counts_what_was_dropped_on_purpose(self) -> None:
+        with Driver(word_count()) as driver:
+            driver.pipe("lines", None, "a b", 0)
+            assert driver.metrics() == {"processed_records": 3, "dropped_records": 0}
+
+    def test_can_be_asked_for_by_the_application_of_the_user(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count(store="counts")
+        with Driver(builder.build()) as driver:
+            driver.pipe("in", None, "v")
+            assert driver.metrics() == {"processed_records": 1, "dropped_records": 1}
+
+
+def test_close_is_called_at_the_end_of_the_with_block() -> None:
+    closed: list[str] = []
+
+    class Closing(ps.Processor):
+        def process(self, record: ps.Record) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append("closed")
+
+    with Driver(one_processor(Closing)):
+        assert closed == []
+    assert closed == ["closed"]
