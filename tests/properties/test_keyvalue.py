@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import penstock as ps
 from penstock.core.state.keyvalue import KeyValueStore
@@ -77,6 +78,11 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
             visits["wrote over committed"] += key in self.committed
             visits["wrote again"] += key in self.written
             self.written.add(key)
+
+        @initialize(entries=st.lists(st.tuples(keys, values), max_size=8))
+        def begin(self, entries: list[tuple[Any, Any]]) -> None:
+            self.put_all(entries)
+            self.commit()
 
         @rule(key=keys, value=values)
         def put(self, key: Any, value: Any) -> None:
@@ -191,7 +197,7 @@ def parsed(spec: ps.stores.StoreSpec, value: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(make, variant, visits))
+    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=100))
     visits.demand(
         **{
             "wrote over committed": 20,

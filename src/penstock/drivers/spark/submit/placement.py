@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.ids import TaskId
 
 _MASK = 0xFFFFFFFF
 _SPREAD = 64
 _CANDIDATES = 1 << 10
-_PARTITIONS_PER_SUBTOPOLOGY = 1 << 16
+_SUBTOPOLOGIES = 1 << 8
+_PARTITIONS = 1 << 14
 
 
 def _rotated(value: int, bits: int) -> int:
@@ -45,13 +47,20 @@ def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
 
     Returns:
         An int per task, different for all tasks.
+
+    Raises:
+        TopologyError: If there are more sub-topologies or partitions than there is room for.
     """
     return {task: _key(task) for task in tasks}
 
 
 def _key(task: TaskId) -> int:
+    if task.subtopology >= _SUBTOPOLOGIES or task.partition >= _PARTITIONS:
+        raise TopologyError(
+            f"task {task} has no place: there is room for {_SUBTOPOLOGIES} sub-topologies of {_PARTITIONS} partitions"
+        )
     wanted = (task.subtopology + task.partition) % _SPREAD
-    first = (task.subtopology * _PARTITIONS_PER_SUBTOPOLOGY + task.partition) * _CANDIDATES
+    first = (task.subtopology * _PARTITIONS + task.partition) * _CANDIDATES
     candidates = (_signed(candidate) for candidate in range(first, first + _CANDIDATES))
     return next((key for key in candidates if spark_hash(key) % _SPREAD == wanted), _signed(first))
 
