@@ -134,7 +134,7 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
         @rule(data=st.data())
         def prefixes(self, data: st.DataObject) -> None:
             key = data.draw(keys)
-            prefix = self.order(key)[: data.draw(st.integers(0, 9))]
+            prefix = self.order(key)[: data.draw(st.sampled_from([1, 2, 9, 0]))]
             inside = [(k, v) for k, v in self.entries() if self.order(k).startswith(prefix)]
             visits["prefix of several"] += 1 < len(inside) < len(self.model)
             assert list(self.store.prefix_scan(prefix)) == inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
@@ -152,6 +153,9 @@ class Broker:
                 if cause.code() not in _ASK_AGAIN or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
+                # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
+                with suppress(KafkaException):
+                    self._admin().list_topics(timeout=self.timeout_s)
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:

@@ -1,0 +1,284 @@
+"""The log: every copy that catches up, from wherever it was left behind, is the store.
+
+The driver of the log is played here: segments are lists in a dict, compaction merges them as the manifest says.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from penstock.core.ports import StoreChange, Version
+from penstock.core.state import segment as codec
+from penstock.core.state.log import (
+    KeyGroup,
+    Manifest,
+    Segment,
+    advanced,
+    appended,
+    by_key_group,
+    catch_up,
+    compacted,
+    decode_manifest,
+    due_for_compaction,
+    encode_manifest,
+    key_group,
+    without_stores,
+)
+
+from .engines import Visits
+
+Content = dict[tuple[str, bytes], bytes]
+Batch = dict[tuple[str, bytes], bytes | None]
+ENOUGH = 1 << 30
+
+
+class Log:
+    """The manifest with its segments, written as the driver writes them."""
+
+    def __init__(self) -> None:
+        self.manifest = Manifest()
+        self.segments: dict[int, list[StoreChange]] = {}
+
+    def write(self, batch: Batch, budget: int) -> None:
+        manifest = advanced(self.manifest, f"t{self.manifest.version + 1}")
+        per_store: dict[str, list[StoreChange]] = {}
+        for (store, key), value in batch.items():
+            per_store.setdefault(store, []).append((key, value))
+        for store, changes in per_store.items():
+            for number, part in by_key_group(changes).items():
+                manifest, segment = appended(manifest, (store, number), len(codec.encode(part)))
+                self.segments[segment.sequence] = part
+        for group, merged in list(due_for_compaction(manifest, budget)):
+            manifest = self._compacted(manifest, group, merged)
+        self.manifest, extra = decode_manifest(
+            json.dumps(json.loads(encode_manifest(manifest, {"x": 1}))).encode()
+        )
+        assert extra == {"x": 1}
+        assert self.manifest == manifest
+
+    def _compacted(self, manifest: Manifest, group: KeyGroup, merged: tuple[Segment, ...]) -> Manifest:
+        parts = [self.segments.pop(segment.sequence) for segment in merged]
+        if merged[0].base:
+            parts[0] = [change for change in parts[0] if change[1] is not None]
+        changes = codec.merge(parts)
+        manifest, segment = compacted(manifest, group, merged, len(codec.encode(changes)))
+        self.segments[segment.sequence] = changes
+        return manifest
+
+    def forget(self, kept: list[str]) -> None:
+        self.manifest, gone = without_stores(self.manifest, kept)
+        for segment in gone:
+            del self.segments[segment.sequence]
+
+    def size(self) -> int:
+        return sum(len(codec.encode(changes)) for changes in self.segments.values())
+
+
+class Copy:
+    """A local copy: content and the version it says it has."""
+
+    def __init__(self, version: Version | None, content: Content) -> None:
+        self.version = version
+        self.content = dict(content)
+
+    def catch_up(self, log: Log, *, only: int | None = None) -> str:
+        """Follow the manifest, or only some segments of it as a restore that is cut off; tell what was needed."""
+        needed = catch_up(log.manifest, self.version)
+        how = "current" if not needed else "over a base" if any(s.base for _, s in needed) else "by changes"
+        if self.version is None:
+            how = "built"
+        if needed is None:
+            how = "rebuilt"
+            self.version, self.content = None, {}
+            needed = catch_up(log.manifest, None)
+            assert needed is not None
+        for (store, _), segment in needed if only is None else needed[:only]:
+            for key, value in log.segments[segment.sequence]:
+                self.content.pop((store, key), None)
+                if value is not None:
+                    self.content[store, key] = value
+        if only is None:
+            self.version = log.manifest.current
+        elif self.version is None:
+            self.version = Version(-1, "restoring")
+        return how
+
+
+def machine(visits: Visits) -> type[RuleBasedStateMachine]:
+    keys = st.tuples(st.sampled_from(["s", "t"]), st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"]))
+    batches = st.dictionaries(keys, st.none() | st.binary(max_size=9), min_size=1, max_size=6)
+
+    class Histories(RuleBasedStateMachine):
+        @initialize(batch=batches)
+        def begin(self, batch: Batch) -> None:
+            self.log = Log()
+            self.model: Content = {}
+            self.copies = [Copy(None, {})]
+            self.older: list[Version] = []
+            self.write(batch, ENOUGH)
+
+        @rule(batch=batches, budget=st.sampled_from([0, 100, ENOUGH]))
+        def write(self, batch: Batch, budget: int) -> None:
+            self.log.write(batch, budget)
+            for at, value in batch.items():
+                self.model.pop(at, None)
+                if value is not None:
+                    self.model[at] = value
+
+        @rule(key=keys, count=st.integers(2, 30), size=st.integers(0, 3))
+        def write_one_key_often(self, key: tuple[str, bytes], count: int, size: int) -> None:
+            for number in range(count):
+                self.write({key: None if number % 3 == 2 else bytes(size)}, ENOUGH)
+
+        @rule(count=st.sampled_from([60, 70]))
+        def let_time_pass(self, count: int) -> None:
+            for number in range(count):
+                self.write({("u", b"clock"): b"%d" % number}, ENOUGH)
+
+        @rule()
+        def leave_a_copy_behind(self) -> None:
+            self.copies.append(Copy(self.log.manifest.current, self.model))
+
+        @rule(data=st.data())
+        def catch_one_up(self, data: st.DataObject) -> None:
+            copy = data.draw(st.sampled_from(self.copies))
+            was_cut = copy.version == Version(-1, "restoring")
+            visits[f"caught up: {copy.catch_up(self.log)}"] += 1
+            visits["caught up: after a cut"] += was_cut
+            assert copy.content == self.model
+            assert copy.version == self.log.manifest.current
+
+        @rule(data=st.data(), only=st.integers(0, 3))
+        def cut_a_restore_off(self, data: st.DataObject, only: int) -> None:
+            data.draw(st.sampled_from(self.copies)).catch_up(self.log, only=only)
+
+        @rule(ahead=st.integers(-2, 2))
+        def a_copy_of_another_history_is_rebuilt(self, ahead: int) -> None:
+            foreign = Copy(Version(self.log.manifest.version + ahead, "foreign"), {("s", b"ghost"): b"1"})
+            assert foreign.catch_up(self.log) == "rebuilt"
+            assert foreign.content == self.model
+
+        @rule(store=st.sampled_from(["s", "t"]))
+        def a_store_leaves_the_topology(self, store: str) -> None:
+            visits["forgot a store"] += any(at[0] == store for at in self.model)
+            self.log.forget([name for name in ("s", "t", "u") if name != store])
+            self.model = {at: value for at, value in self.model.items() if at[0] != store}
+
+        @invariant()
+        def the_manifest_lists_what_there_is(self) -> None:
+            listed = [s for group in self.log.manifest.segments.values() for s in group]
+            assert sorted(s.sequence for s in listed) == sorted(self.log.segments)
+            assert self.log.manifest.live_bytes() == self.log.size()
+
+        @invariant()
+        def segments_are_in_order_and_few(self) -> None:
+            for (_, number), group in self.log.manifest.segments.items():
+                assert [s.upto for s in group] == sorted({s.upto for s in group})
+                assert not any(s.base for s in group[1:])
+                assert {key_group(key) for s in group for key, _ in self.log.segments[s.sequence]} <= {number}
+
+        @invariant()
+        def the_log_alone_is_the_store(self) -> None:
+            built = Copy(None, {})
+            built.catch_up(self.log)
+            assert built.content == self.model
+
+        def teardown(self) -> None:
+            for copy in self.copies:
+                copy.catch_up(self.log)
+                assert copy.content == self.model
+
+    return Histories
+
+
+def test_every_copy_that_catches_up_is_the_store() -> None:
+    visits = Visits()
+    run_state_machine_as_test(machine(visits), settings=settings(max_examples=80, stateful_step_count=30))
+    visits.demand(
+        **{
+            "caught up: current": 3,
+            "caught up: by changes": 10,
+            "caught up: over a base": 3,
+            "caught up: rebuilt": 10,
+            "caught up: built": 5,
+            "caught up: after a cut": 3,
+            "forgot a store": 5,
+        }
+    )
+
+
+def test_compaction_leaves_few_segments_and_bases_that_outweigh_their_changes() -> None:
+    log = Log()
+    for number in range(500):
+        log.write({("s", b"%d" % (number * number % 97)): b"x" * (number % 50)}, ENOUGH)
+        for group in log.manifest.segments.values():
+            assert len(group) <= 13
+            assert len(group) < 3 or sum(s.size for s in group[1:]) < group[0].size
+
+
+def encoded(model: Content) -> int:
+    """Give the bytes that the live data would take in one segment per key group."""
+    groups: dict[tuple[str, int], list[StoreChange]] = {}
+    for (store, key), value in model.items():
+        groups.setdefault((store, key_group(key)), []).append((key, value))
+    return sum(len(codec.encode(changes)) for changes in groups.values())
+
+
+def grown(batches: list[Batch], budget: int = ENOUGH) -> tuple[Log, Content]:
+    log, model = Log(), {}
+    for batch in batches:
+        log.write(batch, budget)
+        for at, value in batch.items():
+            model.pop(at, None)
+            if value is not None:
+                model[at] = value
+    return log, model
+
+
+class TestSpace:
+    """The log stays within a few times the live data, whatever has been written before."""
+
+    def key(self, number: int) -> tuple[str, bytes]:
+        return ("s", b"key-%06d" % number)
+
+    def test_of_values_that_are_overwritten(self) -> None:
+        batches: list[Batch] = [{self.key(n): b"x" * 200 for n in range(1000)}]
+        batches += [
+            {self.key((step * 37 + n * 101) % 1000): b"y" * 200 for n in range(50)} for step in range(200)
+        ]
+        log, model = grown(batches)
+        assert len(model) == 1000
+        assert log.size() < 2.5 * encoded(model)
+
+    def test_of_keys_that_come_and_go(self) -> None:
+        batches: list[Batch] = []
+        for step in range(300):
+            batch: dict[tuple[str, bytes], Any] = {self.key(step * 50 + n): b"x" * 100 for n in range(50)}
+            batch |= {self.key(step * 50 + n - 500): None for n in range(50) if step >= 10}
+            batches.append(batch)
+        log, model = grown(batches)
+        assert len(model) == 500
+        assert log.size() < 4 * encoded(model)
+
+    def test_of_large_values_that_were_deleted(self) -> None:
+        batches: list[Batch] = [
+            {self.key(step * 64 + n): b"x" * 10_000 for n in range(64)} for step in range(10)
+        ]
+        batches += [{self.key(step * 64 + n): None for n in range(64)} for step in range(10)]
+        batches += [{self.key(n % 64): b"small"} for n in range(200)]
+        log, model = grown(batches)
+        assert len(model) == 64
+        assert log.size() < 100_000, f"{log.size()} bytes of log for {encoded(model)} bytes of live data"
+
+    def test_within_a_small_budget_per_batch(self) -> None:
+        batches: list[Batch] = [{self.key(n): b"x" * 200 for n in range(1000)}]
+        batches += [
+            {self.key((step * 37 + n * 101) % 1000): b"y" * 200 for n in range(50)} for step in range(400)
+        ]
+        log, model = grown(batches, budget=30_000)  # three times what a batch writes
+        assert log.size() < 4 * encoded(model)

@@ -1,0 +1,270 @@
+"""The log in Spark's state with a real copy in LMDB: whatever fails in between, a batch sees what was committed.
+
+Spark is played by a dict: an attempt gets the state of the last commit, and what it wrote is kept only if it is the one
+that is committed. Batches are tried on two hosts, each with a copy of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from penstock.core.model.ids import TaskId
+from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
+from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
+from penstock.drivers.spark.worker.statelog import StateLog
+
+from .engines import Visits, discard
+
+Content = dict[str, dict[bytes, bytes]]
+Changes = dict[str, dict[bytes, bytes | None]]
+STORES = ("s", "t")
+
+
+class MapState:
+    """Spark's map state as far as the log uses it, of one attempt."""
+
+    def __init__(self, committed: Mapping[Any, Any]) -> None:
+        self.content = dict(committed)
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
+        return self.content.get(key)
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
+        self.content[key] = value
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
+        self.content.pop(key, None)
+
+
+class CutOffError(Exception):
+    """The process is gone."""
+
+
+class MortalCopy:
+    """A copy whose process dies after a number of writes."""
+
+    def __init__(self, copy: LmdbCopy, writes: int) -> None:
+        self._copy = copy
+        self._writes = writes
+
+    def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
+        self._writes -= 1
+        if self._writes < 0:
+            raise CutOffError
+        self._copy.apply(changes, version)
+
+    def version(self) -> Version | None:
+        return self._copy.version()
+
+    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
+        self._copy.check(changes)
+
+    def wipe(self) -> None:
+        self._copy.wipe()
+
+    def open_readers(self, stores: Iterable[str]) -> Mapping[str, ByteReader]:
+        return self._copy.open_readers(stores)
+
+    def close_readers(self) -> None:
+        self._copy.close_readers()
+
+    def park(self, version: Version, payload: bytes) -> None:
+        self._copy.park(version, payload)
+
+    def parked(self, version: Version) -> bytes | None:
+        return self._copy.parked(version)
+
+
+def read(copy: LmdbCopy) -> Content:
+    try:
+        return {store: dict(reader.scan(None, None)) for store, reader in copy.open_readers(STORES).items()}
+    finally:
+        copy.close_readers()
+
+
+def changed(content: Content, changes: Changes) -> Content:
+    result = {store: dict(rows) for store, rows in content.items()}
+    for store, rows in changes.items():
+        for key, value in rows.items():
+            result[store].pop(key, None)
+            if value is not None:
+                result[store][key] = value
+    return result
+
+
+class Commit:
+    """What Spark has committed: the state of a batch, and the model of what it means."""
+
+    def __init__(self, head: bytes | None, state: Mapping[Any, Any], content: Content) -> None:
+        self.head = head
+        self.state = dict(state)
+        self.content = content
+
+
+def machine(visits: Visits) -> type[RuleBasedStateMachine]:
+    keys = st.sampled_from([b"", b"a", b"b", b"c", b"d"])
+    rows = st.dictionaries(keys, st.none() | st.binary(max_size=6), max_size=4)
+    some_changes = st.fixed_dictionaries({}, optional=dict.fromkeys(STORES, rows))
+    hosts = st.sampled_from([0, 1])
+
+    class Batches(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.root = tempfile.mkdtemp(prefix="penstock-")
+            self.directories = [f"{self.root}/host-{n}" for n in (0, 1)]
+            self.now = Commit(None, {}, {store: {} for store in STORES})
+            self.backups: list[Commit] = []
+            self.kept: tuple[str, ...] = STORES
+
+        def teardown(self) -> None:
+            for directory in self.directories:
+                discard(open_local_copy(directory), directory)
+            shutil.rmtree(self.root)
+
+        def attempt(self, host: int, changes: Changes) -> Commit:
+            """Run a batch on a host; give what Spark would commit."""
+            copy = open_local_copy(self.directories[host])
+            manifest, _ = decode_manifest(self.now.head)
+            state = MapState(self.now.state)
+            log = StateLog(state, TaskId(0, 0))
+            manifest = self.restored(log, manifest, copy)
+            kept = {store: rows for store, rows in changes.items() if store in self.kept}
+            manifest = log.write(manifest, {store: list(rows.items()) for store, rows in kept.items()}, copy)
+            return Commit(encode_manifest(manifest, {}), state.content, changed(self.now.content, kept))
+
+        def restored(self, log: StateLog, manifest: Manifest, copy: LmdbCopy) -> Manifest:
+            manifest = log.forget_stores(manifest, self.kept)
+            before = copy.version()
+            fetched = log.restore(manifest, copy)
+            assert read(copy) == self.now.content
+            if manifest.version == 0:
+                return manifest
+            assert copy.version() == manifest.current
+            visits["current"] += before == copy.version()
+            visits["from parked changes"] += before != copy.version() and not fetched
+            visits["built"] += before is None and bool(fetched)
+            visits["caught up"] += before is not None and manifest.remembers(before) and bool(fetched)
+            visits["thrown away"] += before is not None and not manifest.remembers(before)
+            return manifest
+
+        @initialize(changes=some_changes, host=hosts)
+        def begin(self, changes: Changes, host: int) -> None:
+            self.now = self.attempt(host, changes)
+
+        @rule(host=hosts, changes=some_changes)
+        def batch(self, host: int, changes: Changes) -> None:
+            self.now = self.attempt(host, changes)
+
+        @rule(host=hosts, many=st.lists(some_changes, min_size=2, max_size=15))
+        def batches(self, host: int, many: list[Changes]) -> None:
+            for changes in many:
+                self.now = self.attempt(host, changes)
+
+        @rule(
+            lost=st.lists(st.tuples(hosts, some_changes), min_size=1, max_size=3),
+            host=hosts,
+            changes=some_changes,
+        )
+        def batch_that_is_run_again(
+            self, lost: list[tuple[int, Changes]], host: int, changes: Changes
+        ) -> None:
+            """The attempts before the last compute something else, and only the last one is committed."""
+            for other, others in lost:
+                self.attempt(other, others)
+            self.now = self.attempt(host, changes)
+            visits["run again"] += any(dict(others) != dict(changes) for _, others in lost)
+
+        @rule(attempts=st.lists(st.tuples(hosts, some_changes), min_size=2, max_size=3), data=st.data())
+        def batch_of_rivals(self, attempts: list[tuple[int, Changes]], data: st.DataObject) -> None:
+            """Attempts at once: any of them may be the one that is committed."""
+            commits = [self.attempt(host, changes) for host, changes in attempts]
+            chosen = data.draw(st.integers(0, len(commits) - 1))
+            visits["an earlier rival won"] += chosen < len(commits) - 1
+            self.now = commits[chosen]
+
+        @rule(host=hosts)
+        def a_copy_is_deleted(self, host: int) -> None:
+            shutil.rmtree(self.directories[host], ignore_errors=True)
+            visits["deleted"] += 1
+
+        @rule(host=hosts)
+        def parked_changes_are_lost(self, host: int) -> None:
+            for path in Path(self.directories[host]).glob("parked-*"):
+                path.unlink()
+                visits["parked lost"] += 1
+
+        @rule(host=hosts, size=st.integers(0, 20))
+        def parked_changes_are_cut(self, host: int, size: int) -> None:
+            for path in Path(self.directories[host]).glob("parked-*"):
+                path.write_bytes(path.read_bytes()[:size])
+                visits["parked cut"] += 1
+
+        @rule(host=hosts, writes=st.integers(0, 2))
+        def a_process_dies_while_it_restores(self, host: int, writes: int) -> None:
+            copy = open_local_copy(self.directories[host])
+            manifest, _ = decode_manifest(self.now.head)
+            log = StateLog(MapState(self.now.state), TaskId(0, 0))
+            try:
+                log.restore(log.forget_stores(manifest, self.kept), MortalCopy(copy, writes))
+            except CutOffError:
+                visits["cut off"] += 1
+
+        @rule()
+        def the_checkpoint_is_backed_up(self) -> None:
+            self.backups.append(self.now)
+
+        @rule(data=st.data())
+        def the_checkpoint_is_brought_back(self, data: st.DataObject) -> None:
+            if self.backups:
+                self.now = data.draw(st.sampled_from(self.backups))
+                self.now.content = {s: rows if s in self.kept else {} for s, rows in self.now.content.items()}
+                visits["brought back"] += 1
+
+        @rule(store=st.sampled_from(STORES), host=hosts)
+        def a_store_leaves_and_comes_back_empty(self, store: str, host: int) -> None:
+            visits["forgot a store"] += bool(self.now.content[store])
+            self.kept = tuple(name for name in STORES if name != store)
+            self.now = Commit(self.now.head, self.now.state, {**self.now.content, store: {}})
+            self.now = self.attempt(host, {})
+            self.kept = STORES
+
+        @rule(host=hosts, number=st.integers(0, 70))
+        def a_copy_of_an_earlier_run_is_there(self, host: int, number: int) -> None:
+            copy = open_local_copy(self.directories[host])
+            copy.wipe()
+            copy.apply({"s": [(b"ghost", b"1")]}, Version(number, "earlier"))
+
+    return Batches
+
+
+def test_a_batch_sees_what_was_committed() -> None:
+    visits = Visits()
+    logging.getLogger("penstock.state").setLevel(logging.ERROR)
+    run_state_machine_as_test(machine(visits), settings=settings(max_examples=60, stateful_step_count=25))
+    visits.demand(
+        **{
+            "current": 20,
+            "from parked changes": 50,
+            "built": 10,
+            "caught up": 10,
+            "thrown away": 10,
+            "run again": 20,
+            "an earlier rival won": 10,
+            "deleted": 10,
+            "parked lost": 5,
+            "parked cut": 5,
+            "cut off": 5,
+            "brought back": 5,
+            "forgot a store": 5,
+        }
+    )
