@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import penstock as ps
@@ -155,3 +157,21 @@ class Patient(Picky):
 
     def process(self, record: ps.Record[str, str]) -> None:
         super().process(record.with_value("good"))
+
+
+class Gate(ps.Processor[str, str, str, str]):
+    """Lets records through, but at the value "gate" stops the batch until the test opens the gate: makes the file ``open``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        if record.value != "gate":
+            self.context.forward(record)
+            return
+        (self._directory / "waiting").touch()
+        deadline = time.monotonic() + 60
+        while not (self._directory / "open").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody opened the gate")
+            time.sleep(0.02)

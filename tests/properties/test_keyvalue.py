@@ -197,15 +197,15 @@ def parsed(spec: ps.stores.StoreSpec, value: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=100))
+    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=60))
     visits.demand(
         **{
-            "wrote over committed": 20,
+            "wrote over committed": 10,
             "wrote again": 20,
             "deleted committed": 5,
             "merged both": 5,
-            "prefix of several": 5,
+            "prefix of several": 3,
             "committed": 20,
-            "gave up": 20,
+            "gave up": 10,
         }
     )

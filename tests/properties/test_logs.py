@@ -119,7 +119,6 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             self.log = Log()
             self.model: Content = {}
             self.copies = [Copy(None, {})]
-            self.older: list[Version] = []
             self.write(batch, ENOUGH)
 
         @rule(batch=batches, budget=st.sampled_from([0, 100, ENOUGH]))
@@ -140,9 +139,11 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             for number in range(count):
                 self.write({("u", b"clock"): b"%d" % number}, ENOUGH)
 
-        @rule()
-        def leave_a_copy_behind(self) -> None:
+        @rule(later=st.lists(batches, max_size=3), budget=st.sampled_from([0, ENOUGH]))
+        def leave_a_copy_behind(self, later: list[Batch], budget: int) -> None:
             self.copies.append(Copy(self.log.manifest.current, self.model))
+            for batch in later:
+                self.write(batch, budget)
 
         @rule(data=st.data())
         def catch_one_up(self, data: st.DataObject) -> None:
@@ -163,11 +164,13 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             assert foreign.catch_up(self.log) == "rebuilt"
             assert foreign.content == self.model
 
-        @rule(store=st.sampled_from(["s", "t"]))
-        def a_store_leaves_the_topology(self, store: str) -> None:
-            visits["forgot a store"] += any(at[0] == store for at in self.model)
-            self.log.forget([name for name in ("s", "t", "u") if name != store])
-            self.model = {at: value for at, value in self.model.items() if at[0] != store}
+        @rule(gone=st.sampled_from([["t"], ["t"], ["s", "t"]]))
+        def stores_leave_the_topology(self, gone: list[str]) -> None:
+            visits["forgot a store"] += any(store in gone for store, _ in self.model)
+            for store in gone:
+                self.copies.append(Copy(self.log.manifest.current, self.model))
+                self.log.forget([name for name in ("s", "t", "u") if name != store])
+                self.model = {at: value for at, value in self.model.items() if at[0] != store}
 
         @invariant()
         def the_manifest_lists_what_there_is(self) -> None:
@@ -198,7 +201,7 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
 
 def test_every_copy_that_catches_up_is_the_store() -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(visits), settings=settings(max_examples=80, stateful_step_count=30))
+    run_state_machine_as_test(machine(visits), settings=settings(max_examples=120, stateful_step_count=30))
     visits.demand(
         **{
             "caught up: current": 3,

@@ -2,11 +2,12 @@
 
 An offset, as Spark keeps it in the checkpoint, is JSON:
 
-    {"topics": {topic: {partition: offset}}, "tick": n, "now_ms": wall clock, "stores": {store: fingerprint}}
+    {"topics": {topic: {partition: offset}}, "tick": n, "now_ms": wall clock,
+     "stores": {store: fingerprint}, "internal": {repartition topic: partitions}}
 
 ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
 initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
-a batch that is run again sees the same time. ``stores`` is what a later topology is checked against.
+a batch that is run again sees the same time. ``stores`` and ``internal`` are what a later topology is checked against.
 
 Planner and reader are different objects in different processes: the planner lives as long as the query, the reader is
 unpickled in the workers.
@@ -65,6 +66,10 @@ class TopologySpec:
     groups: Mapping[TaskId, int]
     policies: ErrorPolicies
     sink_partitions: Mapping[str, int]
+
+    def internal_partitions(self) -> dict[str, int]:
+        """Give the numbers of partitions of the repartition topics."""
+        return {topic: self.layout.partitions[topic] for topic in self.plan.internal_topics}
 
     def partitions_of(self, topic: str) -> int:
         """Give the number of partitions of a topic; 0 if it is not known."""
@@ -167,10 +172,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Decide where a query without a checkpoint begins."""
         with wire.crossing():
             spec = self._spec
-            plan = spec.topology.plan
             counts = self._counts()
             positions = _first_positions(spec, counts)
-            return _offset(positions, 0, _now_ms(), plan.store_fingerprints())
+            return _offset(positions, 0, _now_ms(), spec.topology)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
@@ -208,8 +212,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
         spec, now = self._spec, _now_ms()
-        fingerprints = spec.topology.plan.store_fingerprints()
-        check_stores(start["stores"], fingerprints)
+        check_stores(start["stores"], spec.topology.plan.store_fingerprints())
+        check_repartitions(start["internal"], spec.topology.internal_partitions())
         ends = self._ends()
         orders = (
             spec.control.ask("plan", {"positions": _positions(start), "ends": ends, "waiting": ends is None})
@@ -221,7 +225,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._begun:
             positions = self._with_new_partitions(positions)
             self._begun = True
-            return _offset(positions, start["tick"] + 1, now, fingerprints)
+            return _offset(positions, start["tick"] + 1, now, spec.topology)
         wake_at = orders.get("wake_at_ms")
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
@@ -231,8 +235,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
             admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
             if admitted != positions:
-                return _offset(admitted, tick, now, fingerprints)
-        return _offset(positions, tick, now, fingerprints) if due else start
+                return _offset(admitted, tick, now, spec.topology)
+        return _offset(positions, tick, now, spec.topology) if due else start
 
     def _with_new_partitions(self, positions: Offsets) -> Offsets:
         """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
@@ -320,6 +324,21 @@ def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     }
 
 
+def check_repartitions(before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Refuse a repartition with another number of partitions: its keys would look for their state in other tasks.
+
+    Raises:
+        IncompatibleTopologyError: If a number has changed.
+    """
+    for topic, count in before.items():
+        if now.get(topic, count) != count:
+            raise IncompatibleTopologyError(
+                f"the repartition {topic!r} had {count} partitions when the checkpoint was begun and would have {now[topic]} "
+                "now, so its keys would not find their state. It takes its number from the topics in front of it: put "
+                f"repartition(partitions={count}) there, or start over with another application id or checkpoint_location"
+            )
+
+
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says."""
     plan, positions = spec.topology.plan, _reset_positions(spec, counts)
@@ -350,11 +369,17 @@ def _check_not_lost(positions: Offsets, ends: Offsets) -> None:
                 )
 
 
-def _offset(positions: Offsets, tick: int, now_ms: int, stores: Mapping[str, str]) -> dict[str, Any]:
+def _offset(positions: Offsets, tick: int, now_ms: int, topology: TopologySpec) -> dict[str, Any]:
     topics = {
         topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()
     }
-    return {"topics": topics, "tick": tick, "now_ms": now_ms, "stores": dict(stores)}
+    return {
+        "topics": topics,
+        "tick": tick,
+        "now_ms": now_ms,
+        "stores": topology.plan.store_fingerprints(),
+        "internal": topology.internal_partitions(),
+    }
 
 
 def _positions(offset: Mapping[str, Any]) -> Offsets:

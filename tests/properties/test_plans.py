@@ -1,0 +1,106 @@
+"""Whatever is built, its plan hangs together: every node in one part, every partition in one task, every shuffle fed
+by a part that runs before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import CoPartitioningError
+from penstock.core.plan.layout import lay_out
+from penstock.core.plan.split import Plan
+
+from .engines import Visits
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> ps.Topology:
+    """Build step by step; a step may use any stream that is there."""
+    builder = ps.StreamsBuilder()
+    streams: list[ps.KStream[Any, Any]] = [
+        builder.stream(f"topic-{n}") for n in range(draw(st.integers(1, 3)))
+    ]
+    for number in range(draw(st.integers(0, 7))):
+        one, other = draw(st.sampled_from(streams)), draw(st.sampled_from(streams))
+        step = draw(
+            st.sampled_from(["filter", "rekey", "merge", "repartition", "count", "process", "table", "out"])
+        )
+        if step == "filter":
+            streams.append(one.filter(bool))
+        elif step == "rekey":
+            streams.append(one.select_key(lambda k, v: v))
+        elif step == "merge":
+            streams.append(one.merge(other))
+        elif step == "repartition":
+            partitions = draw(st.sampled_from([None, None, 3]))
+            streams.append(one.repartition(name=f"moved-{number}", partitions=partitions))
+        elif step == "count":
+            streams.append(
+                one.group_by_key(name=f"group-{number}").count(store=f"counts-{number}").to_stream()
+            )
+        elif step == "table":
+            grouped = one.to_table(store=f"rows-{number}").group_by(
+                lambda k, v: (v, k), name=f"regroup-{number}"
+            )
+            streams.append(grouped.count(store=f"groups-{number}").to_stream())
+        elif step == "process":
+            streams.append(one.process(Quiet))
+        else:
+            one.to(f"out-{number}")
+    return builder.build()
+
+
+def test_every_plan_hangs_together() -> None:
+    visits = Visits()
+
+    @settings(max_examples=200)
+    @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
+    def hangs_together(topology: ps.Topology, counts: list[int]) -> None:
+        plan = topology.plan("app")
+        check_parts(topology, plan)
+        for topic in plan.internal_topics.values():
+            upstream = plan.subtopologies[topic.upstream]
+            visits["own repartition"] += topic.upstream == topic.downstream
+            visits["shuffle" if topic.through_shuffle else "topic"] += 1
+            assert not topic.through_shuffle or plan.runs_before_shuffle(upstream), topic.name
+        check_layout(plan, {f"topic-{n}": count for n, count in enumerate(counts)}, visits)
+        assert topology.describe().count("Sub-topology: ") == len(plan.subtopologies)
+
+    hangs_together()
+    visits.demand(
+        **{"own repartition": 3, "shuffle": 20, "topic": 20, "laid out": 50, "not co-partitioned": 3}
+    )
+
+
+def check_parts(topology: ps.Topology, plan: Plan) -> None:
+    """Check that parts are apart: no node twice, no edge and no store between two."""
+    names = [name for sub in plan.subtopologies for name in sub.nodes]
+    assert len(names) == len(set(names))
+    assert [sub.id for sub in plan.subtopologies] == list(range(len(plan.subtopologies)))
+    for sub in plan.subtopologies:
+        assert sub.sources
+        assert all(parent in sub.nodes for node in sub.nodes.values() for parent in node.parents)
+    stores = [store for sub in plan.subtopologies for store in sub.stores]
+    assert sorted(stores) == sorted(topology.stores)
+    assert set(plan.subtopology_of) == {*plan.external_topics, *plan.internal_topics}
+
+
+def check_layout(plan: Plan, external: dict[str, int], visits: Visits) -> None:
+    try:
+        layout = lay_out(plan, external)
+    except CoPartitioningError:
+        visits["not co-partitioned"] += 1
+        return
+    visits["laid out"] += 1
+    assert set(layout.partitions) == set(plan.subtopology_of)
+    assert all(count >= 1 for count in layout.partitions.values())
+    placed = sorted(partition for group in layout.tasks.values() for partition in group)
+    assert placed == sorted((topic, n) for topic, count in layout.partitions.items() for n in range(count))

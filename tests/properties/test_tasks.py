@@ -1,0 +1,326 @@
+"""A topology means the same however its records are cut into batches, steps and tasks.
+
+Topologies are made of a small set of operators. Each runs with batches of 1, of 7, and with everything at once; in one
+task, or in a new one after every step, which knows nothing but stores and a snapshot that crossed as JSON. What it sends
+(per part and topic), keeps, drops and commits has to be the same every time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.model.ids import TopicPartition
+from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from unit.helpers import Host, raw
+
+from .engines import Visits
+
+Stream = ps.KStream[Any, Any]
+Operator = Callable[[ps.StreamsBuilder, Stream, int], Stream]
+TEXT, INT, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.json
+
+
+class Seen(ps.Processor):
+    """Numbers the records of each key, and says when and where it saw them."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        super().init(context)
+        (name,) = context._stores  # type: ignore[attr-defined]
+        self.counts = context.state_store(name)
+
+    def process(self, record: ps.Record) -> None:
+        key = record.key or ""
+        count = (self.counts.get(key) or 0) + 1
+        self.counts.put(key, count)
+        headers = (*record.headers, ("stream-time", str(self.context.stream_time_ms).encode()))
+        self.context.forward(record.with_value(f"{record.value}#{count}").with_headers(headers))
+
+
+class Ticks(ps.Processor):
+    """Forwards records, and a line whenever stream time has moved on."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        super().init(context)
+        context.schedule(5, ps.stream_time, self.tick)
+
+    def process(self, record: ps.Record) -> None:
+        self.context.forward(record)
+
+    def tick(self, now_ms: int) -> None:
+        self.context.forward(ps.Record("tick", str(now_ms), now_ms))
+
+
+class Alarms(Ticks):
+    """Schedules ticks only when it is told to, and stops them again."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.context = context
+
+    def process(self, record: ps.Record) -> None:
+        running = self.context.scheduled(self.tick)
+        if record.key == "a" and not running:
+            self.context.schedule(3, ps.stream_time, self.tick)
+        elif record.key == "b":
+            for schedule in running:
+                schedule.cancel()
+        self.context.forward(record)
+
+
+def seen(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+    builder.add_state_store(ps.stores.key_value(f"seen-{number}", TEXT, INT))
+    return stream.process_values(Seen, stores=[f"seen-{number}"])
+
+
+def fails(value: Any) -> Any:
+    if value is not None and "c" in value:
+        raise LookupError("c")
+    return value
+
+
+def append(key: Any, value: Any, items: list[Any]) -> list[Any] | None:
+    items.append(value)
+    return items if len(items) < 4 else None
+
+
+def by_length(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+    rows = stream.to_table(store=f"rows-{number}")
+    groups = rows.group_by(lambda k, v: (str(len(v)), v), name=f"lengths-{number}")
+    return groups.count(store=f"lengths-{number}-store").to_stream().map_values(str)
+
+
+OPERATORS: dict[str, Operator] = {
+    "filter": lambda b, s, n: s.filter(lambda k, v: v != "x"),
+    "upper": lambda b, s, n: s.map_values(lambda v: v and v.upper()),
+    "twice": lambda b, s, n: s.flat_map_values(lambda v: [v, v]),
+    "swap": lambda b, s, n: s.map(lambda k, v: (v, k)),
+    "rekey": lambda b, s, n: s.select_key(lambda k, v: (v or "-")[0]),
+    "split": lambda b, s, n: s.split().branch(lambda k, v: k == "a").default()["0"],
+    "fails": lambda b, s, n: s.map_values(fails),
+    "seen": seen,
+    "ticks": lambda b, s, n: s.process(Ticks),
+    "repartition": lambda b, s, n: s.repartition(name=f"moved-{n}"),
+    "count": lambda b, s, n: (
+        s.group_by_key(name=f"counts-{n}").count(store=f"counts-{n}-store").to_stream().map_values(str)
+    ),
+    "longest": lambda b, s, n: (
+        s.group_by_key(name=f"longest-{n}").reduce(max, store=f"longest-{n}-store").to_stream()
+    ),
+    "collect": lambda b, s, n: (
+        s.group_by_key(name=f"all-{n}")
+        .aggregate(list, append, value=JSON, store=f"all-{n}-store")
+        .to_stream()
+        .map_values(json.dumps)
+    ),
+    "table": lambda b, s, n: (
+        s.to_table(store=f"t-{n}").filter(lambda k, v: v > "a", store=f"f-{n}").to_stream()
+    ),
+    "by length": by_length,
+}
+
+
+def topology(operators: Sequence[str], *, topics: Sequence[str]) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream: Stream = builder.stream(topics)
+    for number, name in enumerate(operators):
+        operator = OPERATORS.get(name) or (lambda b, s, n: s.process(Alarms))
+        stream.to("before", name=f"before-{number}")
+        stream = operator(builder, stream, number)
+    stream.to("out", name="end")
+    return builder.build()
+
+
+@dataclass
+class Result:
+    sent: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
+    stores: dict[str, list[Any]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    processed: int = 0
+    punctuated: int = 0
+    committable: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+def crossed(snapshot: Snapshot) -> Snapshot:
+    read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
+    assert read is not None
+    return read
+
+
+class Run:
+    """Runs all parts of a topology, every topic with one partition."""
+
+    def __init__(self, topology: ps.Topology, *, budget: int | None, cut: bool, visits: Visits) -> None:
+        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        self.plan = topology.plan("app")
+        self.hosts = [Host(topology, sub=sub.id, policies=policies) for sub in self.plan.subtopologies]
+        self.budget, self.cut, self.visits, self.result = budget, cut, visits, Result()
+
+    def process(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        """Run a batch of rows with their topics to the end, through internal topics."""
+        waiting = list(rows)
+        while waiting:
+            for host in self.hosts:
+                for topic in host.sub.source_topics:
+                    mine = [row for where, row in waiting if where == topic]
+                    if mine:
+                        host.feed(topic, mine)
+            waiting = [row for host in self.hosts for row in self.steps(host)]
+
+    def steps(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
+        rows = []
+        while host.task.buffered_count():
+            rows.extend(self.carry_out(host.sub.id, host.step(budget=self.budget)))
+            if self.cut:
+                self.visits["cut with records waiting"] += bool(host.task.buffered_count())
+                host.restart(crossed)
+        return rows
+
+    def carry_out(self, sub: int, outcome: Outcome) -> list[tuple[str, tuple[Any, ...]]]:
+        result, read_again = self.result, []
+        for reason, count in outcome.metrics.dropped.items():
+            result.dropped[reason] = result.dropped.get(reason, 0) + count
+        result.processed += outcome.metrics.processed
+        result.punctuated += outcome.metrics.punctuated
+        result.committable.update(outcome.committable)
+        for topic, records in outcome.sends:
+            headers = records.headers or [()] * len(records)
+            rows = list(zip(records.keys, records.values, records.timestamps, headers, strict=True))
+            result.sent.setdefault((sub, topic), []).extend(rows)
+            read_again.extend((topic, row) for row in rows if topic in self.plan.subtopology_of)
+        return read_again
+
+    def finish(self) -> Result:
+        for host in self.hosts:
+            self.result.stores.update({name: list(host.store(name).all()) for name in host.sub.stores})
+            host.task.close()
+        return self.result
+
+
+WAYS: list[tuple[int, int | None, bool]] = [
+    (1, None, False),
+    (1, None, True),
+    (7, None, True),
+    (7, 3, True),
+    (1000, None, False),
+    (1000, None, True),
+    (1000, 5, False),
+    (1000, 5, True),
+    (1000, 1, True),
+]
+"""Size of a batch, records per step, whether every step is a task of its own."""
+
+KEYS = st.sampled_from(["a", "b", "c", None])
+VALUES = st.sampled_from(["a", "b", "x", "cc", "aab", None])
+HEADERS = st.sampled_from([(), (), (("h", b"1"), ("h", None))])
+ROWS = st.lists(st.tuples(KEYS, VALUES, st.integers(0, 30), HEADERS), min_size=5, max_size=25)
+
+
+def run_all_ways(
+    make: Callable[[], ps.Topology], rows: list[tuple[str, tuple[Any, ...]]], visits: Visits
+) -> None:
+    results = []
+    for batch, budget, cut in WAYS:
+        run = Run(make(), budget=budget, cut=cut, visits=visits)
+        for first in range(0, len(rows), batch):
+            run.process(rows[first : first + batch])
+        results.append(run.finish())
+    for way, result in zip(WAYS, results, strict=True):
+        for what in ("sent", "stores", "dropped", "processed", "punctuated", "committable"):
+            assert getattr(result, what) == getattr(results[0], what), f"{what} of batch, budget, cut = {way}"
+    visits["kept something"] += any(results[0].stores.values())
+    visits["dropped something"] += bool(results[0].dropped)
+    visits["dead letters"] += any(topic == "dead" for _, topic in results[0].sent)
+    visits["punctuated"] += bool(results[0].punctuated)
+    visits["several parts"] += len(make().plan().subtopologies) > 1
+
+
+def test_one_topic_in_any_order_of_time() -> None:
+    visits = Visits()
+
+    @settings(max_examples=120)
+    @given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=4), ROWS)
+    def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
+        run_all_ways(lambda: topology(operators, topics=["in"]), [("in", row) for row in rows], visits)
+
+    same()
+    visits.demand(
+        **{
+            "cut with records waiting": 200,
+            "kept something": 15,
+            "dropped something": 10,
+            "dead letters": 5,
+            "punctuated": 5,
+            "several parts": 15,
+        }
+    )
+
+
+@pytest.mark.parametrize("operator", sorted(OPERATORS))
+def test_each_operator_by_itself(operator: str) -> None:
+    @settings(max_examples=4)
+    @given(ROWS)
+    def same(rows: list[tuple[Any, ...]]) -> None:
+        run_all_ways(lambda: topology([operator], topics=["in"]), [("in", row) for row in rows], Visits())
+
+    same()
+
+
+def test_two_topics_in_order_of_time() -> None:
+    """What the choice between topics does with time in disorder depends on what is there to choose from."""
+    visits = Visits()
+
+    @settings(max_examples=25)
+    @given(
+        st.lists(
+            st.sampled_from(["filter", "twice", "seen", "ticks", "fails", "count"]), min_size=1, max_size=3
+        ),
+        st.lists(st.tuples(st.sampled_from(["in", "other"]), KEYS, VALUES), min_size=1, max_size=25),
+    )
+    def same(operators: list[str], rows: list[tuple[str, Any, Any]]) -> None:
+        visits["both topics"] += len({topic for topic, *_ in rows}) == 2
+        in_order = [(topic, (key, value, at, ())) for at, (topic, key, value) in enumerate(rows)]
+        run_all_ways(lambda: topology(operators, topics=["in", "other"]), in_order, visits)
+
+    same()
+    visits.demand(**{"both topics": 10, "cut with records waiting": 50})
+
+
+def test_schedules_that_are_made_and_cancelled_on_the_way() -> None:
+    visits = Visits()
+
+    @settings(max_examples=25)
+    @given(st.lists(st.sampled_from(["filter", "seen"]), max_size=1), ROWS)
+    def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
+        run_all_ways(
+            lambda: topology([*operators, "alarms"], topics=["in"]), [("in", row) for row in rows], visits
+        )
+
+    same()
+    visits.demand(punctuated=5)
+
+
+def test_partition_time_of_an_extractor() -> None:
+    """An extractor that leans on partition time sees the same one in every way of running."""
+
+    def from_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+        return partition_time if record.value is None else len(record.value) * 5 - 4
+
+    def make() -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream("in", timestamp=from_value).to("out")
+        return builder.build()
+
+    @settings(max_examples=25)
+    @given(st.lists(st.none() | st.text("ab", max_size=6), min_size=1, max_size=20))
+    def same(values: list[str | None]) -> None:
+        run_all_ways(make, [("in", ("k", raw(value), 0, ())) for value in values], Visits())
+
+    same()
