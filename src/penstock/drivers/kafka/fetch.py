@@ -18,17 +18,19 @@ from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailab
 
 _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
-_POLL_S = 1.0
+_POLL_S = 0.1
 _CONNECT_S = 10.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
-# A warm consumer that is assigned anew must not wait for its old fetch to come back (fetch.queue.backoff.ms), and nothing
-# but the plan decides where reading begins (auto.offset.reset).
+# A warm consumer that is assigned anew must not wait for its old fetch to come back: planned records are there already, so
+# there is nothing to wait for at the broker (fetch.wait.max.ms, fetch.queue.backoff.ms). Nothing but the plan decides where
+# reading begins (auto.offset.reset).
 _FIXED = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 10,
     "queued.max.messages.kbytes": 65536,
     "fetch.error.backoff.ms": 100,
 }
@@ -74,6 +76,7 @@ class KafkaFetcher:
         try:
             consumer.assign([ClientPartition(planned.topic, planned.partition, planned.start)])
             yield from self._range(consumer, planned)
+            consumer.unassign()
         except BaseException:
             discard(consumer)
             raise
