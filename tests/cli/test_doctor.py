@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.edge.cli.doctor import brokers, machine, report
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
 from penstock.testing import EmbeddedKafka
+from penstock.testing.kafka import KAFKA_VERSION
 
 
 def inquiry(tmp_path: Path, servers: str | None = None, topics: tuple[str, ...] = ()) -> Inquiry:
@@ -204,7 +205,7 @@ class TestJars:
     def test_are_found_in_the_cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("PENSTOCK_KAFKA_JARS", raising=False)
         monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
-        folder = tmp_path / f"kafka-{brokers.KAFKA_VERSION}"
+        folder = tmp_path / f"kafka-{KAFKA_VERSION}"
         folder.mkdir()
         (folder / "kafka_2.13-x.jar").touch()
 
@@ -236,6 +237,14 @@ class TestReport:
         assert code == 1
         assert "problem bad: missing\n" in text
         assert text.endswith("1 of the above must be repaired: bad\n")
+
+    def test_goes_on_when_a_package_cannot_be_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def check_things(_: Inquiry) -> Finding:
+            raise ImportError("no module named 'lmdb'")
+
+        code, text = self.shown(monkeypatch, report.Entry(check_things))
+        assert code == 1
+        assert "problem things: cannot be checked: no module named 'lmdb'\n" in text
 
     def test_asks_what_the_settings_say(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "b:1")

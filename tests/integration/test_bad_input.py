@@ -10,6 +10,7 @@ import base64
 import logging
 import socket
 import struct
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ class TestSecrets:
         }
         app = ps.Application(
             "app", key_count("in", "out"), bootstrap_servers=kafka.bootstrap_servers, kafka=security,
-            request_timeout_ms=3_000,
+            request_timeout_ms=5_000,
         )  # fmt: skip
         with pytest.raises(BrokerUnavailableError) as error:
             app.run()
@@ -390,7 +391,7 @@ class TestOffsetsThatAreGone:
 
     def test_a_topic_deleted_while_it_is_read(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
-        running = apps.start(key_count(source, sink), request_timeout_ms=3_000)
+        running = apps.start(key_count(source, sink), request_timeout_ms=5_000)
         apps.kafka.delete_topic(source)
         with pytest.raises(TopicNotFoundError) as error:
             running.await_termination(60)
@@ -446,7 +447,7 @@ class TestABrokerThatGoesAway:
     def test_while_nothing_happens(self, fragile_apps: Apps) -> None:
         kafka = fragile_apps.kafka
         source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
-        running = fragile_apps.start(key_count(source, sink), request_timeout_ms=3_000)
+        running = fragile_apps.start(key_count(source, sink))
         kafka.produce(source, [("a", "1")])
         eventually(lambda: lag(kafka, running.id, source) == 0, "the first record")
         kafka.kill()
@@ -463,7 +464,7 @@ class TestABrokerThatGoesAway:
         source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
         keys = [f"k{i % 50}" for i in range(total)]
         kafka.produce(source, [(key, "x") for key in keys])
-        running = fragile_apps.start(key_count(source, sink), max_batch_records=300, request_timeout_ms=3_000)
+        running = fragile_apps.start(key_count(source, sink), max_batch_records=300)
         eventually(lambda: sum(kafka.committed(running.id, source).values()) >= 600, "the second batch")
         kafka.kill()
         assert running.metrics()["processed_records"] < total
@@ -475,20 +476,23 @@ class TestABrokerThatGoesAway:
     def test_does_not_end_a_run_to_the_end(self, fragile_apps: Apps) -> None:
         kafka, home = fragile_apps.kafka, fragile_apps.home
         source, sink = fragile_apps.topic("in", 1), fragile_apps.topic("out", 1)
-        kafka.produce(source, [("a", "gate"), ("a", "1"), ("a", "2")])
-        topology = with_processor(partial(Gate, home), source, sink)
-        app = fragile_apps.application(topology, max_batch_records=1, request_timeout_ms=3_000)
+        kafka.produce(source, [("a", "1"), ("a", "2")])
+
+        def kill_in_the_first_batch() -> None:
+            """It reads and sends nothing, so the planner is the first to miss the broker."""
+            eventually((home / "closed").exists, "the first batch")
+            kafka.kill()
+            (home / "open").touch()
+
+        killer = threading.Thread(target=kill_in_the_first_batch)
+        killer.start()
+        app = fragile_apps.application(with_processor(partial(Gate, home), source, sink))
         running = app.start(until="end")
         try:
-            eventually((home / "waiting").exists, "the first record")
-            kafka.kill()
-            (
-                home / "open"
-            ).touch()  # the batch has nothing to send, so the planner is the first to miss the broker
-            eventually(lambda: running.status().state != "running", "the application to see it", within_s=90)
-            assert running.status().state == "waiting"
+            killer.join()
+            eventually(lambda: running.status().state == "waiting", "the application to miss the broker")
             kafka.restart()
-            assert running.await_termination(90)
+            assert running.await_termination(60)
         finally:
             running.stop()
         assert values_by_key(kafka.consume(sink)) == {"a": ["1", "2"]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -160,18 +162,38 @@ class Patient(Picky):
 
 
 class Gate(ps.Processor[str, str, str, str]):
-    """Lets records through, but at the value "gate" stops the batch until the test opens the gate: makes the file ``open``."""
+    """Holds every batch back until the test opens the gate, by making a file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def process(self, record: ps.Record[str, str]) -> None:
-        if record.value != "gate":
-            self.context.forward(record)
-            return
-        (self._directory / "waiting").touch()
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        super().init(context)
+        (self._directory / "closed").touch()
         deadline = time.monotonic() + 60
         while not (self._directory / "open").exists():
             if time.monotonic() > deadline:
                 raise TimeoutError("nobody opened the gate")
             time.sleep(0.02)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+class Mortal(ps.Processor[str, str, str, str]):
+    """Numbers the records of a key. The first time it meets the value "die", its whole process is killed."""
+
+    store = ps.stores.key_value("numbers", ps.serdes.string, ps.serdes.int64)
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        numbers = self.context.state_store("numbers")
+        number = (numbers.get(record.key) or 0) + 1
+        numbers.put(record.key, number)
+        grave = self._directory / "grave"
+        if record.value == "die" and not grave.exists():
+            grave.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.context.forward(record.with_value(str(number)))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.state.log import key_group
 from penstock.core.state.memory import MemoryStore
 from penstock.drivers.lmdb import copy as lmdb_copy
 from penstock.drivers.lmdb.copy import LmdbCopy
@@ -68,6 +69,19 @@ def discard(copy: LmdbCopy, directory: str) -> None:
 
 
 ENGINES: list[type[Memory] | type[Lmdb]] = [Memory, Lmdb]
+
+
+def neighbours(count: int, groups: int) -> list[bytes]:
+    """Give short keys that share a few key groups, so that they share segments too."""
+    keys = (b"%d" % number for number in range(1 << 20))
+    per_group: dict[int, list[bytes]] = {}
+    for key in keys:
+        mine = per_group.setdefault(key_group(key), [])
+        mine.append(key)
+        full = [found for found in per_group.values() if len(found) >= count]
+        if len(full) == groups:
+            break
+    return [key for found in full for key in found[:count]]
 
 
 class Visits(Counter[str]):

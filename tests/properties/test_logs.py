@@ -30,11 +30,12 @@ from penstock.core.state.log import (
     without_stores,
 )
 
-from .engines import Visits
+from .engines import Visits, neighbours
 
 Content = dict[tuple[str, bytes], bytes]
 Batch = dict[tuple[str, bytes], bytes | None]
 ENOUGH = 1 << 30
+KEYS = neighbours(3, groups=2)
 
 
 class Log:
@@ -51,7 +52,7 @@ class Log:
             per_store.setdefault(store, []).append((key, value))
         for store, changes in per_store.items():
             for number, part in by_key_group(changes).items():
-                manifest, segment = appended(manifest, (store, number), len(codec.encode(part)))
+                manifest, segment = appended(manifest, (store, number), len(codec.encode(part)), len(part))
                 self.segments[segment.sequence] = part
         for group, merged in list(due_for_compaction(manifest, budget)):
             manifest = self._compacted(manifest, group, merged)
@@ -66,7 +67,7 @@ class Log:
         if merged[0].base:
             parts[0] = [change for change in parts[0] if change[1] is not None]
         changes = codec.merge(parts)
-        manifest, segment = compacted(manifest, group, merged, len(codec.encode(changes)))
+        manifest, segment = compacted(manifest, group, merged, len(codec.encode(changes)), len(changes))
         self.segments[segment.sequence] = changes
         return manifest
 
@@ -110,7 +111,7 @@ class Copy:
 
 
 def machine(visits: Visits) -> type[RuleBasedStateMachine]:
-    keys = st.tuples(st.sampled_from(["s", "t"]), st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"]))
+    keys = st.tuples(st.sampled_from(["s", "t"]), st.sampled_from(KEYS))
     batches = st.dictionaries(keys, st.none() | st.binary(max_size=9), min_size=1, max_size=6)
 
     class Histories(RuleBasedStateMachine):

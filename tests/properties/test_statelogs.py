@@ -23,11 +23,12 @@ from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.spark.worker.statelog import StateLog
 
-from .engines import Visits, discard
+from .engines import Visits, discard, neighbours
 
 Content = dict[str, dict[bytes, bytes]]
 Changes = dict[str, dict[bytes, bytes | None]]
 STORES = ("s", "t")
+KEYS = [b"", *neighbours(3, groups=2)]
 
 
 class MapState:
@@ -112,7 +113,7 @@ class Commit:
 
 
 def machine(visits: Visits) -> type[RuleBasedStateMachine]:
-    keys = st.sampled_from([b"", b"a", b"b", b"c", b"d"])
+    keys = st.sampled_from(KEYS)
     rows = st.dictionaries(keys, st.none() | st.binary(max_size=6), max_size=4)
     some_changes = st.fixed_dictionaries({}, optional=dict.fromkeys(STORES, rows))
     hosts = st.sampled_from([0, 1])

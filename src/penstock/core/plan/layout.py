@@ -101,6 +101,10 @@ def _count_internal_topics(plan: Plan, counts: dict[str, int]) -> None:
             del waiting[topic.name]
     while waiting:
         complete = [name for name in waiting if not any(t in waiting for t in _upstream_topics(plan, name))]
+        if not complete:  # parts that send to each other: begin with one that also reads something known
+            complete = [name for name in waiting if any(t in counts for t in _upstream_topics(plan, name))][
+                :1
+            ]
         if not complete:
             raise TopologyError(
                 f"the repartitions {', '.join(sorted(waiting))} take their numbers of partitions from each other; "
@@ -122,7 +126,7 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
         known = [counts[other] for other in meeting if other in counts] if topic in meeting else []
         if known:
             return known[0]
-    return max(counts[source] for source in _upstream_topics(plan, topic))
+    return max(counts[source] for source in _upstream_topics(plan, topic) if source in counts)
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:

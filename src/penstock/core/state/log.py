@@ -46,6 +46,7 @@ class Segment(NamedTuple):
         upto: Version of its newest change.
         size: Bytes.
         base: Whether it holds all live keys of its key group up to ``upto``.
+        changes: Number of changes.
     """
 
     sequence: int
@@ -53,6 +54,7 @@ class Segment(NamedTuple):
     upto: int
     size: int
     base: bool
+    changes: int = 0
 
 
 KeyGroup = tuple[str, int]
@@ -132,15 +134,15 @@ def advanced(manifest: Manifest, token: str) -> Manifest:
     return replace(manifest, version=manifest.version + 1, history=(*manifest.history, token)[-_REMEMBERED:])
 
 
-def appended(manifest: Manifest, group: KeyGroup, size: int) -> tuple[Manifest, Segment]:
+def appended(manifest: Manifest, group: KeyGroup, size: int, count: int = 0) -> tuple[Manifest, Segment]:
     """Add a segment with the changes of the manifest's version to a key group."""
     version = manifest.version
-    segment = Segment(manifest.next_sequence, version - 1, version, size, base=False)
+    segment = Segment(manifest.next_sequence, version - 1, version, size, base=False, changes=count)
     return _with_group(manifest, group, (*manifest.segments.get(group, ()), segment)), segment
 
 
 def compacted(
-    manifest: Manifest, group: KeyGroup, merged: Sequence[Segment], size: int
+    manifest: Manifest, group: KeyGroup, merged: Sequence[Segment], size: int, count: int = 0
 ) -> tuple[Manifest, Segment]:
     """Put one segment in the place of several successive ones of a key group."""
     old = manifest.segments[group]
@@ -148,7 +150,7 @@ def compacted(
     base = at == 0
     # The base's own deletions are dropped; those of the others stay, and they begin where the base ended.
     since = merged[0].upto if merged[0].base else merged[0].since
-    segment = Segment(manifest.next_sequence, since, merged[-1].upto, size, base)
+    segment = Segment(manifest.next_sequence, since, merged[-1].upto, size, base, count)
     return _with_group(manifest, group, (*old[:at], segment, *old[at + len(merged) :])), segment
 
 
@@ -198,12 +200,13 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[tuple[KeyGro
 
 
 def _worth_merging(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Merge with the base when the changes outweigh it; merge only the changes when there are too many of them."""
+    """Merge with the base when the changes outweigh it, or touch half as many keys; else only them, if they are too many."""
     if len(segments) < 2:
         return ()
     first, rest = segments[0], segments[1:]
     changes = sum(segment.size for segment in rest)
-    if changes >= first.size and len(segments) >= 3:
+    touched = sum(segment.changes for segment in rest)
+    if (changes >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
         return segments
     return rest if len(segments) > _MAX_SEGMENTS else ()
 

@@ -7,6 +7,7 @@ which is closer to the truth than today.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -42,7 +43,10 @@ class _WarmProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
         self.producer = Producer({**settings, "on_delivery": self._failed})
-        self.producer.list_topics(timeout=_CONNECT_S)  # connect now, not with the first record
+        with suppress(
+            KafkaException
+        ):  # connect now, not with the first record; if that fails, the record waits
+            self.producer.list_topics(timeout=_CONNECT_S)
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:

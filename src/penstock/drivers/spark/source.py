@@ -152,6 +152,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final: Offsets | None = None
         self._waiting_since: float | None = None
         self._begun = False
+        self._cut_off = False
+        """Whether a run to the end has to wait for the broker: nothing to plan would tell Spark that it is done."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaStreamReader, (self._option,))
@@ -191,10 +193,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the next batch; give ``start`` back if there is nothing to do."""
         with wire.crossing():
             planned = self._planned(start)
-            if planned is start:
+            while planned is start:
                 time.sleep(
                     _IDLE_POLL_S
                 )  # Spark asks again at once; this is the poll interval, not a wait for anything
+                if not self._cut_off:
+                    break
+                planned = self._planned(start)
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -219,6 +224,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spec.control.ask("plan", {"positions": _positions(start), "ends": ends, "waiting": ends is None})
             or {}
         )
+        self._cut_off = ends is None and self._final is not None and not orders.get("hold")
         if orders.get("hold"):
             return start
         positions = _positions(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 _NEEDED = ("rich", "typer")
 
@@ -10,6 +11,8 @@ _NEEDED = ("rich", "typer")
 def main() -> None:
     """Run the command line, or say what it needs."""
     try:
+        for name in _NEEDED:
+            import_module(name)
         from penstock.edge.cli.app import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in _NEEDED:

@@ -1,4 +1,8 @@
-"""The commands of ``penstock`` and their options; what they do is in the modules beside this one."""
+"""The commands of ``penstock`` and their options; what they do is in the modules beside this one.
+
+A command imports what it needs when it runs, so that the help is quick, and the doctor can look at an installation in
+which Spark or a Kafka client is missing or broken.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.model.errors import PenstockError
-from penstock.edge.cli.demo.command import demonstrate
-from penstock.edge.cli.demo.conductor import Options
 from penstock.edge.cli.describe import described
-from penstock.edge.cli.doctor.report import examine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,6 +58,9 @@ def demo(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
+    from penstock.edge.cli.demo.command import demonstrate
+    from penstock.edge.cli.demo.conductor import Options
+
     raise typer.Exit(demonstrate(Options(lines, keep, master)))
 
 
@@ -69,6 +73,8 @@ def doctor(
     topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
 ) -> None:
     """Check what Penstock needs on this machine, and say how to get what is missing."""
+    from penstock.edge.cli.doctor.report import examine
+
     wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
     raise typer.Exit(examine(bootstrap_servers, wanted))
 

@@ -18,7 +18,6 @@ from penstock.core.model.errors import PenstockError
 from penstock.core.plan import describe
 from penstock.core.plan.split import Plan
 from penstock.core.plan.topology import Topology
-from penstock.edge.app import Application
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "text": describe.text,
@@ -81,8 +80,9 @@ def load(target: str) -> Any:
 
 
 def _plan_of(found: Any, target: str) -> Plan:
-    if isinstance(found, Application):
-        return found.plan
+    if _is_application(found):
+        plan: Plan = found.plan
+        return plan
     if isinstance(found, StreamsBuilder):
         return found.build().plan()
     if isinstance(found, Topology):
@@ -95,7 +95,14 @@ def _plan_of(found: Any, target: str) -> Plan:
     )
 
 
+def _is_application(found: Any) -> bool:
+    """Know an Application by its plan: its class would bring Spark and a Kafka client in."""
+    return isinstance(getattr(found, "plan", None), Plan)
+
+
 def _suitable(module: Any) -> str:
-    kinds = (Topology, StreamsBuilder, Application)
-    names = [name for name, value in vars(module).items() if isinstance(value, kinds)]
+    kinds = (Topology, StreamsBuilder)
+    names = [
+        name for name, value in vars(module).items() if isinstance(value, kinds) or _is_application(value)
+    ]
     return f"; did you mean {' or '.join(names)}?" if names else ""

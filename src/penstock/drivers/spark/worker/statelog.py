@@ -97,7 +97,7 @@ class StateLog:
         for store, items in changes.items():
             for number, part in by_key_group(items).items():
                 data = _packed(codec.encode(part))
-                manifest, segment = appended(manifest, (store, number), len(data))
+                manifest, segment = appended(manifest, (store, number), len(data), len(part))
                 self._put(segment, data)
                 written += len(data)
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
@@ -160,8 +160,9 @@ class StateLog:
             parts = [self._get(*group, segment) for segment in merged]
             if merged[0].base:
                 parts[0] = [change for change in parts[0] if change[1] is not None]
-            data = _packed(codec.encode(codec.merge(parts)))
-            manifest, segment = compacted(manifest, group, merged, len(data))
+            changes = codec.merge(parts)
+            data = _packed(codec.encode(changes))
+            manifest, segment = compacted(manifest, group, merged, len(data), len(changes))
             self._put(segment, data)
             for old in merged:
                 self._segments.removeKey((old.sequence,))

@@ -12,18 +12,17 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
+from penstock.core.model.errors import PenstockError
 from penstock.edge.cli.doctor.finding import Finding, Findings, Inquiry
-from penstock.testing._jars import kafka_jars
-from penstock.testing.kafka import KAFKA_VERSION, EmbeddedKafkaError, cache_directory
 
 _MAVEN = ("repo1.maven.org", 443)
 
 
 def check_brokers(inquiry: Inquiry) -> list[Finding]:
     """Check that brokers answer, where they say they are, and that they have the topics."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
     servers = inquiry.bootstrap_servers
     if servers is None:
         if not inquiry.topics:
@@ -102,6 +101,8 @@ def _shown(places: Iterable[tuple[str, int]]) -> str:
 
 def check_jars(inquiry: Inquiry) -> Findings:
     """Say whether the embedded broker of tests and demo has its jars, or can get them."""
+    from penstock.testing._jars import KAFKA_VERSION, cache_directory
+
     own = os.environ.get("PENSTOCK_KAFKA_JARS")
     if own:
         return _own_jars(own)
@@ -122,9 +123,11 @@ def check_jars(inquiry: Inquiry) -> Findings:
 
 
 def _own_jars(directory: str) -> Finding:
+    from penstock.testing._jars import kafka_jars
+
     try:
         kafka_jars()
-    except EmbeddedKafkaError as error:
+    except PenstockError as error:
         return Finding(
             "Kafka jars", False, str(error), "let PENSTOCK_KAFKA_JARS name the jars of a broker, or unset it"
         )

@@ -1,4 +1,7 @@
-"""Checks of this machine: Python, Java, packages, memory, disk, LMDB, loopback."""
+"""Checks of this machine: Python, Java, packages, memory, disk, LMDB, loopback.
+
+What might be missing is imported by the check that needs it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from pathlib import Path
 
 from penstock.core.model.errors import PenstockError
 from penstock.core.ports import Version
-from penstock.drivers.lmdb import open_local_copy
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
-from penstock.testing._java import MINIMUM_JAVA, find_java
 
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_MEMORY = 2 << 30
@@ -43,6 +44,8 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 def check_java(_: Inquiry) -> Finding:
     """Check that there is a Java that Spark and the embedded broker can run on."""
+    from penstock.testing._java import MINIMUM_JAVA, find_java
+
     try:
         java = find_java()
     except PenstockError as error:
@@ -163,6 +166,8 @@ def disk_finding(directory: Path, free: int) -> Finding:
 
 def check_lmdb_file(inquiry: Inquiry) -> Finding:
     """Check that LMDB can open a local copy where state is kept: it maps a large sparse file."""
+    from penstock.drivers.lmdb import open_local_copy
+
     fix = "use a local disk for state_dir (no network file system), and lift limits of address space (ulimit -v unlimited)"
     try:
         with tempfile.TemporaryDirectory(

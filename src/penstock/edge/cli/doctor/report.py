@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -22,7 +23,9 @@ from penstock.edge.cli.doctor.machine import (
     check_packages,
     check_python,
 )
-from penstock.edge.settings import Settings, settings_from
+
+if TYPE_CHECKING:
+    from penstock.edge.settings import Settings
 
 _NO_SERVERS = "localhost:9092"
 
@@ -74,17 +77,20 @@ def examine(bootstrap_servers: str | None, topics: tuple[str, ...], console: Con
             show(finding, entry.required)
             if entry.required and not finding.ok:
                 failed.append(finding)
-    if failed:
-        console.print(
-            Text(f"\n{len(failed)} of the above must be repaired: {', '.join(f.name for f in failed)}")
-        )
-    else:
-        console.print(Text("\nEverything that is required is there."))
+    names = ", ".join(finding.name for finding in failed)
+    ending = (
+        f"{len(failed)} of the above must be repaired: {names}"
+        if failed
+        else "Everything that is required is there."
+    )
+    console.print(Text(f"\n{ending}"), soft_wrap=True)
     return 1 if failed else 0
 
 
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
     """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
+    from penstock.edge.settings import Settings, settings_from
+
     given = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
     file = os.environ.get("PENSTOCK_CONFIG")
     about = Finding("settings", True, f"valid, with the file {file}" if file else "valid")
@@ -106,8 +112,15 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
     return Inquiry(servers, topics, Path(settings.state_dir), client)
 
 
-def _listed(entry: Entry, inquiry: Inquiry) -> Iterable[Finding]:
-    found = entry.check(inquiry)
+def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:
+    """Give the findings of a check, also when a package that it needs cannot be imported."""
+    try:
+        found = entry.check(inquiry)
+    except ImportError as error:
+        name = entry.check.__name__.removeprefix("check_").replace("_", " ")
+        return [
+            Finding(name, False, f"cannot be checked: {error}", "install the packages that are missing above")
+        ]
     return [found] if isinstance(found, Finding) else found
 
 
