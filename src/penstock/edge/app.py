@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Literal
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming import StreamingQuery
 from typing_extensions import Self
@@ -285,8 +286,11 @@ class RunningApplication:
 
     def status(self) -> Status:
         """Say what the application is doing."""
-        if self._state in ("starting", "running") and self._query is not None and not self._query.isActive:
-            error = self._query.exception()
+        if self._state in ("starting", "running") and self._query is not None:
+            try:
+                error = None if self._query.isActive else self._query.exception()
+            except (OSError, Py4JError) as gone:
+                error = SparkRuntimeError(f"Spark has ended: its JVM does not answer ({type(gone).__name__})")
             if error is not None:
                 self._remember(error)
         return self._book.status(self._state, None if self._error is None else str(self._error))
@@ -360,7 +364,10 @@ class RunningApplication:
         return True
 
     def _remember(self, error: Exception) -> None:
-        self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
+        if isinstance(error, PenstockError):
+            self._error = error
+        else:
+            self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
         self._state = "failed"
 
     def _fail(self, error: Exception) -> None:

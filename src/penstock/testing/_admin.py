@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar, final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.testing._java import EmbeddedKafkaError
@@ -72,14 +72,16 @@ class BrokerAdmin:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Give the offsets that a group has committed, by partition."""
-        wanted = [ConsumerGroupTopicPartitions(group)]
-        found = self._all_of(
-            f"offsets of group {group}", lambda client: client.list_consumer_group_offsets(wanted)
+        # Not the admin client's list_consumer_group_offsets: librdkafka crashes in it while a coordinator moves.
+        consumer = Consumer(
+            {"bootstrap.servers": self._servers, "group.id": group, "enable.auto.commit": False}
         )
-        places = [place for result in found.values() for place in result.topic_partitions]
-        return {
-            place.partition: place.offset for place in places if place.topic == topic and place.offset >= 0
-        }
+        try:
+            wanted = [TopicPartition(topic, partition) for partition in self.partitions(topic)]
+            found = self._asked(f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=5))
+        finally:
+            consumer.close()
+        return {place.partition: place.offset for place in found if place.offset >= 0}
 
     def partitions(self, topic: str) -> list[int]:
         """Give the partitions of a topic that must exist."""
@@ -91,11 +93,17 @@ class BrokerAdmin:
         return partitions
 
     def _all_of(self, what: str, ask: Callable[[AdminClient], Mapping[T, Future[Any]]]) -> dict[T, Any]:
-        """Ask the broker and wait for every answer; ask again while it says that a leader is not there yet."""
+        """Ask the broker and wait for every answer."""
+        return self._asked(
+            what, lambda: {key: f.result(_REQUEST_TIMEOUT_S) for key, f in ask(self._client).items()}
+        )
+
+    def _asked(self, what: str, question: Callable[[], T]) -> T:
+        """Ask; ask again while the broker says that a leader or coordinator is not there yet."""
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
             try:
-                return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
+                return question()
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
                     raise EmbeddedKafkaError(f"{what} on {self._servers}: {error.args[0]}") from error

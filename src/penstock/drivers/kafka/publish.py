@@ -43,9 +43,8 @@ class _WarmProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
         self.producer = Producer({**settings, "on_delivery": self._failed})
-        with suppress(
-            KafkaException
-        ):  # connect now, not with the first record; if that fails, the record waits
+        # Connect now, not with the first record. If that fails, the record waits for the broker.
+        with suppress(KafkaException):
             self.producer.list_topics(timeout=_CONNECT_S)
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
