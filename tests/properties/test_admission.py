@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.plan.admission import admit, packed, ranges
@@ -29,6 +29,7 @@ def offsets(partitions: dict[tuple[str, int], int]) -> Offsets:
 def test_a_batch_is_shared_fairly() -> None:
     visits = Visits()
 
+    @settings(max_examples=100)
     @given(PARTITIONS, st.integers(0, 300))
     def shared(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
         start = {at: begin for at, (begin, _) in partitions.items()}
@@ -69,6 +70,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 400)), max_size=8
 def test_readers_cover_everything_once() -> None:
     visits = Visits()
 
+    @settings(max_examples=100)
     @given(RANGES, st.integers(1, 6), st.integers(1, 200))
     def covered(planned: list[OffsetRange], bins: int, smallest: int) -> None:
         readers = packed(planned, bins, smallest)

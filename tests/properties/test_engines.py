@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.ports import StoreChange
@@ -17,7 +17,7 @@ KEYS = st.one_of(
     st.binary(max_size=4),
 )
 BOUNDS = st.none() | KEYS | st.just(b"k" * 600)
-BATCHES = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=8), max_size=8), max_size=5)
+BATCHES = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=8), min_size=2, max_size=10), min_size=2, max_size=6)
 
 
 @pytest.fixture(params=ENGINES)
@@ -57,6 +57,7 @@ def test_bounds_are_low_included_and_high_excluded(engine: Engine) -> None:
 def test_reads_like_a_dict(make: type[Memory] | type[Lmdb]) -> None:
     visits = Visits()
 
+    @settings(max_examples=100)
     @given(BATCHES, st.lists(st.tuples(BOUNDS, BOUNDS), min_size=1, max_size=5))
     def reads(
         batches: list[dict[bytes, bytes | None]], bounds: list[tuple[bytes | None, bytes | None]]

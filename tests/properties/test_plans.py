@@ -28,7 +28,7 @@ def topologies(draw: st.DrawFn) -> ps.Topology:
     streams: list[ps.KStream[Any, Any]] = [
         builder.stream(f"topic-{n}") for n in range(draw(st.integers(1, 3)))
     ]
-    for number in range(draw(st.integers(0, 7))):
+    for number in range(draw(st.integers(2, 8))):
         one, other = draw(st.sampled_from(streams)), draw(st.sampled_from(streams))
         step = draw(
             st.sampled_from(["filter", "rekey", "merge", "repartition", "count", "process", "table", "out"])
@@ -61,7 +61,7 @@ def topologies(draw: st.DrawFn) -> ps.Topology:
 def test_every_plan_hangs_together() -> None:
     visits = Visits()
 
-    @settings(max_examples=200)
+    @settings(max_examples=300)
     @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
     def hangs_together(topology: ps.Topology, counts: list[int]) -> None:
         plan = topology.plan("app")

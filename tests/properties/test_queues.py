@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId
@@ -29,6 +29,7 @@ def one_at_a_time(queues: dict[QueueId, list[int]]) -> list[tuple[QueueId, int]]
 def test_runs_give_the_order_of_single_choices() -> None:
     visits = Visits()
 
+    @settings(max_examples=100)
     @given(st.dictionaries(st.sampled_from(IDS), CHUNKS, max_size=4), st.integers(1, 20))
     def runs(fed: dict[QueueId, list[list[int]]], budget: int) -> None:
         group = PartitionGroup({})

@@ -287,6 +287,7 @@ class RunningApplication:
     def status(self) -> Status:
         """Say what the application is doing."""
         if self._state in ("starting", "running") and self._query is not None:
+            error: Exception | None
             try:
                 error = None if self._query.isActive else self._query.exception()
             except (OSError, Py4JError) as gone:

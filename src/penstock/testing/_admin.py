@@ -77,7 +77,9 @@ class BrokerAdmin:
             {"bootstrap.servers": self._servers, "group.id": group, "enable.auto.commit": False}
         )
         try:
-            wanted = [TopicPartition(topic, partition) for partition in self.partitions(topic)]
+            wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
+            if not wanted:
+                return {}
             found = self._asked(f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=5))
         finally:
             consumer.close()
