@@ -17,7 +17,9 @@ KEYS = st.one_of(
     st.binary(max_size=4),
 )
 BOUNDS = st.none() | KEYS | st.just(b"k" * 600)
-BATCHES = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=8), min_size=2, max_size=10), min_size=2, max_size=6)
+BATCHES = st.lists(
+    st.dictionaries(KEYS, st.none() | st.binary(max_size=8), min_size=2, max_size=10), min_size=2, max_size=6
+)
 
 
 @pytest.fixture(params=ENGINES)
