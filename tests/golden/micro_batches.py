@@ -17,7 +17,7 @@ from penstock.core.model.record import Headers, Records
 from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import SubTopology
 from penstock.core.state.keyvalue import KeyValueStore
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 
@@ -39,9 +39,7 @@ class MicroBatches:
         self.now_ms = 0
         self.dropped = 0
         self.sent: dict[str, list[ps.Record]] = defaultdict(list)
-        self._committed = {
-            sub.id: {name: MemoryStore() for name in sub.stores} for sub in self.plan.subtopologies
-        }
+        self._committed = {sub.id: MemoryStores() for sub in self.plan.subtopologies}
         self._snapshots = {sub.id: Snapshot() for sub in self.plan.subtopologies}
         self._offsets: dict[str, int] = defaultdict(int)
         self._waiting: deque[tuple[str, list[Row]]] = deque()
@@ -65,7 +63,7 @@ class MicroBatches:
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """Give the committed content of a store."""
         sub = next(sub for sub in self.plan.subtopologies if name in sub.stores)
-        return KeyValueStore(sub.stores[name], self._committed[sub.id][name])
+        return KeyValueStore(sub.stores[name], self._committed[sub.id].open(name))
 
     def _run(self, sub: SubTopology, topic: str, rows: list[Row]) -> None:
         task = self._task(sub)
@@ -96,8 +94,7 @@ class MicroBatches:
         return task.buffered_count() > 0
 
     def _carry_out(self, sub: SubTopology, outcome: Outcome) -> None:
-        for store, changes in outcome.changes.items():
-            self._committed[sub.id][store].apply(changes)
+        self._committed[sub.id].apply(outcome.changes, outcome.dropped_slices)
         self.dropped += sum(outcome.metrics.dropped.values())
         for topic, records in outcome.sends:
             rows = list(rows_of(records))

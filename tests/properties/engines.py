@@ -48,16 +48,16 @@ class Lmdb:
         self._batches = 0
 
     def reader(self) -> ByteReader:
-        self._copy.close_readers()
-        return self._copy.open_readers([STORE])[STORE]
+        self._copy.close_view()
+        return self._copy.open_view().open(STORE)
 
     def apply(self, changes: Iterable[StoreChange]) -> None:
-        self._copy.close_readers()
+        self._copy.close_view()
         self._batches += 1
         self._copy.apply({STORE: changes}, Version(self._batches, "t"))
 
     def close(self) -> None:
-        self._copy.close_readers()
+        self._copy.close_view()
         discard(self._copy, self._directory)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.core.model.ids import TaskId
-from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.ports import ByteStores, StoreChange, Version
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.spark.worker.statelog import StateLog
@@ -58,11 +58,13 @@ class MortalCopy:
         self._copy = copy
         self._writes = writes
 
-    def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
         self._writes -= 1
         if self._writes < 0:
             raise CutOffError
-        self._copy.apply(changes, version)
+        self._copy.apply(changes, version, dropped)
 
     def version(self) -> Version | None:
         return self._copy.version()
@@ -73,11 +75,14 @@ class MortalCopy:
     def wipe(self) -> None:
         self._copy.wipe()
 
-    def open_readers(self, stores: Iterable[str]) -> Mapping[str, ByteReader]:
-        return self._copy.open_readers(stores)
+    def names(self) -> frozenset[str]:
+        return self._copy.names()
 
-    def close_readers(self) -> None:
-        self._copy.close_readers()
+    def open_view(self) -> ByteStores:
+        return self._copy.open_view()
+
+    def close_view(self) -> None:
+        self._copy.close_view()
 
     def park(self, version: Version, payload: bytes) -> None:
         self._copy.park(version, payload)
@@ -88,9 +93,10 @@ class MortalCopy:
 
 def read(copy: LmdbCopy) -> Content:
     try:
-        return {store: dict(reader.scan(None, None)) for store, reader in copy.open_readers(STORES).items()}
+        view = copy.open_view()
+        return {store: dict(view.open(store).scan(None, None)) for store in STORES}
     finally:
-        copy.close_readers()
+        copy.close_view()
 
 
 def changed(content: Content, changes: Changes) -> Content:

@@ -11,7 +11,7 @@ from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.state.keyvalue import KeyValueStore
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
@@ -65,7 +65,7 @@ class Host:
         self.sub = topology.plan("app").subtopologies[sub]
         self.policies = policies
         self.partitions = partitions or {}
-        self.committed = {name: MemoryStore() for name in self.sub.stores}
+        self.committed = MemoryStores()
         self.offsets: dict[TopicPartition, int] = {}
         self.now_ms = now_ms
         self.task = self._new_task(None)
@@ -79,8 +79,7 @@ class Host:
     def step(self, now_ms: int | None = None, budget: int | None = None) -> Outcome:
         self.now_ms = self.now_ms if now_ms is None else now_ms
         outcome = self.task.step(self.now_ms, budget)
-        for store, changes in outcome.changes.items():
-            self.committed[store].apply(changes)
+        self.committed.apply(outcome.changes, outcome.dropped_slices)
         return outcome
 
     def run(self, topic: str, *rows: Row) -> Outcome:
@@ -96,7 +95,7 @@ class Host:
 
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """Give the committed content of a store."""
-        return KeyValueStore(self.sub.stores[name], self.committed[name])
+        return KeyValueStore(self.sub.stores[name], self.committed.open(name))
 
     def _new_task(self, snapshot: Snapshot | None) -> Task:
         task = Task(

@@ -6,7 +6,7 @@ and the in-memory stores implement them, and ``penstock.edge`` decides which imp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.core.model.ids import TopicPartition
@@ -17,7 +17,7 @@ StoreChange = tuple[bytes, bytes | None]
 
 
 class ByteReader(Protocol):
-    """The committed content of one store in one task, ordered by serialised key."""
+    """The committed content of one byte store in one task, ordered by serialised key."""
 
     def get(self, key: bytes) -> bytes | None:
         """Give the value of a key, or None."""
@@ -31,6 +31,32 @@ class ByteReader(Protocol):
         """Give the number of keys, without reading them."""
 
 
+class ByteStores(Protocol):
+    """One consistent view of the committed content of a task's byte stores.
+
+    A key-value store is one byte store of the same name. A store that is kept in slices of time is one byte store per slice,
+    named by :func:`slice_name`, so that a slice that has expired is dropped as a whole.
+    """
+
+    def open(self, name: str) -> ByteReader:
+        """Give a byte store; one that does not exist is empty."""
+
+
+def slice_name(store: str, number: int) -> str:
+    """Give the name of the byte store of a slice.
+
+    Example:
+        >>> slice_name("counts", 7)
+        'counts/7'
+    """
+    return f"{store}/{number}"
+
+
+def store_of(byte_store: str) -> str:
+    """Give the name of the store that a byte store belongs to: no store's name has a slash."""
+    return byte_store.partition("/")[0]
+
+
 class Version(NamedTuple):
     """Which committed state a local copy holds: the batch number, and the token of the attempt that made it."""
 
@@ -39,13 +65,18 @@ class Version(NamedTuple):
 
 
 class LocalCopy(Protocol):
-    """The local copy of all stores of one task. It only ever holds committed state (see docs/concepts/state.md)."""
+    """The local copy of the byte stores of one task. It only ever holds committed state (see docs/concepts/state.md)."""
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
 
-    def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
-        """Write changes of committed batches and their version in one transaction."""
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version, in one transaction."""
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
         """Refuse changes that :meth:`apply` could not write, before they are committed.
@@ -57,11 +88,11 @@ class LocalCopy(Protocol):
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
 
-    def open_readers(self, stores: Iterable[str]) -> Mapping[str, ByteReader]:
-        """Open one consistent view of some stores; :meth:`close_readers` ends it."""
+    def open_view(self) -> ByteStores:
+        """Open one consistent view; :meth:`close_view` ends it."""
 
-    def close_readers(self) -> None:
-        """End the view that open_readers gave."""
+    def close_view(self) -> None:
+        """End the view that open_view gave, if there is one."""
 
     def park(self, version: Version, payload: bytes) -> None:
         """Keep the changes of a batch that is not committed yet beside the copy."""

@@ -24,7 +24,7 @@ from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.topology import Topology
 from penstock.core.state.keyvalue import KeyValueStore
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
 
 
 class TopologyTestDriver:
@@ -62,9 +62,7 @@ class TopologyTestDriver:
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
         self._now = wall_clock_ms
-        self._committed = {
-            sub.id: {name: MemoryStore() for name in sub.stores} for sub in self._plan.subtopologies
-        }
+        self._committed = {sub.id: MemoryStores() for sub in self._plan.subtopologies}
         self._offsets: dict[str, int] = defaultdict(int)
         self._sent: dict[str, deque[Record[Any, Any]]] = defaultdict(deque)
         self._waiting: deque[tuple[str, Records]] = deque()
@@ -171,8 +169,7 @@ class TopologyTestDriver:
             self._feed(topic, records)
 
     def _carry_out(self, number: int, outcome: Outcome) -> None:
-        for store, changes in outcome.changes.items():
-            self._committed[number][store].apply(changes)
+        self._committed[number].apply(outcome.changes, outcome.dropped_slices)
         self._dropped += sum(outcome.metrics.dropped.values())
         self._processed += outcome.metrics.processed
         for topic, records in outcome.sends:

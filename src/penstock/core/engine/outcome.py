@@ -35,7 +35,8 @@ class Outcome:
 
     Attributes:
         sends: Topics with the records to send, in the order in which they were forwarded.
-        changes: Changes of each store, each key at most once.
+        changes: Changes of each byte store, each key at most once.
+        dropped_slices: Byte stores that have expired as a whole; none of them has changes.
         committable: Per partition, the offset before which everything has been processed.
         wake_at_ms: When wall-clock punctuation is due next (ms since the epoch), None if never.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
@@ -52,6 +53,7 @@ class Outcome:
     commit_requested: bool
     metrics: TaskMetrics
     notices: tuple[str, ...] = ()
+    dropped_slices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

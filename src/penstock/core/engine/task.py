@@ -10,7 +10,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice, repeat
 from typing import Any
@@ -27,7 +27,7 @@ from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.split import SubTopology
-from penstock.core.ports import ByteReader
+from penstock.core.ports import ByteStores
 from penstock.core.state.keyvalue import KeyValueStore
 
 
@@ -42,7 +42,7 @@ class Task:
         sub: What to run.
         task_id: Its id.
         application_id: The application's id.
-        stores: Committed content of each store.
+        stores: Committed content of the stores.
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         snapshot: What :meth:`snapshot` gave last time.
@@ -56,14 +56,16 @@ class Task:
         task_id: TaskId,
         *,
         application_id: str,
-        stores: Mapping[str, ByteReader],
+        stores: ByteStores,
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
-        self.stores = {name: KeyValueStore[Any, Any](spec, stores[name]) for name, spec in sub.stores.items()}
+        self.stores = {
+            name: KeyValueStore[Any, Any](spec, stores.open(name)) for name, spec in sub.stores.items()
+        }
         self._runtime = Runtime(
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from penstock.core.model.errors import StoreError
-from penstock.core.ports import StoreChange, Version
+from penstock.core.ports import StoreChange, Version, store_of
 
 KEY_GROUPS = 64
 """Key groups per store and task: a power of two. 64 keeps a compaction step below a tenth of a second for a million keys
@@ -58,7 +58,7 @@ class Segment(NamedTuple):
 
 
 KeyGroup = tuple[str, int]
-"""A store and the number of a key group."""
+"""A byte store and the number of a key group."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,26 @@ def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, l
     """
     names = set(kept)
     gone = [
-        segment for (store, _), group in manifest.segments.items() if store not in names for segment in group
+        segment
+        for (store, _), group in manifest.segments.items()
+        if store_of(store) not in names
+        for segment in group
     ]
-    left = {key: group for key, group in manifest.segments.items() if key[0] in names}
+    left = {key: group for key, group in manifest.segments.items() if store_of(key[0]) in names}
     if not gone:
         return manifest, gone
     token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names)]).encode()):08x}"
     return replace(manifest, segments=left, history=(token,)), gone
+
+
+def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
+    """Forget slices that have expired; give the segments to be removed.
+
+    A slice never comes back, because time does not: so copies that still hold it need no rebuild, they drop it.
+    """
+    gone = [s for (store, _), group in manifest.segments.items() if store in dropped for s in group]
+    left = {key: group for key, group in manifest.segments.items() if key[0] not in dropped}
+    return replace(manifest, segments=left), gone
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[tuple[KeyGroup, tuple[Segment, ...]]]:

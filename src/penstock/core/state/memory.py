@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from penstock.core.ports import StoreChange
+
+
+class MemoryStores:
+    """The byte stores of one task; implements ``ByteStores``. Owned by one thread."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, MemoryStore] = {}
+
+    def open(self, name: str) -> MemoryStore:
+        """Give a byte store, made when it is first asked for."""
+        return self._stores.setdefault(name, MemoryStore())
+
+    def apply(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Iterable[str] = ()) -> None:
+        """Drop byte stores and write changes."""
+        for name in dropped:
+            self.open(name).clear()
+        for name, items in changes.items():
+            self.open(name).apply(items)
 
 
 class MemoryStore:
@@ -32,6 +51,11 @@ class MemoryStore:
         """Give the number of keys."""
         return len(self._keys)
 
+    def clear(self) -> None:
+        """Remove everything."""
+        self._values.clear()
+        self._keys.clear()
+
     def apply(self, changes: Iterable[StoreChange]) -> None:
         """Write changes; None deletes."""
         for key, value in changes:
@@ -42,3 +66,7 @@ class MemoryStore:
                 if key not in self._values:
                     insort(self._keys, key)
                 self._values[key] = value
+
+
+NOTHING: Final = MemoryStore()
+"""The content of a byte store that does not exist."""

@@ -1,4 +1,4 @@
-"""The local copy of a task's stores in LMDB. Implements ``LocalCopy`` and ``ByteReader``.
+"""The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
 
 Why LMDB: Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once; LMDB
 opens in half a millisecond, is shared by memory map, and allows many readers beside one writer. It is a cache of
@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from penstock.core.model.errors import StoreError
-from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.ports import ByteReader, ByteStores, StoreChange, Version
+from penstock.core.state.memory import NOTHING
 
 MAX_KEY_BYTES = 510
 _PREFIX = b"k"
@@ -45,12 +46,12 @@ def open_local_copy(directory: str) -> LmdbCopy:
 
 
 class LmdbCopy:
-    """One LMDB environment per task, one named database per store. Owned by the process that opened it."""
+    """One LMDB environment per task, one named database per byte store. Owned by the process that opened it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
         self._databases: dict[str, Any] = {}
-        self._view: Any = None
+        self._view: LmdbView | None = None
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
@@ -69,21 +70,29 @@ class LmdbCopy:
         number, token = stored.decode().split(" ")
         return Version(int(number), token)
 
-    def apply(self, changes: Mapping[str, Iterable[StoreChange]], version: Version) -> None:
-        """Write changes of committed batches and their version in one transaction.
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version, in one transaction.
 
         Raises:
             StoreError: If the disk is full or the directory cannot be written.
         """
+        self._make_room(len(changes))
         databases = {store: self._database(store) for store in changes}
+        gone = {name: self._database(name) for name in self.names().intersection(dropped)}
         meta = self._database(_META)
         try:
             with self._env.begin(write=True) as transaction:
+                for database in gone.values():
+                    transaction.drop(database)
                 for store, items in changes.items():
                     _write(transaction, databases[store], items)
                 transaction.put(_VERSION, f"{version.number} {version.token}".encode(), db=meta)
         except lmdb.Error as error:
             raise self._failed(error) from error
+        for name in gone:
+            del self._databases[name]
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
         """Refuse keys that LMDB cannot hold.
@@ -106,16 +115,21 @@ class LmdbCopy:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._env = self._opened()
 
-    def open_readers(self, stores: Iterable[str]) -> Mapping[str, ByteReader]:
-        """Open one consistent view of some stores."""
-        databases = {store: self._database(store) for store in stores}
-        self._view = self._env.begin()
-        return {store: LmdbReader(self._view, database) for store, database in databases.items()}
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+        with self._env.begin() as transaction:
+            names = [bytes(name).decode() for name, _ in transaction.cursor()]
+        return frozenset(name for name in names if name != _META)
 
-    def close_readers(self) -> None:
-        """End the view that :meth:`open_readers` gave."""
+    def open_view(self) -> ByteStores:
+        """Open one consistent view."""
+        self._view = LmdbView(self._env)
+        return self._view
+
+    def close_view(self) -> None:
+        """End the view that :meth:`open_view` gave."""
         if self._view is not None:
-            self._view.abort()
+            self._view.close()
             self._view = None
 
     def park(self, version: Version, payload: bytes) -> None:
@@ -171,6 +185,13 @@ class LmdbCopy:
             path.unlink()
         marker.write_text(boot)
 
+    def _make_room(self, wanted: int) -> None:
+        """Open the environment anew when its table of handles is nearly full; dropped slices leave theirs behind."""
+        if len(self._databases) + wanted > _MAX_STORES // 2:
+            self._databases.clear()
+            self._env.close()
+            self._env = self._opened()
+
     def _database(self, store: str) -> Any:
         if store not in self._databases:
             self._databases[store] = self._env.open_db(store.encode())
@@ -194,8 +215,28 @@ def _write(transaction: Any, database: Any, items: Iterable[StoreChange]) -> Non
             transaction.delete(_PREFIX + key, db=database)
 
 
+class LmdbView:
+    """One moment of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._transaction = env.begin()
+
+    def open(self, name: str) -> ByteReader:
+        """Give a byte store; one that does not exist is empty."""
+        try:
+            database = self._env.open_db(name.encode(), txn=self._transaction, create=False)
+        except lmdb.NotFoundError:
+            return NOTHING
+        return LmdbReader(self._transaction, database)
+
+    def close(self) -> None:
+        """End the view."""
+        self._transaction.abort()
+
+
 class LmdbReader:
-    """One store in one view. Valid until the view is closed."""
+    """One byte store in one view. Valid until the view is closed."""
 
     def __init__(self, transaction: Any, database: Any) -> None:
         self._transaction = transaction

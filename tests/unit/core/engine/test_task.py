@@ -10,7 +10,7 @@ import penstock as ps
 from penstock.core.engine.task import Task
 from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
 from unit.helpers import Host, forwarding, one_processor, processing, records, sent, values
 
 
@@ -229,12 +229,13 @@ def test_stores_are_read_from_what_was_committed() -> None:
     builder = ps.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts")
     sub = builder.build().plan("app").subtopologies[0]
-    committed = MemoryStore()
+    committed = MemoryStores()
     for _ in range(2):  # the second attempt sees nothing of the first
-        task = Task(sub, TaskId(0, 0), application_id="app", stores={"counts": committed})
+        task = Task(sub, TaskId(0, 0), application_id="app", stores=committed)
         task.init(0)
         task.feed(TopicPartition("in", 0), records([("a", "x", 0)]), 1)
         changes = task.step(0).changes
-    committed.apply(changes["counts"])
-    assert committed.approximate_count() == 1
-    assert next(committed.scan(None, None))[1][-1] == 1
+    committed.apply(changes)
+    counts = committed.open("counts")
+    assert counts.approximate_count() == 1
+    assert next(counts.scan(None, None))[1][-1] == 1

@@ -65,6 +65,10 @@ class TestColumns:
         records.extend(Records([b"b"], [b"2"], [2], partitions=[-1]))
         assert records.partitions == [3, -1]
 
+    def test_bytes_are_those_of_keys_and_values(self) -> None:
+        assert Records([b"abc", None, b""], [None, b"12", b"3"], [0, 0, 0]).byte_count() == 6
+        assert Records().byte_count() == 0
+
     def test_chosen_and_unchosen_partitions_do_not_mix(self) -> None:
         records = Records([b"a"], [b"1"], [1], partitions=[3])
         with pytest.raises(ValueError, match="cannot be in one batch"):

@@ -20,11 +20,11 @@ def copy(tmp_path: Path) -> LmdbCopy:
 
 
 def content(copy: LmdbCopy, store: str = "s") -> list[tuple[bytes, bytes]]:
-    reader = copy.open_readers([store])[store]
+    reader = copy.open_view().open(store)
     try:
         return list(reader.scan(None, None))
     finally:
-        copy.close_readers()
+        copy.close_view()
 
 
 class TestVersions:
@@ -62,19 +62,20 @@ class TestVersions:
 class TestViews:
     def test_are_of_one_moment(self, copy: LmdbCopy) -> None:
         copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"1")]}, ONE)
-        readers = copy.open_readers(["s", "t"])
+        view = copy.open_view()
+        readers = [view.open("s"), view.open("t")]
         copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, TWO)
-        assert [reader.get(b"a") for reader in readers.values()] == [b"1", b"1"]
-        copy.close_readers()
+        assert [reader.get(b"a") for reader in readers] == [b"1", b"1"]
+        copy.close_view()
         assert content(copy) == [(b"a", b"2")]
 
     def test_of_a_store_that_was_never_written_are_empty(self, copy: LmdbCopy) -> None:
         assert content(copy, "new") == []
 
     def test_of_no_store(self, copy: LmdbCopy) -> None:
-        assert copy.open_readers([]) == {}
-        copy.close_readers()
-        copy.close_readers()
+        copy.open_view()
+        copy.close_view()
+        copy.close_view()
 
     def test_two_objects_may_share_a_directory_one_after_the_other(self, tmp_path: Path) -> None:
         first = open_local_copy(str(tmp_path / "x"))
@@ -87,7 +88,7 @@ class TestKeys:
     def reader(self, copy: LmdbCopy) -> ByteReader:
         self.keys = [b"", b"\x00", b"a", b"a" * MAX_KEY_BYTES, b"b", b"\xff" * MAX_KEY_BYTES]
         copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.keys)]}, ONE)
-        return copy.open_readers(["s"])["s"]
+        return copy.open_view().open("s")
 
     def test_may_be_empty_or_as_long_as_the_engine_takes(self, reader: ByteReader) -> None:
         assert [reader.get(key) for key in self.keys] == [b"0", b"1", b"2", b"3", b"4", b"5"]

@@ -125,8 +125,8 @@ class _TaskBatch:
         try:
             task, outcome = self._step(sub, copy, remembered)
         finally:
-            copy.close_readers()
-        manifest = self._log.write(manifest, outcome.changes, copy)
+            copy.close_view()
+        manifest = self._log.write(manifest, outcome.changes, copy, outcome.dropped_slices)
         kept = {"task": snapshot_to_json(task.snapshot()), "stores": {s: fingerprints[s] for s in sub.stores}}
         encoded = encode_manifest(manifest, kept)
         if stored is None or encoded != bytes(stored[0]):
@@ -151,12 +151,19 @@ class _TaskBatch:
             sub,
             self._id,
             application_id=topology.plan.application_id,
-            stores=copy.open_readers(sub.stores),
+            stores=copy.open_view(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             snapshot=snapshot_from_json(remembered.get("task")),
         )
-        task.init(self._now_ms)
+        try:
+            task.init(self._now_ms)
+            self._feed(task)
+            return task, task.step(self._now_ms)
+        finally:
+            task.close()
+
+    def _feed(self, task: Task) -> None:
         for row in self._rows:
             if row.kind == wire.RECORDS and row.payload:
                 records = wire.decode(row.payload)
@@ -164,9 +171,6 @@ class _TaskBatch:
                     self._read += len(records)
                     self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
-        outcome = task.step(self._now_ms)
-        task.close()
-        return task, outcome
 
     def _offsets(self, outcome: Outcome) -> dict[str, dict[str, int]]:
         """Give the offsets before which everything has been processed, also for ranges that held no record."""

@@ -16,6 +16,7 @@ from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
+from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.partitioning import split_by_key
 from penstock.drivers.spark.worker.report import Report, host_now_ms, report_of
@@ -42,7 +43,7 @@ class Prefix:
             topology.plan.subtopologies[task.subtopology],
             task,
             application_id=topology.plan.application_id,
-            stores={},
+            stores=MemoryStores(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
         )

@@ -10,7 +10,7 @@ import logging
 import pickle
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from penstock.core.state.log import (
     catch_up,
     compacted,
     due_for_compaction,
+    without_slices,
     without_stores,
 )
 
@@ -52,8 +53,7 @@ class StateLog:
     def forget_stores(self, manifest: Manifest, kept: Iterable[str]) -> Manifest:
         """Remove the segments of stores that the topology no longer has."""
         manifest, gone = without_stores(manifest, kept)
-        for segment in gone:
-            self._segments.removeKey((segment.sequence,))
+        self._remove(gone)
         return manifest
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
@@ -79,20 +79,26 @@ class StateLog:
         if needed is None:
             copy.wipe()
             needed = catch_up(manifest, None) or []
-        return self._apply_segments(needed, copy, held, wanted)
+        expired = copy.names() - {store for store, _ in manifest.segments}
+        return self._apply_segments(needed, copy, held, wanted, expired)
 
     def write(
-        self, manifest: Manifest, changes: Mapping[str, list[StoreChange]], copy: LocalCopy
+        self,
+        manifest: Manifest,
+        changes: Mapping[str, list[StoreChange]],
+        copy: LocalCopy,
+        dropped: Collection[str] = (),
     ) -> Manifest:
-        """Append the changes of a batch, compact a little, and park the changes beside the copy.
+        """Drop expired byte stores, append the changes of a batch, compact a little, and park all this beside the copy.
 
         Returns:
             The manifest of the next version; the same manifest if nothing has changed.
         """
-        if not changes:
+        if not changes and not dropped:
             return manifest
         copy.check(changes)
-        manifest = advanced(manifest, secrets.token_hex(4))
+        manifest, gone = without_slices(advanced(manifest, secrets.token_hex(4)), dropped)
+        self._remove(gone)
         written = 0
         for store, items in changes.items():
             for number, part in by_key_group(items).items():
@@ -101,9 +107,8 @@ class StateLog:
                 self._put(segment, data)
                 written += len(data)
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
-        copy.park(
-            manifest.current, pickle.dumps({store: codec.encode(items) for store, items in changes.items()})
-        )
+        encoded = {store: codec.encode(items) for store, items in changes.items()}
+        copy.park(manifest.current, pickle.dumps((encoded, tuple(dropped))))
         return manifest
 
     def _apply_parked(self, manifest: Manifest, copy: LocalCopy, held: Version | None) -> bool:
@@ -115,9 +120,8 @@ class StateLog:
         if parked is None:
             return False
         try:
-            changes = {
-                store: codec.decode(data, "parked changes") for store, data in pickle.loads(parked).items()
-            }
+            encoded, dropped = pickle.loads(parked)
+            changes = {store: codec.decode(data, "parked changes") for store, data in encoded.items()}
         except Exception as error:  # a file that was cut off or written over can fail in any way
             log.warning(
                 "task %s: the parked changes cannot be read, fetching them from the log: %s",
@@ -125,11 +129,16 @@ class StateLog:
                 error,
             )
             return False
-        copy.apply(changes, manifest.current)
+        copy.apply(changes, manifest.current, dropped)
         return True
 
     def _apply_segments(
-        self, needed: list[tuple[KeyGroup, Segment]], copy: LocalCopy, held: Version | None, wanted: Version
+        self,
+        needed: list[tuple[KeyGroup, Segment]],
+        copy: LocalCopy,
+        held: Version | None,
+        wanted: Version,
+        expired: Collection[str],
     ) -> int:
         """Apply segments store by store; the version is set with the last of them, so a cut-off restore begins anew."""
         started, count = time.monotonic(), 0
@@ -145,7 +154,7 @@ class StateLog:
                     waiting = []
             count += len(waiting)
             copy.apply({store: codec.merge([waiting])}, unfinished)
-        copy.apply({}, wanted)
+        copy.apply({}, wanted, expired)
         if count >= _SLOW_RESTORE:
             seconds = time.monotonic() - started
             log.warning(
@@ -164,9 +173,12 @@ class StateLog:
             data = _packed(codec.encode(changes))
             manifest, segment = compacted(manifest, group, merged, len(data), len(changes))
             self._put(segment, data)
-            for old in merged:
-                self._segments.removeKey((old.sequence,))
+            self._remove(merged)
         return manifest
+
+    def _remove(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._segments.removeKey((segment.sequence,))
 
     def _put(self, segment: Segment, data: bytes) -> None:
         self._segments.updateValue((segment.sequence,), (data,))

@@ -55,11 +55,11 @@ def other(tmp_path: Path) -> LmdbCopy:
 
 
 def content(copy: LmdbCopy, store: str = "s") -> dict[bytes, bytes]:
-    reader = copy.open_readers([store])[store]
+    reader = copy.open_view().open(store)
     try:
         return dict(reader.scan(None, None))
     finally:
-        copy.close_readers()
+        copy.close_view()
 
 
 def batch(

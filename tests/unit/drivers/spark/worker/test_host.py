@@ -1,0 +1,233 @@
+"""The task host, with dicts in the place of Spark's state: batches, attempts that fail, and what passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+import penstock as ps
+from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from penstock.core.plan.layout import lay_out
+from penstock.drivers.lmdb import open_local_copy
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.source import TopologySpec
+from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.worker.host import HostSpec, TaskHost
+from penstock.drivers.spark.worker.report import Report
+from unit.helpers import Row as Cells
+from unit.helpers import records
+
+
+class Value:
+    """Spark's value state."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def get(self) -> Any:
+        return self.value
+
+    def update(self, value: Any) -> None:
+        self.value = value
+
+
+class Map:
+    """Spark's map state."""
+
+    def __init__(self, content: dict[Any, Any]) -> None:
+        self.content = dict(content)
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
+        return self.content.get(key)
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
+        self.content[key] = value
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
+        self.content.pop(key, None)
+
+
+class Handle:
+    """The state of one attempt: what was committed, and what the attempt writes over it."""
+
+    def __init__(self, head: Any, log: dict[Any, Any]) -> None:
+        self.head, self.log = Value(head), Map(log)
+
+    def getValueState(self, name: str, schema: Any) -> Value:  # noqa: N802 - Spark's name
+        return self.head
+
+    def getMapState(self, name: str, key: Any, value: Any) -> Map:  # noqa: N802 - Spark's name
+        return self.log
+
+
+class Spark:
+    """Runs the batches of one task on one host, and commits those that do not fail."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.head: Any = None
+        self.log: dict[Any, Any] = {}
+
+    def batch(self, topology: ps.Topology, rows: Sequence[Row], *, commit: bool = True) -> list[Row]:
+        plan = topology.plan("app")
+        layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
+        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {})
+        host = TaskHost(HostSpec(spec, open_local_copy, str(self.state_dir)))
+        handle = Handle(self.head, self.log)
+        host.init(handle)
+        out = list(host.handleInputRows(None, iter(rows), None))
+        host.close()
+        if commit:
+            self.head, self.log = handle.head.value, handle.log.content
+        return out
+
+
+def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "in", now_ms: int = 0) -> Row:
+    payload = wire.encode(records(cells, start)) if cells else b""
+    return Row(
+        group=0, kind=kind, task="0_0", topic=topic, partition=0, lane=lane, start=start,
+        end=start + len(cells), now_ms=now_ms, fetched_ms=7, payload=payload,
+    )  # fmt: skip
+
+
+def sent(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
+    batches = [wire.decode(row.payload) for row in rows if row.kind == wire.SEND]
+    return [(key, value) for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)]
+
+
+def report(rows: Sequence[Row]) -> Report:
+    (found,) = [Report.decode(row.payload) for row in rows if row.kind == wire.REPORT]
+    return found
+
+
+def counting() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().map_values(str).to("out")
+    return builder.build()
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Spark:
+    return Spark(tmp_path)
+
+
+def test_batch_after_batch_counts_on(spark: Spark) -> None:
+    first = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 2))])
+    assert sent(first) == [(b"a", b"1"), (b"b", b"1")]
+    second = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 3), start=2)])
+    assert sent(second) == [(b"a", b"2")]
+    done = report(second)
+    assert (done.task, done.offsets, done.read, done.processed, done.sent) == (
+        "0_0",
+        {"in": {"0": 3}},
+        1,
+        1,
+        1,
+    )
+    assert (done.stream_time_ms, done.restored, done.first_record_ms) == (3, 0, 7)
+
+
+def test_a_batch_that_is_run_again_begins_where_the_first_attempt_did(spark: Spark) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    again = [row(wire.RECORDS, ("a", "x", 2), start=1)]
+    lost = spark.batch(counting(), again, commit=False)
+    assert sent(spark.batch(counting(), again)) == sent(lost) == [(b"a", b"2")]
+
+
+def test_without_its_local_copy_a_task_is_built_from_the_log(spark: Spark, tmp_path: Path) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
+    spark.state_dir = tmp_path / "another-host"
+    out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=2)])
+    assert (sent(out), report(out).restored) == ([(b"a", b"2")], 2)
+
+
+def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").process(_Echo).to("out")
+    pieces = [row(wire.RECORDS, ("k", f"{n}", 0), start=n) for n in (2, 0, 1)]
+    end = row(wire.RECORDS, start=3).asDict() | {"end": 9}
+    out = spark.batch(builder.build(), [Row(**end), *pieces])
+    assert [value for _, value in sent(out)] == [b"0", b"1", b"2"]
+    assert report(out).offsets == {"in": {"0": 9}}  # offsets without records at the end are behind us too
+
+
+def test_a_tick_starts_a_task_without_records(spark: Spark) -> None:
+    out = spark.batch(counting(), [row(wire.TICK, topic="")])
+    assert (sent(out), report(out).processed, report(out).first_record_ms) == ([], 0, None)
+
+
+def test_what_others_have_made_passes_through_untouched(spark: Spark) -> None:
+    passing = [row(wire.SEND, ("a", "x", 1), topic="elsewhere"), row(wire.REPORT)]
+    out = spark.batch(counting(), passing)
+    assert [(r.kind, r.topic, r.payload) for r in out] == [(r.kind, r.topic, r.payload) for r in passing]
+    assert spark.head is None
+
+
+def test_a_wall_clock_schedule_is_called_in_a_later_batch(spark: Spark) -> None:
+    topology = (
+        ps.Topology().add_source("in", "in").add_processor("p", _Ticking, "in").add_sink("s", "out", "p")
+    )
+    assert report(spark.batch(topology, [row(wire.TICK, now_ms=100)])).wake_at_ms == 110
+    out = spark.batch(topology, [row(wire.TICK, now_ms=115)])
+    assert (sent(out), report(out).wake_at_ms) == ([(None, b"115")], 120)
+
+
+def test_an_error_crosses_with_its_place(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").process(_Failing)
+    with pytest.raises(SparkRuntimeError) as caught:
+        spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=41)])
+    found = wire.find_error(str(caught.value))
+    assert isinstance(found, ProcessingError)
+    assert "at topic 'in', partition 0, offset 41" in found.message
+
+
+def test_processors_are_closed_although_a_record_fails(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").process(_Failing)
+    _Failing.closed = 0
+    with pytest.raises(SparkRuntimeError):
+        spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1))])
+    assert _Failing.closed == 1
+
+
+def test_a_store_whose_serde_has_changed_is_refused(spark: Spark) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().reduce(max, store="counts")
+    with pytest.raises(SparkRuntimeError) as caught:
+        spark.batch(builder.build(), [row(wire.TICK)])
+    assert isinstance(wire.find_error(str(caught.value)), IncompatibleTopologyError)
+
+
+def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().reduce(max, store="largest")
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=1)])
+    assert sent(spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), start=2)])) == [(b"a", b"1")]
+
+
+class _Echo(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        self.context.forward(record)
+
+
+class _Ticking(_Echo):
+    def init(self, context: ps.ProcessorContext) -> None:
+        super().init(context)
+        context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record(None, str(now), now)))
+
+
+class _Failing(_Echo):
+    closed = 0
+
+    def process(self, record: ps.Record) -> None:
+        raise LookupError("no such thing")
+
+    def close(self) -> None:
+        type(self).closed += 1
