@@ -2,10 +2,10 @@
 
 Per task and micro-batch ``handleInputRows`` is called once. It
 
-1. loads the manifest from Spark's state and brings the local copy up to it,
+1. loads the manifest from Spark's state and brings the local copies up to it,
 2. orders the chunk rows, feeds them to the task, and runs one step,
 3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
-4. parks the same changes beside the local copy, which applies them in the next batch, when they are known to be committed.
+4. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
 
 Spark loads the state at the version it has committed and drops what a failed attempt wrote, so a batch that is run again
 begins exactly where the first attempt did. Nothing here has to be rolled back.
@@ -28,11 +28,13 @@ from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.split import SubTopology
-from penstock.core.ports import LocalCopy, OpenLocalCopy
-from penstock.core.state.log import decode_manifest, encode_manifest
+from penstock.core.state.log import decode_manifest, encode_manifest, rehomed
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec, check_stores
+from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
+from penstock.drivers.spark.worker.progress import Tell, log_progress
 from penstock.drivers.spark.worker.report import report_of
+from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
 
@@ -51,13 +53,13 @@ class HostSpec:
 
     Attributes:
         topology: The application.
-        open_local_copy: Opens the local copy of a task.
-        state_dir: Directory of the local copies on every host.
+        copies: Where and how local copies are kept.
+        tell: Who hears of the progress of restores.
     """
 
     topology: TopologySpec
-    open_local_copy: OpenLocalCopy
-    state_dir: str
+    copies: CopiesSpec
+    tell: Tell = log_progress
 
 
 class TaskHost(StatefulProcessor):
@@ -104,7 +106,8 @@ class _TaskBatch:
         self._head = head
         self._id = TaskId.parse(rows[0].task)
         self._now_ms: int = rows[0].now_ms
-        self._log = StateLog(segments, self._id)
+        restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, spec.tell)
+        self._log = StateLog(segments, self._id, restores)
         self._read = 0
         self._read_bytes = 0
 
@@ -120,14 +123,20 @@ class _TaskBatch:
         fingerprints = plan.store_fingerprints()
         check_stores(remembered.get("stores", {}), fingerprints)
         manifest = self._log.forget_stores(manifest, sub.stores)
-        copy = self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}")
-        restored = self._log.restore(manifest, copy)
+        engines = {store: self._spec.copies.engines[store] for store in sub.stores}
+        manifest = rehomed(manifest, remembered.get("engines", {}), engines)
+        copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         try:
-            task, outcome = self._step(sub, copy, remembered)
+            restored = copies.restore(self._log, manifest)
+            task, outcome = self._step(sub, copies, remembered)
         finally:
-            copy.close_view()
-        manifest = self._log.write(manifest, outcome.changes, copy, outcome.dropped_slices)
-        kept = {"task": snapshot_to_json(task.snapshot()), "stores": {s: fingerprints[s] for s in sub.stores}}
+            copies.close_view()
+        manifest = self._log.write(manifest, outcome.changes, copies, outcome.dropped_slices)
+        kept = {
+            "task": snapshot_to_json(task.snapshot()),
+            "stores": {s: fingerprints[s] for s in sub.stores},
+            "engines": engines,
+        }
         encoded = encode_manifest(manifest, kept)
         if stored is None or encoded != bytes(stored[0]):
             self._head.update((encoded,))
@@ -145,13 +154,15 @@ class _TaskBatch:
         )
         yield Row(kind=wire.REPORT, topic="", payload=report.encode())
 
-    def _step(self, sub: SubTopology, copy: LocalCopy, remembered: Mapping[str, Any]) -> tuple[Task, Outcome]:
+    def _step(
+        self, sub: SubTopology, copies: TaskCopies, remembered: Mapping[str, Any]
+    ) -> tuple[Task, Outcome]:
         topology = self._spec.topology
         task = Task(
             sub,
             self._id,
             application_id=topology.plan.application_id,
-            stores=copy.open_view(),
+            stores=copies.open_view(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             snapshot=snapshot_from_json(remembered.get("task")),
