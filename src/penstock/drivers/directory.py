@@ -39,37 +39,44 @@ class CopyDirectory:
     Args:
         path: Where it is.
         kept: How many parked versions are kept.
+
+    Attributes:
+        why_empty: Why an empty copy is empty, for people.
     """
 
     def __init__(self, path: str, kept: int) -> None:
         self.path = Path(path)
+        self.why_empty = MISSING
         self._kept = kept
 
-    def prepare(self) -> str:
+    def prepare(self) -> None:
         """Make the directory, and empty it if its content cannot be trusted.
 
-        Returns:
-            Why it is empty, if it is.
-
         Raises:
-            OSError: If it cannot be made.
+            StoreError: If it cannot be made.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-        marker = self.path / _BOOT_MARK
-        found = marker.read_text() if marker.exists() else None
-        if found == boot:
-            return MISSING
-        self.clear()
-        marker.write_text(boot)
-        return MISSING if found is None else OTHER_BOOT
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+            marker = self.path / _BOOT_MARK
+            found = marker.read_text() if marker.exists() else None
+            if found != boot:
+                self.clear(MISSING if found is None else OTHER_BOOT)
+                marker.write_text(boot)
+        except OSError as error:
+            raise self.failed(error) from error
 
-    def clear(self) -> None:
-        """Remove everything in the directory."""
+    def clear(self, why: str) -> None:
+        """Remove the copy's content.
+
+        Args:
+            why: Why it is empty from now on.
+        """
+        self.why_empty = why
         for path in self.path.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            else:
+            elif path.name != _BOOT_MARK:
                 path.unlink(missing_ok=True)
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:

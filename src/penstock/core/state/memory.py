@@ -1,5 +1,6 @@
-"""Committed content of stores in memory: for ``TopologyTestDriver``, for the engine ``memory``, and the model the other
-engines are tested against.
+"""Committed content of stores in memory.
+
+For ``TopologyTestDriver`` and the engine ``memory``; and the model that the other engines are tested against.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, 
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
     DAMAGED,
+    MISSING,
     CopyDirectory,
     in_parts,
     on_its_way,
@@ -95,7 +96,7 @@ class LmdbCopy:
 
     def why_empty(self) -> str:
         """Say why an empty copy is empty, for people."""
-        return self._why_empty
+        return self._directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
@@ -134,7 +135,7 @@ class LmdbCopy:
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
         self._env.close()
-        self._directory.clear()
+        self._directory.clear(MISSING)
         self._env = self._opened()
 
     def names(self) -> frozenset[str]:
@@ -184,17 +185,15 @@ class LmdbCopy:
         self._env.close()
         self._env = None
         if broken:
-            self._directory.clear()
+            self._directory.clear(DAMAGED)
 
     def _opened(self) -> Any:
+        self._directory.prepare()
         try:
-            self._why_empty = self._directory.prepare()
             try:
                 env = self._environment()
             except _BROKEN:
-                self._directory.clear()
-                self._directory.prepare()
-                self._why_empty = DAMAGED
+                self._directory.clear(DAMAGED)
                 env = self._environment()
             self._inode = os.stat(self._directory.path / _DATA).st_ino
             self._databases = {_META: env.open_db(_META.encode())}

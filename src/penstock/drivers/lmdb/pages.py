@@ -65,5 +65,3 @@ def _mappings() -> list[tuple[int, int]]:
                 start, _, end = fields[0].partition("-")
                 found.append((int(start, 16), int(end, 16)))
     return found
-
-

@@ -35,29 +35,22 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     copy = _OPEN.get(directory)
     if copy is None:
         copy = _OPEN[directory] = MemoryCopy(directory, memory_bytes)
-    copy.prepare()
+    copy.directory.prepare()
     return copy
 
 
 class MemoryCopy:
-    """A dict per byte store. Owned by the process, used by one batch at a time."""
+    """A dict per byte store. Owned by the process, used by one batch at a time.
+
+    Attributes:
+        directory: Where the changes of the latest batches are parked.
+    """
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._memory_bytes = memory_bytes
         self._stores = MemoryStores()
         self._version: Version | None = None
-
-    def prepare(self) -> None:
-        """Make the directory again if somebody has taken it away.
-
-        Raises:
-            StoreError: If the directory cannot be written.
-        """
-        try:
-            self._directory.prepare()
-        except OSError as error:
-            raise self._directory.failed(error) from error
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
@@ -101,11 +94,11 @@ class MemoryCopy:
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Keep the changes of a batch that is not committed yet in a file; those of long ago are removed."""
-        self._directory.park(version, changes, dropped)
+        self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
         """Give the parked changes of exactly this version, if they are here and whole."""
-        return self._directory.parked(version)
+        return self.directory.parked(version)
 
     def _refuse_too_much(self) -> None:
         taken = sum(copy.size() for copy in {id(c): c for c in (*_OPEN.values(), self)}.values())

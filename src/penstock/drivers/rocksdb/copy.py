@@ -28,6 +28,7 @@ from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, 
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
     DAMAGED,
+    MISSING,
     CopyDirectory,
     in_parts,
     log,
@@ -60,23 +61,31 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     Args:
         directory: Where the files lie.
         memory_bytes: How much memory of this process the copy may take.
+
+    Raises:
+        StoreError: If the directory cannot be written.
     """
     copy = _OPEN.get(directory)
     if copy is None:
         copy = _OPEN[directory] = RocksCopy(directory, memory_bytes)
+    copy.close_view()  # a batch that failed may have left it open, and the directory may be another one by now
+    copy.directory.prepare()
     return copy
 
 
 class RocksCopy:
-    """One RocksDB per task, one column family per byte store. Holds the files from the first use to ``close_view``."""
+    """One RocksDB per task, one column family per byte store. Holds the files from the first use to ``close_view``.
+
+    Attributes:
+        directory: Where the files lie.
+    """
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = memory_bytes // _FOR_CHANGES
         self._options = options(memory_bytes)
         self._database: _Database | None = None
         self._view: RocksView | None = None
-        self._why_empty = ""
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
@@ -85,7 +94,7 @@ class RocksCopy:
 
     def why_empty(self) -> str:
         """Say why an empty copy is empty, for people."""
-        return self._why_empty
+        return self.directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
@@ -104,7 +113,7 @@ class RocksCopy:
             database.write(last, version, dropped)
         except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
             self._database = None
-            raise self._directory.failed(error) from error
+            raise self.directory.failed(error) from error
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
         """Refuse nothing: keys have any length."""
@@ -113,7 +122,7 @@ class RocksCopy:
         """Remove everything, before a rebuild from the log."""
         self._opened()  # so that nobody else has it open
         self._database = None
-        self._directory.clear()
+        self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""
@@ -121,7 +130,7 @@ class RocksCopy:
 
     def open_view(self) -> ByteStores:
         """Open one consistent view: nobody else can write, and this process does not before :meth:`close_view`."""
-        self._view = RocksView(self._opened(), self._directory)
+        self._view = RocksView(self._opened(), self.directory)
         return self._view
 
     def close_view(self) -> None:
@@ -133,25 +142,21 @@ class RocksCopy:
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
-        self._directory.park(version, changes, dropped)
+        self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
         """Give the parked changes of exactly this version, if they are here and whole."""
-        return self._directory.parked(version)
+        return self.directory.parked(version)
 
     def _opened(self) -> _Database:
         if self._database is None:
-            try:
-                self._why_empty = self._directory.prepare()
-            except OSError as error:
-                raise self._directory.failed(error) from error
             self._database = self._alone()
-            (self._directory.path / _HOLDER).write_text(str(os.getpid()))
+            (self.directory.path / _HOLDER).write_text(str(os.getpid()))
         return self._database
 
     def _alone(self) -> _Database:
         """Open the database as soon as no other process has it open; what is damaged is thrown away."""
-        path = str(self._directory.path / _DATABASE)
+        path = str(self.directory.path / _DATABASE)
         began, told, damaged = time.monotonic(), False, False
         while True:
             try:
@@ -159,16 +164,14 @@ class RocksCopy:
             except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
                 if not any(sign in str(error) for sign in _LOCKED):
                     if damaged or any(sign in str(error) for sign in _NO_ROOM):
-                        raise self._directory.failed(error) from error
+                        raise self.directory.failed(error) from error
                     damaged = True
-                    self._directory.clear()
-                    self._directory.prepare()
-                    self._why_empty = DAMAGED
+                    self.directory.clear(DAMAGED)
                     continue
             waited = time.monotonic() - began
             if waited > _LOCK_WAIT_S:
                 raise StoreError(
-                    f"the local copy in {self._directory.path} has been in use by {self._holder()} for {waited:.0f} s. It is "
+                    f"the local copy in {self.directory.path} has been in use by {self._holder()} for {waited:.0f} s. It is "
                     "a worker that Spark has given up, or another application with the same id and state_dir: end it, "
                     "then start again"
                 )
@@ -179,7 +182,7 @@ class RocksCopy:
 
     def _holder(self) -> str:
         try:
-            return f"process {int((self._directory.path / _HOLDER).read_text())}"
+            return f"process {int((self.directory.path / _HOLDER).read_text())}"
         except (OSError, ValueError):
             return "another process"
 

@@ -16,7 +16,6 @@ from penstock.core.ports import (
     ByteReader,
     ByteStores,
     Changes,
-    LocalCopy,
     OpenLocalCopy,
     StoreChange,
     Version,
@@ -24,7 +23,6 @@ from penstock.core.ports import (
 )
 from penstock.core.state.log import Manifest
 from penstock.drivers.spark.worker.statelog import StateLog
-
 
 Items = TypeVar("Items")
 
