@@ -27,6 +27,7 @@ from penstock.core.ports import (
     Version,
 )
 from penstock.core.ports import Changes as BatchChanges
+from penstock.core.state import log
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
 from penstock.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
@@ -267,8 +268,11 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
     return Batches
 
 
-@pytest.mark.parametrize("name", COPIES)
-def test_a_batch_sees_what_was_committed(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "largest"), [*((name, log.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2)]
+)
+def test_a_batch_sees_what_was_committed(name: str, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LARGEST_CHANGES", largest)
     visits = Visits()
     logging.getLogger("penstock.state").setLevel(logging.ERROR)
     examples = 60 if name != "rocksdb" else 15  # each batch waits for the disk
