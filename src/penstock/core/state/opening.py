@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from penstock.core.plan.stores import KeyValueSpec, StoreSpec, WindowSpec
+from penstock.core.plan.stores import KeyValueSpec, SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Alone, Store, Surroundings
 from penstock.core.state.keyvalue import KeyValueStore
 from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.rows import PlainRows
+from penstock.core.state.session import SessionStore
+from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
 
 _NOTHING: Mapping[str, Any] = {}
@@ -62,3 +64,13 @@ def _(spec: KeyValueSpec, stores: ByteStores, task: Surroundings, memory: Mappin
 @_open.register
 def _(spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
     return WindowStore[Any, Any](spec, stores, task, memory)
+
+
+@_open.register
+def _(spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    return SessionStore[Any, Any](spec, stores, task, memory)
+
+
+@_open.register
+def _(spec: VersionedSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    return VersionedStore[Any, Any](spec, stores, task, memory)
