@@ -55,10 +55,9 @@ class Overlay:
         entry = self._own.get(key, _ABSENT)
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
-    def committed(self, key: bytes) -> Any:
-        """Give the entry that a key had before the batch, or None."""
-        data = self._base.get(key)
-        return None if data is None else self._values.decode(data)
+    def committed(self, key: bytes) -> bytes | None:
+        """Give what a key had before the batch, as it is stored, or None."""
+        return self._base.get(key)
 
     def keep(self, key: bytes, kept: Any) -> None:
         """Set the entry of a serialised key to what ``Values.kept`` gave."""
@@ -67,6 +66,11 @@ class Overlay:
     def own(self) -> dict[bytes, Any]:
         """Give what the batch has written; None marks what it has deleted."""
         return self._own
+
+    def scan_own(self) -> list[tuple[bytes, Any]]:
+        """Give the entries the batch has written, in no order, without those it has deleted."""
+        get = self.get
+        return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
