@@ -153,8 +153,14 @@ def split(application_id: str, nodes: Mapping[str, Node], stores: Mapping[str, S
     return Plan(application_id, subs, _internal_topics(application_id, nodes, subs))
 
 
-def _topic(application_id: str, node: Repartition) -> str:
-    return f"{application_id}-{node.topic_name}-repartition"
+def repartition_topic(application_id: str, name: str) -> str:
+    """Give the name of an internal topic, as Kafka Streams does.
+
+    Example:
+        >>> repartition_topic("shop", "counts")
+        'shop-counts-repartition'
+    """
+    return f"{application_id}-{name}-repartition"
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -166,7 +172,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         if not isinstance(node, Repartition):
             expanded[node.name] = dataclasses.replace(node, parents=parents)
             continue
-        topic = _topic(application_id, node)
+        topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
         if node.drop_null_keys:
             parts.append(Filter(f"{node.name}-filter", parents, _has_key))
@@ -228,7 +234,7 @@ def _internal_topics(
     before: set[int] = set()
     behind: set[int] = set()
     for node, upstream, downstream in ends:
-        topic = _topic(application_id, node)
+        topic = repartition_topic(application_id, node.topic_name)
         if topic in internal:
             raise TopologyError(
                 f"two repartitions are called {node.topic_name!r}; give one of them another name=..."

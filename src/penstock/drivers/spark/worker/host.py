@@ -27,9 +27,10 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.evolution import with_new_names
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import LocalCopy, OpenLocalCopy
-from penstock.core.state.log import decode_manifest, encode_manifest
+from penstock.core.state.log import decode_manifest, encode_manifest, with_renamed_stores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec, check_stores
 from penstock.drivers.spark.worker.report import report_of
@@ -114,12 +115,17 @@ class _TaskBatch:
         topology = self._spec.topology
         plan = topology.plan
         sub = plan.subtopologies[self._id.subtopology]
+        if not sub.nodes:
+            self._forget()
+            return
         if plan.runs_before_shuffle(sub):
             return  # it has run already; a tick has nothing to start
         stored = self._head.get()
         manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
         fingerprints = plan.store_fingerprints()
-        check_stores(remembered.get("stores", {}), fingerprints)
+        renamed = topology.lineage.renamed_stores
+        manifest = with_renamed_stores(manifest, renamed)
+        check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
         manifest = self._log.forget_stores(manifest, sub.stores)
         copy = self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}")
         restored = self._log.restore(manifest, copy)
@@ -145,6 +151,16 @@ class _TaskBatch:
             restored=restored,
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
+
+    def _forget(self) -> None:
+        """Delete the state of a task whose part the topology no longer has."""
+        stored = self._head.get()
+        if stored is None:
+            return
+        manifest, _ = decode_manifest(bytes(stored[0]))
+        self._log.forget_stores(manifest, ())
+        self._head.clear()
+        self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}").wipe()
 
     def _step(self, sub: SubTopology, copy: LocalCopy, remembered: Mapping[str, Any]) -> tuple[Task, Outcome]:
         topology = self._spec.topology
