@@ -161,6 +161,13 @@ class Fetcher(Protocol):
         """Read a range, in offset order, a few thousand records at a time."""
 
 
+class ChangelogReader(Protocol):
+    """Reads what the application has written to its own topics."""
+
+    def read(self, topic: str, partition: int) -> Iterator[Records]:
+        """Read a partition to its present end; one that does not exist is empty."""
+
+
 class BatchId(NamedTuple):
     """Which micro-batch: the checkpoint it belongs to, and its number there. A batch that is run again keeps its id."""
 

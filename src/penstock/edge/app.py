@@ -24,18 +24,17 @@ from penstock.core.model.errors import (
     PenstockError,
     SettingsError,
     SparkRuntimeError,
-    TopicNotFoundError,
 )
 from penstock.core.plan.changes import changes, recreated_error
 from penstock.core.plan.describe import started_text
 from penstock.core.plan.evolution import checked_renames
-from penstock.core.plan.layout import Layout, default_grouper
-from penstock.core.plan.nodes import REPARTITION_CONFIG
+from penstock.core.plan.layout import default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
 from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher, TopicFacts
 from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.changelog import KafkaChangelogs
 from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
@@ -56,6 +55,7 @@ from penstock.edge.continuity import Continuity, check_drained, continuity
 from penstock.edge.lease import Lease
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.status import Book, Status
+from penstock.edge.topics import Topics
 from penstock.edge.upkeep import Upkeep
 
 log = logging.getLogger("penstock.application")
@@ -94,7 +94,7 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self.plan: Plan = topology.plan(application_id)
+        self.plan: Plan = _planned(topology, application_id, self.settings)
         self._grouper = partition_grouper
         self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
 
@@ -162,7 +162,12 @@ class Application:
         existing = broker.partition_counts()
         layout = plan.laid_out(existing, self._grouper)
         check_drained(plan.plan, progress, broker, existing)
-        sinks = self._prepare_topics(broker, plan.plan, layout, existing)
+        topics = Topics(broker, settings.replication_factor)
+        rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
+        topics.prepare_repartitions(plan.plan, layout, existing)
+        created = topics.prepare_changelogs(plan.plan, layout, existing)
+        dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
+        sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
         facts = broker.topic_facts(plan.plan.broker_topics)
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         log.info("%s", started_text(plan.plan, layout, self.id))
@@ -177,7 +182,13 @@ class Application:
         lineage = plan.lineage(layout, facts)
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
         spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage)
-        return self._start_query(running, broker, spec, until_end=until_end)
+        begin = {"rebuild": rebuild, "new_topics": created}
+        kept = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        if progress is not None:
+            kept = max(kept, progress.shuffle_partitions)
+        if settings.exactly_once or plan.plan.changelogs:
+            self._marks().prepare(kept, settings.replication_factor)
+        return self._start_query(running, broker, spec, begin, until_end=until_end)
 
     def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
         """Let the application follow what changes while it runs."""
@@ -212,29 +223,14 @@ class Application:
         else:
             log.warning("going on without the new partitions until the topics are alike again: %s", error)
 
-    def _prepare_topics(
-        self, broker: Broker, plan: Plan, layout: Layout, existing: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Create the internal topics or check them, and give the partitions of the topics that are written."""
-        for topic in plan.internal_topics.values():
-            if topic.through_shuffle:
-                continue
-            wanted = layout.partitions[topic.name]
-            if topic.name not in existing:
-                broker.create_topic(topic.name, wanted, REPARTITION_CONFIG, self.settings.replication_factor)
-            elif existing[topic.name] != wanted:
-                raise SettingsError(
-                    f"the internal topic {topic.name!r} has {existing[topic.name]} partitions, but {wanted} are needed. It "
-                    "belongs to an earlier form of this application: use another application id, or delete the topic "
-                    "together with the application's checkpoint"
-                )
-        written = [*plan.sink_topics]
-        if self.settings.dead_letter_topic is not None:
-            written.append(self.settings.dead_letter_topic)
-        return _await_sinks(broker, written)
-
     def _start_query(
-        self, running: RunningApplication, broker: Broker, spec: TopologySpec, *, until_end: bool
+        self,
+        running: RunningApplication,
+        broker: Broker,
+        spec: TopologySpec,
+        begin: Mapping[str, Any],
+        *,
+        until_end: bool,
     ) -> StreamingQuery:
         settings = self.settings
         session = running._session_of(settings)()
@@ -255,14 +251,17 @@ class Application:
             settings.max_batch_bytes,
             session.sparkContext.defaultParallelism,
             settings.auto_offset_reset,
+            begin,
             settings.on_lost_offsets == "skip",
             settings.on_recreated_topic == "restart_from_beginning",
         )
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(spec, open_local_copy, str(settings.home(self.id) / "tasks")),
-            SinkSpec(self._publisher(session), frozenset(spec.plan.broker_topics), control),
+            HostSpec(
+                spec, open_local_copy, str(settings.home(self.id) / "tasks"), self._changelogs(spec.plan)
+            ),
+            SinkSpec(self._publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
             settings.trigger_interval_ms,
@@ -270,31 +269,41 @@ class Application:
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)
 
-    def _publisher(self, session: SparkSession) -> Publisher:
+    def _marks(self) -> Marks:
+        settings = self.settings
+        return Marks(settings.client("admin", self.id), self.id, settings.request_timeout_ms / 1000)
+
+    def _changelogs(self, plan: Plan) -> KafkaChangelogs | None:
+        """Give what reads changelog topics: only what is committed, whatever the application itself reads."""
+        settings = self.settings
+        if not plan.changelogs:
+            return None
+        timeout_s, patience_s = settings.request_timeout_ms / 1000, settings.task_timeout_ms / 1000
+        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
+        return KafkaChangelogs(
+            Broker(admin, self.id, read_committed=True, timeout_s=timeout_s),
+            KafkaFetcher(consumer, self.id, read_committed=True, patience_s=patience_s),
+        )
+
+    def _publisher(self) -> Publisher:
         settings = self.settings
         producer = settings.client("producer", self.id)
         if not settings.exactly_once:
             return KafkaPublisher(producer)
-        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
-        marks = Marks(admin, self.id, settings.request_timeout_ms / 1000)
-        marks.prepare(partitions_of(session, settings.shuffle_partitions), settings.replication_factor)
-        patience_s = settings.task_timeout_ms / 1000
+        consumer, patience_s = settings.client("consumer", self.id), settings.task_timeout_ms / 1000
         return KafkaTransactions(producer, consumer, self.id, patience_s, settings.transaction_timeout_ms)
 
 
-def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
-    """Look for the topics that are written; asking for one makes brokers with auto.create.topics.enable create it."""
-    deadline = time.monotonic() + _TOPIC_WAIT_S
-    while True:
-        found = {topic: count for topic, count in broker.writable_topics(topics).items() if count}
-        missing = [topic for topic in topics if topic not in found]
-        if not missing:
-            return found
-        if time.monotonic() > deadline:
-            raise TopicNotFoundError(
-                f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not create "
-                f"by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
-            )
+def _planned(topology: Topology, application_id: str, settings: Settings) -> Plan:
+    """Split the topology.
+
+    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
+    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+    """
+    plan = topology.plan(application_id)
+    if settings.exactly_once and plan.changelogs:
+        return topology.plan(application_id, through_shuffle=False)
+    return plan
 
 
 class RunningApplication:

@@ -4,7 +4,8 @@ An offset, as Spark keeps it in the checkpoint, is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
-     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}}
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
+     "begin": what the first batch of a run is told}
 
 ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
 micro-batch, by which exactly-once delivery knows a batch it has already delivered. ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
@@ -19,6 +20,7 @@ unpickled in the workers.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import secrets
 import signal
@@ -97,6 +99,8 @@ class SourceSpec:
         max_bytes: Bytes per batch.
         readers: How many tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest" or "latest".
+        begin: What the tasks are told in the first batch of a run: whether to ``rebuild`` from changelog topics, and the
+            stores whose changelog topics are new (``new_topics``).
         skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
         restart_recreated: Whether a topic that was made again is read from its beginning.
     """
@@ -109,6 +113,7 @@ class SourceSpec:
     max_bytes: int
     readers: int
     offset_reset: str
+    begin: Mapping[str, Any]
     skip_lost: bool = False
     restart_recreated: bool = False
 
@@ -149,12 +154,14 @@ class PlannedRead(InputPartition):
         ticks: Tasks to be woken without records.
         batch: The micro-batch, as it is written in chunk rows.
         now_ms: Wall clock of the batch.
+        begin: What the tasks are told in the first batch of a run, as JSON.
     """
 
     ranges: list[OffsetRange]
     ticks: list[str]
     batch: str
     now_ms: int
+    begin: bytes = b""
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -222,13 +229,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with wire.crossing():
             planned = self._read_now(ranges(_positions(start), _positions(end)))
             batch = wire.batch_text(batch_id(end))
+            begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
             reads: list[InputPartition] = [
                 PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
             if end["tick"] != start["tick"]:
                 tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *newly_gone(start, end))]
                 readers = min(self._spec.readers, len(tasks))
-                reads.extend(PlannedRead([], tasks[i::readers], batch, end["now_ms"]) for i in range(readers))
+                reads.extend(
+                    PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
+                )
             return reads
 
     def _read_now(self, planned: list[OffsetRange]) -> list[OffsetRange]:
@@ -253,7 +263,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._begun:
             positions = self._with_new_partitions(self._without_recreated(start, positions))
             self._begun = True
-            return _offset(start, positions, start["tick"] + 1, now, spec.topology)
+            begun = _offset(start, positions, start["tick"] + 1, now, spec.topology)
+            return {**begun, "begin": dict(spec.begin)}
         wake_at = orders.get("wake_at_ms")
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
@@ -407,7 +418,7 @@ def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     committed = spec.broker.committed_offsets(counts)
     if not any(committed.values()):
         return positions
-    if plan.store_fingerprints():
+    if plan.store_fingerprints() and not spec.begin.get("rebuild"):
         log.warning(
             "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
             "starting over from the %s offsets",
@@ -490,7 +501,7 @@ def _now_ms() -> int:
 
 def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:
     where = ("", 0, "", 0, 0)
-    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, b"")
+    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, read.begin)
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:
