@@ -65,10 +65,14 @@ class Marks:
 
     def _bring_back(self, planned: OffsetRange) -> None:
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
-        values = [value for records in fetcher.fetch(planned) for value in records.values if value]
-        if not values:
+        wanted = str(planned.partition).encode()
+        batch = None
+        for records in fetcher.fetch(planned):
+            for key, value in zip(records.keys, records.values):
+                if key == wanted and value is not None:
+                    batch = BatchId(**json.loads(value))
+        if batch is None:
             return
-        batch = BatchId(**json.loads(values[-1]))
         at = TopicPartition(planned.topic, planned.partition)
         log.info(
             "the broker had forgotten that batch %d was delivered (%s); it is marked again", batch.number, at
