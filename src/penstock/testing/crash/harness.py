@@ -21,7 +21,7 @@ from penstock.core.model import serdes
 from penstock.testing.crash.app import App, Entry, Guarantee, Job, Topics
 from penstock.testing.crash.journal import check_contents, check_journals, journals_of
 from penstock.testing.crash.plan import KillPoint, Target, default_targets, plan_kills
-from penstock.testing.crash.processes import CrashTestError, Program, end_one
+from penstock.testing.crash.processes import CrashTestError, Program, kill_one
 from penstock.testing.crash.report import Kill, Report
 from penstock.testing.crash.stream import Feeder, Watch
 from penstock.testing.kafka import EmbeddedKafka
@@ -194,13 +194,14 @@ class _Run:
         due = time.monotonic() + point.delay_ms / 1000
         self._until(lambda: time.monotonic() >= due, "the moment of a kill")
         killed_at = time.monotonic()
-        self._kill(point)
+        victim = self._kill(point)
         self._watch.look()
         before = self._watch.processed
         self._until(lambda: self._watch.processed > before, f"a batch after the kill of {point.target}")
-        return Kill(point.target, before, round(time.monotonic() - killed_at, 1))
+        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim)
 
-    def _kill(self, point: KillPoint) -> None:
+    def _kill(self, point: KillPoint) -> str:
+        """Kill what is to be killed, and start again what the application cannot; name a single process."""
         if point.target in ("program", "host"):
             self._program.kill()
             if point.target == "host":
@@ -213,7 +214,8 @@ class _Run:
             self._kafka.restart()
         else:
             found = self._until(lambda: self._program.victims(point.target), f"a running {point.target}")
-            end_one(found[int(point.choice * len(found))])
+            return kill_one(found[int(point.choice * len(found))])
+        return ""
 
     # The end.
 

@@ -6,7 +6,7 @@ followed step by step through the expected sequence, and every step that is not 
 =============  ==================================================================================
 lost           an expected value that never came
 duplicated     a value that came again
-reordered      a value that came before one that belongs in front of it
+reordered      a value that came for the first time after one that belongs behind it
 wrong          a value, or a key, that nobody expected
 stale          a key whose last value is not the last one expected: its reader is left with an old result
 =============  ==================================================================================
@@ -105,7 +105,7 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any]) -> Findings:
         if place is None:
             wrong.append(value)
             continue
-        if not times[place] and place != furthest + 1:
+        if not times[place] and place < furthest:
             reordered.append(value)
         times[place] += 1
         at, furthest = place, max(place, furthest)

@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -35,7 +36,14 @@ PROGRAM = "penstock.edge.program"
 """The module that runs a job."""
 
 _MARK = "CRASH_TEST_RUN"
+_WORKERS = {
+    "pyspark.worker",  # tasks
+    "pyspark.sql.streaming.python_streaming_source_runner",  # plans micro-batches
+    "pyspark.sql.worker.python_streaming_sink_runner",  # commits them
+}
+"""Modules of Spark's Python workers. Others work for a moment at the start of a query only."""
 _GONE_S = 30.0
+_PAUSE_S = 0.01
 _LOG_LINES = 40
 
 
@@ -141,8 +149,7 @@ class Program:
         library = _processes()
         for process in library.process_iter():
             try:
-                marked = process.environ().get(_MARK) == self._mark
-                if marked and process.status() != library.STATUS_ZOMBIE:
+                if process.environ().get(_MARK) == self._mark and _is_alive(process):
                     yield process
             except library.Error:
                 continue  # another user's, or just gone
@@ -158,13 +165,18 @@ class Program:
         return home
 
 
-def end_one(process: psutil.Process) -> None:
+def kill_one(process: psutil.Process) -> str:
     """Kill one process with SIGKILL and wait until it is gone.
+
+    Returns:
+        Its process id and the last words of its command line.
 
     Raises:
         CrashTestError: If it is still there after half a minute.
     """
+    parent, command = process.parent(), process.cmdline()
     _kill([process])
+    return f"pid {process.pid} of {None if parent is None else parent.pid}: {' '.join(command[-2:])}"
 
 
 def _kill(processes: list[psutil.Process]) -> None:
@@ -174,10 +186,20 @@ def _kill(processes: list[psutil.Process]) -> None:
             process.kill()
         except library.NoSuchProcess:
             continue
-    _, alive = library.wait_procs(processes, timeout=_GONE_S)
-    left = [process for process in alive if process.status() != library.STATUS_ZOMBIE]
-    if left:
-        raise CrashTestError(f"{_GONE_S:.0f} s after SIGKILL these processes are still there: {left}")
+    deadline = time.monotonic() + _GONE_S
+    while left := [process for process in processes if _is_alive(process)]:
+        if time.monotonic() > deadline:
+            raise CrashTestError(f"{_GONE_S:.0f} s after SIGKILL these processes are still there: {left}")
+        time.sleep(_PAUSE_S)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Tell whether a process can still do something: a zombie cannot, and who must reap it may take its time."""
+    library = _processes()
+    try:
+        return bool(process.is_running() and process.status() != library.STATUS_ZOMBIE)
+    except library.NoSuchProcess:
+        return False
 
 
 def _certainly(holds: Callable[[psutil.Process], bool], process: psutil.Process) -> bool:
@@ -200,10 +222,14 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Tell a worker from its daemon: it is a fork, so both have one command line."""
-    parent = process.parent()
-    command = process.cmdline()
-    return any("daemon" in part for part in command) and parent is not None and parent.cmdline() == command
+    """Tell a worker that takes part in micro-batches; a fork has the command line of its daemon, which is none."""
+    parent, command = process.parent(), process.cmdline()
+    forked = any("daemon" in part for part in command)
+    return bool(_WORKERS.intersection(command[-1:])) and (not forked or _same_command(parent, command))
+
+
+def _same_command(process: psutil.Process | None, command: list[str]) -> bool:
+    return process is not None and process.cmdline() == command
 
 
 def _processes() -> Any:

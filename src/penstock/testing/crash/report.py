@@ -17,11 +17,17 @@ class Kill:
         target: What was killed.
         position: The number of input records that had been processed and committed.
         recovery_s: Seconds until there were more.
+        victim: The process, with the end of its command line; empty if it was more than one.
     """
 
     target: Target
     position: int
     recovery_s: float
+    victim: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.target} ({self.victim})" if self.victim else self.target
+        return f"{what} after {self.position:,} records, progress again after {self.recovery_s:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -75,15 +81,15 @@ class Report:
             f"{self.app}, {self.guarantee}, seed {self.seed}, {self.master}",
             f"  records     {self.records:,} in, {self.outputs:,} out, {self.aborted:,} aborted",
             f"  batches     {self.batches:,}",
-            *(
-                f"  kill {number:<6} {kill.target} after {kill.position:,} records, progress again after {kill.recovery_s:.1f} s"
-                for number, kill in enumerate(self.kills, start=1)
-            ),
+            *(f"  kill {number:<6} {kill}" for number, kill in enumerate(self.kills, start=1)),
             f"  restarts    {self.restarts}",
             f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
             f"  stores      {self.wrong_states} wrong entries",
             f"  offsets     went back {self.went_back} times",
-            *(f"  example     {example}" for example in (*found.examples, *self.examples)),
+            *(f"  example     {example}" for example in self._to_explain()),
             f"  {'RIGHT' if self.ok else 'WRONG'} after {self.seconds:.0f} s",
         ]
         return "\n".join(lines)
+
+    def _to_explain(self) -> tuple[str, ...]:
+        return () if self.ok else (*self.findings.examples, *self.examples)
