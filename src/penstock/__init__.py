@@ -25,6 +25,7 @@ from penstock.core.model.record import (
     ValueAndTimestamp,
 )
 from penstock.core.model.serdes import Serde
+from penstock.core.model.windowed import VersionedRecord, Windowed
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
@@ -67,6 +68,8 @@ __all__ = [
     "TopicPartition",
     "Topology",
     "ValueAndTimestamp",
+    "VersionedRecord",
+    "Windowed",
     "errors",
     "serdes",
     "spark",

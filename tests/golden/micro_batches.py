@@ -16,8 +16,8 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Records
 from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import SubTopology
-from penstock.core.state.keyvalue import KeyValueStore
 from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 
@@ -60,10 +60,11 @@ class MicroBatches:
         while self._waiting:
             self.process(*self._waiting.popleft())
 
-    def store(self, name: str) -> KeyValueStore[Any, Any]:
-        """Give the committed content of a store."""
+    def store(self, name: str) -> Any:
+        """Give a store as the next task would see it."""
         sub = next(sub for sub in self.plan.subtopologies if name in sub.stores)
-        return KeyValueStore(sub.stores[name], self._committed[sub.id].open(name))
+        memory = self._snapshots[sub.id].stores.get(name, {})
+        return open_store(sub.stores[name], self._committed[sub.id], memory=memory)
 
     def _run(self, sub: SubTopology, topic: str, rows: list[Row]) -> None:
         task = self._task(sub)

@@ -167,11 +167,13 @@ def spell(topic: str, record: ps.Record) -> Entry:
 
 
 def dump(store: Any) -> list[Any]:
-    """List a key-value store as a recording does: with timestamps where the store keeps them."""
+    """List a store as a recording does: with timestamps where the store keeps them, windows by key, start and end."""
     return [spell_entry(key, value) for key, value in store.all()]
 
 
-def spell_entry(key: str, value: Any) -> list[Any]:
+def spell_entry(key: str | ps.Windowed, value: Any) -> list[Any]:
+    if isinstance(key, ps.Windowed):
+        return [key._asdict(), value]
     if isinstance(value, ps.ValueAndTimestamp):
         return [key, value.value, value.timestamp]
     return [key, value]

@@ -18,6 +18,8 @@ STRING = ps.serdes.string
 #: Scenarios that were asked for and cannot be built yet, with what they wait for.
 NOT_EXPRESSIBLE = {
     "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
+    "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
+    "session_store_fetch_in_memory": "the same",
 }
 
 
@@ -581,3 +583,58 @@ class Browser(ps.Processor):
 def fetch_range_all_prefix(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(string_store("kv"))
     builder.stream("in").process(Browser, stores=["kv"]).to("out")
+
+
+Found = Iterable[tuple[ps.Windowed, str]]
+
+
+def windows_listed(found: Found) -> str:
+    return "[" + ",".join(f"{w.key}@{w.start}-{w.end}={value}" for w, value in found) + "]"
+
+
+def starts_listed(found: Iterable[tuple[int, str]]) -> str:
+    return listed((str(start), value) for start, value in found)
+
+
+def window_store(name: str, *, retain_duplicates: bool) -> ps.stores.StoreSpec:
+    return ps.stores.window(
+        name, STRING, STRING, retention=2000, size=500, retain_duplicates=retain_duplicates
+    )
+
+
+def browse_windows(context: ps.ProcessorContext, record: ps.Record) -> None:
+    if record.key is None:
+        return
+    store, key, at = context.state_store("ws"), record.key, record.timestamp
+    low, high = max(0, at - 600), at + 600
+    store.put(key, record.value, at)
+    seen = {
+        "get": text(store.fetch(key, at)),
+        "fetch": starts_listed(store.fetch(key, low, high)),
+        "back": starts_listed(store.reverse_fetch(key, low, high)),
+        "range": windows_listed(store.fetch_range("b", "c", low, at)),
+        "all": windows_listed(store.fetch_all(max(0, at - 200), at + 200)),
+    }
+    context.forward(record.with_value(";".join(f"{name}={value}" for name, value in seen.items())))
+
+
+@scenario("out")
+@dsl
+def window_store_fetch(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(window_store("ws", retain_duplicates=False))
+    builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
+
+
+def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
+    if record.key is not None:
+        store, at = context.state_store("ws"), record.timestamp
+        store.put(record.key, record.value, at)
+        found = starts_listed(store.fetch(record.key, max(0, at - 500), at))
+        context.forward(record.with_value(f"fetch={found}"))
+
+
+@scenario("out")
+@dsl
+def window_store_retain_duplicates(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(window_store("ws", retain_duplicates=True))
+    builder.stream("in").process(each(browse_duplicates), stores=["ws"]).to("out")

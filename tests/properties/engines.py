@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from penstock.core.ports import ByteReader, StoreChange, Version
+from penstock.core.ports import ByteReader, ByteStores, StoreChange, Version
 from penstock.core.state.log import key_group
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
 from penstock.drivers.lmdb import copy as lmdb_copy
 from penstock.drivers.lmdb.copy import LmdbCopy
 
@@ -18,7 +18,11 @@ STORE = "store"
 
 
 class Engine(Protocol):
-    """One store: committed content that is read in one view until it is written."""
+    """Byte stores: committed content that is read in one view until it is written."""
+
+    def stores(self) -> ByteStores: ...
+
+    def commit(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Collection[str] = ()) -> None: ...
 
     def reader(self) -> ByteReader: ...
 
@@ -27,34 +31,50 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class Memory:
-    def __init__(self) -> None:
-        self._store = MemoryStore()
+class OneStore:
+    """What tests of a single byte store need."""
+
+    def stores(self) -> ByteStores:
+        raise NotImplementedError
+
+    def commit(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Collection[str] = ()) -> None:
+        raise NotImplementedError
 
     def reader(self) -> ByteReader:
-        return self._store
+        return self.stores().open(STORE)
 
     def apply(self, changes: Iterable[StoreChange]) -> None:
-        self._store.apply(changes)
+        self.commit({STORE: changes})
+
+
+class Memory(OneStore):
+    def __init__(self) -> None:
+        self._stores = MemoryStores()
+
+    def stores(self) -> ByteStores:
+        return self._stores
+
+    def commit(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Collection[str] = ()) -> None:
+        self._stores.apply(changes, dropped)
 
     def close(self) -> None:
         pass
 
 
-class Lmdb:
+class Lmdb(OneStore):
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="penstock-")
         self._copy = LmdbCopy(self._directory)
         self._batches = 0
 
-    def reader(self) -> ByteReader:
+    def stores(self) -> ByteStores:
         self._copy.close_view()
-        return self._copy.open_view().open(STORE)
+        return self._copy.open_view()
 
-    def apply(self, changes: Iterable[StoreChange]) -> None:
+    def commit(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Collection[str] = ()) -> None:
         self._copy.close_view()
         self._batches += 1
-        self._copy.apply({STORE: changes}, Version(self._batches, "t"))
+        self._copy.apply(changes, Version(self._batches, "t"), dropped)
 
     def close(self) -> None:
         self._copy.close_view()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import penstock as ps
-from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.opening import open_store
 
 from .engines import ENGINES, STORE, Engine, Visits
 
@@ -66,7 +66,7 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
         def __init__(self) -> None:
             super().__init__()
             self.engine = make()
-            self.store = KeyValueStore[Any, Any](spec, self.engine.reader())
+            self.store = open_store(spec, self.engine.stores())
             self.model: dict[Any, Any] = {}
             self.committed: set[Any] = set()
             self.written: set[Any] = set()
@@ -151,11 +151,11 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
 
         @rule()
         def commit(self) -> None:
-            changes = self.store.drain()
+            changes = self.store.drain().changes.get(STORE, [])
             assert len({key for key, _ in changes}) == len(changes) == len(self.written)
             visits["committed"] += bool(changes)
             self.engine.apply(changes)
-            self.store = KeyValueStore(spec, self.engine.reader())
+            self.store = open_store(spec, self.engine.stores())
             self.committed, self.written = set(self.model), set()
 
         @rule()
@@ -164,7 +164,7 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
             if not self.written:
                 return
             visits["gave up"] += 1
-            self.store = KeyValueStore(spec, self.engine.reader())
+            self.store = open_store(spec, self.engine.stores())
             self.model = dict(self.store.all())
             assert set(self.model) == self.committed
             self.written = set()
@@ -197,7 +197,7 @@ def parsed(spec: ps.stores.StoreSpec, value: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=60))
+    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=80))
     visits.demand(
         **{
             "wrote over committed": 10,

@@ -10,8 +10,8 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.state.keyvalue import KeyValueStore
 from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
@@ -93,9 +93,10 @@ class Host:
         self.task.close()
         self.task = self._new_task(snapshot)
 
-    def store(self, name: str) -> KeyValueStore[Any, Any]:
-        """Give the committed content of a store."""
-        return KeyValueStore(self.sub.stores[name], self.committed.open(name))
+    def store(self, name: str) -> Any:
+        """Give a store as the next task would see it."""
+        memory = self.task.snapshot().stores.get(name, {})
+        return open_store(self.sub.stores[name], self.committed, memory=memory)
 
     def _new_task(self, snapshot: Snapshot | None) -> Task:
         task = Task(

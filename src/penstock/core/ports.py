@@ -143,18 +143,50 @@ class Fetcher(Protocol):
         """Read a range, in offset order, a few thousand records at a time."""
 
 
-class Publisher(Protocol):
-    """Sends records."""
+class BatchId(NamedTuple):
+    """Which micro-batch: the checkpoint it belongs to, and its number there. A batch that is run again keeps its id."""
+
+    checkpoint: str
+    number: int
+
+
+class Delivery(Protocol):
+    """What one Spark partition sends in one micro-batch: ``begin``, any number of ``publish``, ``commit``."""
+
+    repeatable: bool
+    """Whether a delivery can be aborted and must then be repeated from ``begin``."""
+
+    def begin(self, batch: BatchId) -> bool:
+        """Begin; tell whether there is anything left to do: a batch that was delivered before must not be sent again."""
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the client."""
-
-    def flush(self) -> None:
-        """Return when everything handed over is acknowledged.
+        """Hand records to the client.
 
         Raises:
             ProductionError: If the broker refused a record.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
         """
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Return when everything is acknowledged.
+
+        Args:
+            offsets: The offsets before which everything has been processed.
+
+        Raises:
+            ProductionError: If the broker refused a record, or another attempt has taken over.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
+        """
+
+    def abort(self) -> None:
+        """Take back what can be taken back; never raises."""
+
+
+class Publisher(Protocol):
+    """Sends records."""
+
+    def delivery(self, partition: int) -> Delivery:
+        """Get ready to send what a Spark partition puts out."""
 
 
 class OffsetCommitter(Protocol):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from typing_extensions import Self
 
@@ -27,10 +28,12 @@ from penstock.core.plan.layout import Layout, default_grouper, lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
-from penstock.core.ports import PartitionGrouper
+from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.fetch import KafkaFetcher
+from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
+from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
@@ -38,7 +41,7 @@ from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.source import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
-from penstock.drivers.spark.submit.session import configured, session_for
+from penstock.drivers.spark.submit.session import configured, partitions_of, session_for
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.report import Report
 from penstock.edge.settings import Settings, settings_from
@@ -123,7 +126,7 @@ class Application:
         )
         layout, sink_partitions = self._prepare_topics(broker)
         log.info("%s", self.plan)
-        running = RunningApplication(self.id, broker)
+        running = RunningApplication(self.id, None if self.settings.exactly_once else broker)
         try:
             running._query = self._start_query(
                 running, broker, layout, sink_partitions, until_end=until == "end"
@@ -193,13 +196,24 @@ class Application:
             self.id,
             source,
             HostSpec(spec, open_local_copy, str(home / "tasks")),
-            SinkSpec(KafkaPublisher(settings.client("producer", self.id)), control),
+            SinkSpec(self._publisher(session), frozenset(self.plan.broker_topics), control),
             settings.checkpoint_location or (home / "checkpoint").absolute().as_uri(),
             until_end,
             settings.trigger_interval_ms,
         )
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)
+
+    def _publisher(self, session: SparkSession) -> Publisher:
+        settings = self.settings
+        producer = settings.client("producer", self.id)
+        if not settings.exactly_once:
+            return KafkaPublisher(producer)
+        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
+        marks = Marks(admin, self.id, settings.request_timeout_ms / 1000)
+        marks.prepare(partitions_of(session, settings.shuffle_partitions), settings.replication_factor)
+        patience_s = settings.task_timeout_ms / 1000
+        return KafkaTransactions(producer, consumer, self.id, patience_s, settings.transaction_timeout_ms)
 
 
 def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
@@ -220,9 +234,10 @@ def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
 class RunningApplication:
     """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
 
-    def __init__(self, application_id: str, broker: Broker) -> None:
+    def __init__(self, application_id: str, committer: OffsetCommitter | None) -> None:
         self.id = application_id
-        self._broker = broker
+        self._committer = committer
+        """Commits the group's offsets; None if the transactions do that."""
         self._book = Book()
         self._hold = threading.Event()
         self._between_batches = threading.Event()
@@ -332,8 +347,10 @@ class RunningApplication:
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
 
     def _commit(self, offsets: Mapping[Any, int]) -> None:
+        if self._committer is None:
+            return
         try:
-            self._broker.commit(
+            self._committer.commit(
                 {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
             )
         except BrokerUnavailableError as error:

@@ -53,7 +53,12 @@ class Settings(BaseSettings):
     auto_offset_reset: Literal["earliest", "latest"] = Field(
         "earliest", description="where to begin without offsets"
     )
-    processing_guarantee: Literal["at_least_once"] = Field("at_least_once", description="delivery guarantee")
+    processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
+        "at_least_once", description="delivery guarantee"
+    )
+    transaction_timeout_ms: int = Field(
+        60_000, ge=1_000, description="when the broker ends a transaction that nobody has ended"
+    )
     max_batch_records: int = Field(
         1_000_000, ge=1, description="records per micro-batch, over all partitions"
     )
@@ -82,8 +87,10 @@ class Settings(BaseSettings):
     producer: dict[str, Any] = Field(
         default_factory=dict, description="client settings for producers", repr=False
     )
-    isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
-        "read_uncommitted", description="whether records of open transactions are read"
+    isolation_level: Literal["read_uncommitted", "read_committed"] | None = Field(
+        None,
+        description="whether records of open transactions are read; None: read_committed under exactly_once, "
+        "else read_uncommitted",
     )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
@@ -132,6 +139,15 @@ class Settings(BaseSettings):
             raise ValueError(f"on_{wanting[0]}_error='dead_letter' needs dead_letter_topic='...'")
         return self
 
+    @model_validator(mode="after")
+    def _exactly_once_reads_committed(self) -> Settings:
+        if self.exactly_once and self.isolation_level == "read_uncommitted":
+            raise ValueError(
+                "processing_guarantee='exactly_once' cannot read uncommitted records: they may be taken back; "
+                "leave isolation_level out"
+            )
+        return self
+
     @property
     def policies(self) -> ErrorPolicies:
         """The error policies of all stages."""
@@ -142,7 +158,14 @@ class Settings(BaseSettings):
     @property
     def read_committed(self) -> bool:
         """Whether only records of committed transactions are read."""
+        if self.isolation_level is None:
+            return self.exactly_once
         return self.isolation_level == "read_committed"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether outputs, changelogs and offsets are committed in transactions."""
+        return self.processing_guarantee == "exactly_once"
 
     def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
         """Give librdkafka's settings for a kind of client."""

@@ -23,7 +23,6 @@ from penstock.core.model.serdes import bytes as bytes_serde
 from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.topology import Topology
-from penstock.core.state.keyvalue import KeyValueStore
 from penstock.core.state.memory import MemoryStores
 
 
@@ -112,8 +111,8 @@ class TopologyTestDriver:
             self._carry_out(number, task.step(self._now))
         self._run()
 
-    def store(self, name: str) -> KeyValueStore[Any, Any]:
-        """Give a store, to read it or to fill it.
+    def store(self, name: str) -> Any:
+        """Give a store of any kind, to read it or to fill it.
 
         Raises:
             StoreError: If the topology has no such store.

@@ -66,6 +66,7 @@ class Snapshot:
         schedules: Per schedule its due time, and None for one that was cancelled.
         buffered: Records in the queues that have not been processed.
         positions: The offset after the last record that was fed, for the queues with buffered records.
+        stores: What stores remember besides their content, as what JSON can say.
     """
 
     stream_time_ms: int = -1
@@ -73,3 +74,4 @@ class Snapshot:
     schedules: tuple[Mapping[str, Any], ...] = ()
     buffered: Mapping[QueueId, Records] = field(default_factory=dict)
     positions: Mapping[QueueId, int] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

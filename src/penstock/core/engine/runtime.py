@@ -14,7 +14,6 @@ from penstock.core.model.errors import DeserializationError, PenstockError, Proc
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
-from penstock.core.state.keyvalue import KeyValueStore
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""
@@ -43,7 +42,7 @@ class Runtime:
         self,
         application_id: str,
         task_id: TaskId,
-        stores: Mapping[str, KeyValueStore[Any, Any]],
+        stores: Mapping[str, Any],
         policies: ErrorPolicies,
         partitions_of: Callable[[str], int],
     ) -> None:

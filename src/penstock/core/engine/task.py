@@ -28,7 +28,7 @@ from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
-from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.opening import open_store
 
 
 def _unknown(topic: str) -> int:
@@ -63,13 +63,13 @@ class Task:
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
-        self.stores = {
-            name: KeyValueStore[Any, Any](spec, stores.open(name)) for name, spec in sub.stores.items()
-        }
+        self.stores: dict[str, Any] = {}
         self._runtime = Runtime(
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
         self._runtime.stream_time = snapshot.stream_time_ms
+        for name, spec in sub.stores.items():
+            self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
         self._compiled = Compiled(sub, self._runtime)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._group = PartitionGroup(
@@ -172,6 +172,7 @@ class Task:
             self._runtime.punctuations.to_data(),
             {p: q.buffered() for p, q in queues.items() if q.chunks},
             {p: q.position for p, q in queues.items() if q.chunks and q.position is not None},
+            {name: memory for name, store in self.stores.items() if (memory := store.memory())},
         )
 
     def buffered_count(self) -> int:
@@ -308,16 +309,18 @@ class Task:
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
         )
+        drained = [store.drain() for store in self.stores.values()]
         committable = {q.partition: q.committable() for q in self._group.queues.values()}
         outcome = Outcome(
             sends,
-            {name: changes for name, store in self.stores.items() if (changes := store.drain())},
+            {name: changes for store in drained for name, changes in store.changes.items()},
             {p: offset for p, offset in committable.items() if offset is not None},
             runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
             runtime.stream_time,
             runtime.commit_requested,
             metrics,
             tuple(runtime.notices),
+            tuple(name for store in drained for name in store.dropped),
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()

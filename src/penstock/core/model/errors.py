@@ -44,6 +44,10 @@ class ProductionError(PenstockError):
     """A result could not be serialised or was refused by the broker (stage: produce)."""
 
 
+class DeliveryAbortedError(ProductionError):
+    """A transaction was aborted, so that nothing of it counts; it is repeated, and fails when that does not help."""
+
+
 class StoreError(PenstockError):
     """A state store was used in a way it does not allow, or its content cannot be read."""
 

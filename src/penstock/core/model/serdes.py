@@ -29,6 +29,7 @@ class Serde(Generic[T]):
         serialize: Object to bytes; raises SerdeError or TypeError when the object does not fit.
         deserialize: Bytes to object; raises any exception when the bytes do not fit.
         immutable: Whether the objects cannot be changed in place.
+        accepts: Exact types whose objects fit; a store need not serialise an object of such a type to accept it.
 
     Source: ``org.apache.kafka.common.serialization.Serde``.
     """
@@ -37,6 +38,7 @@ class Serde(Generic[T]):
     serialize: Callable[[T], builtins.bytes]
     deserialize: Callable[[builtins.bytes], T]
     immutable: bool = False
+    accepts: tuple[type, ...] = ()
 
     def __repr__(self) -> str:
         return f"serdes.{self.name}"
@@ -48,6 +50,7 @@ def of(
     *,
     name: str = "custom",
     immutable: bool = False,
+    accepts: tuple[type, ...] = (),
 ) -> Serde[T]:
     """Make a serde from two functions.
 
@@ -56,13 +59,14 @@ def of(
         deserialize: Bytes to object; never called with None.
         name: What a store remembers as its format; change it when the format changes.
         immutable: Say True only if objects of this type cannot be changed in place.
+        accepts: Exact types whose objects ``serialize`` takes; for these a put into a store need not try it out.
 
     Example:
         >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")
         >>> upper.serialize("a")
         b'A'
     """
-    return Serde(name, serialize, deserialize, immutable)
+    return Serde(name, serialize, deserialize, immutable, accepts)
 
 
 def _misfit(serde: str, wanted: str, got: Any) -> SerdeError:
@@ -131,13 +135,13 @@ def _pickle_to_bytes(value: Any) -> builtins.bytes:
         raise SerdeError(f"serdes.pickle cannot write {type(value).__name__}: {error}") from None
 
 
-string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, immutable=True)
+string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, True, (str,))
 """Text as UTF-8 (Java: StringSerializer)."""
-bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, immutable=True)  # noqa: A001 - serdes.bytes
+bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, True, (builtins.bytes,))  # noqa: A001 - serdes.bytes
 """Bytes as they are (Java: ByteArraySerializer)."""
-int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, immutable=True)
+int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, True, (int, bool))
 """Whole numbers of 64 bits, big endian (Java: LongSerializer)."""
-float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, immutable=True)
+float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, True, (float, int))
 """Numbers of 64 bits, big endian (Java: DoubleSerializer)."""
 json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads)
 """Anything JSON can say, as compact UTF-8."""

@@ -1,36 +1,17 @@
-"""Key-value store: committed content below, the batch's own writes above.
-
-A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*: a dict of what
-it has written. Reads and iterators see both as one. At the end of the batch the overlay is handed out as changes, one per
-key however often the key was written: that is what makes the cost per record small.
-
-Objects that cannot be changed in place stay in the overlay as they are and are serialised once, at the end; all others
-are kept as bytes, so that nobody can change the state by changing an object they once put or got.
-"""
+"""Key-value store: the face that processors and the DSL see."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from penstock.core.model.errors import PenstockError, SerdeError, StoreError
-from penstock.core.model.record import ValueAndTimestamp
-from penstock.core.model.serdes import Serde
 from penstock.core.plan.stores import StoreSpec
-from penstock.core.ports import ByteReader, StoreChange
+from penstock.core.state.contract import Drained
+from penstock.core.state.objects import Objects
+from penstock.core.state.rows import Rows
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_TIMESTAMP: Final = struct.Struct(">q")
-
-
-class _Absent:
-    """Marks a key the overlay does not know, where None means deleted."""
-
-
-_ABSENT: Final = _Absent()
 
 
 class KeyValueStore(Generic[K, V]):
@@ -38,19 +19,25 @@ class KeyValueStore(Generic[K, V]):
 
     Iterators see the batch's own writes up to the moment they are made; entries come in the order of the serialised keys.
 
+    Args:
+        spec: The store.
+        objects: Its keys and values.
+        rows: Its entries.
+
+    Attributes:
+        fetch: Gives the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
+        write: Sets the entry of a serialised key, for the engine.
+
     Source: ``org.apache.kafka.streams.state.KeyValueStore``; for timestamped stores ``TimestampedKeyValueStore``.
     """
 
-    __slots__ = ("_base", "_dirty", "_key", "_live", "_value", "name", "timestamped")
+    __slots__ = ("_objects", "_rows", "fetch", "name", "write")
 
-    def __init__(self, spec: StoreSpec, base: ByteReader) -> None:
+    def __init__(self, spec: StoreSpec, objects: Objects[K, V], rows: Rows) -> None:
         self.name = spec.name
-        self.timestamped = spec.timestamped
-        self._key: Serde[K] = spec.key
-        self._value: Serde[Any] = _timestamped(spec.value) if spec.timestamped else spec.value
-        self._live = self._value.immutable
-        self._base = base
-        self._dirty: dict[bytes, Any] = {}
+        self._objects = objects
+        self._rows = rows
+        self.fetch, self.write = rows.get, rows.put
 
     def get(self, key: K) -> V | None:
         """Give the value of a key, or None.
@@ -59,8 +46,8 @@ class KeyValueStore(Generic[K, V]):
             StoreError: If the key is None.
             SerdeError: If the key does not fit the store's key serde.
         """
-        entry = self.fetch(self._key_bytes(key))
-        return entry if entry is None or not self.timestamped else ValueAndTimestamp(*entry)  # type: ignore[return-value]
+        found: V | None = self._objects.value(self.fetch(self._objects.key_bytes(key)))
+        return found
 
     def put(self, key: K, value: V | None) -> None:
         """Set the value of a key; None deletes it.
@@ -69,11 +56,8 @@ class KeyValueStore(Generic[K, V]):
             StoreError: If the key is None.
             SerdeError: If key or value do not fit the store's serdes.
         """
-        if self.timestamped and value is not None and not (isinstance(value, tuple) and len(value) == 2):
-            raise SerdeError(
-                f"store {self.name!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
-            )
-        self.write(self._key_bytes(key), value)
+        entry = self._objects.entry(value)
+        self.write(self._objects.key_bytes(key), entry)
 
     def put_if_absent(self, key: K, value: V) -> V | None:
         """Set the value of a key that has none; give the value it had before, or None."""
@@ -107,7 +91,7 @@ class KeyValueStore(Generic[K, V]):
         Args:
             prefix: Bytes as they are, or a key, which is serialised.
         """
-        start = prefix if isinstance(prefix, bytes) else self._key_bytes(prefix)
+        start = prefix if isinstance(prefix, bytes) else self._objects.key_bytes(prefix)
         return self._iterate(start, _after_prefix(start), reverse=False)
 
     def all(self) -> Iterator[tuple[K, V]]:
@@ -120,112 +104,30 @@ class KeyValueStore(Generic[K, V]):
 
     def approximate_count(self) -> int:
         """Give the number of keys; keys written in this batch may be counted twice."""
-        return self._base.approximate_count() + len(self._dirty)
+        return self._rows.approximate_count()
 
-    # What the engine uses: serialised keys, and entries as they lie in the overlay ((value, timestamp) if timestamped).
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, one change per key, and forget it; see ``Store``."""
+        return self._rows.drain()
 
-    def fetch(self, key: bytes) -> Any:
-        """Give the entry of a serialised key, or None."""
-        entry = self._dirty.get(key, _ABSENT)
-        if entry is _ABSENT:
-            data = self._base.get(key)
-            return None if data is None else self._decode(data)
-        if entry is None or self._live:
-            return entry
-        return self._decode(entry)
-
-    def write(self, key: bytes, entry: Any) -> None:
-        """Set the entry of a serialised key."""
-        self._dirty[key] = entry if entry is None or self._live else self._value.serialize(entry)
-
-    def drain(self) -> list[StoreChange]:
-        """Give the changes since the last call, one per key, and forget them.
-
-        The driver applies them to the committed content before the task runs on.
-
-        Raises:
-            SerdeError: If a value that was put does not fit the store's value serde.
-        """
-        dirty, self._dirty = self._dirty, {}
-        if not self._live:
-            return list(dirty.items())
-        serialize = self._value.serialize
-        try:
-            return [(key, None if entry is None else serialize(entry)) for key, entry in dirty.items()]
-        except PenstockError as error:
-            raise type(error)(f"store {self.name!r}: {error}") from None
-
-    def _key_bytes(self, key: Any) -> bytes:
-        if key is None:
-            raise StoreError(f"store {self.name!r}: a key must not be None")
-        try:
-            return self._key.serialize(key)
-        except PenstockError as error:
-            raise type(error)(f"store {self.name!r}: {error}") from None
-
-    def _decode(self, data: bytes) -> Any:
-        try:
-            return self._value.deserialize(data)
-        except Exception as error:
-            raise StoreError(
-                f"store {self.name!r}: {len(data)} stored bytes cannot be read as {self._value.name} ({error!r}); "
-                "was the store's value serde changed without a new store name?"
-            ) from error
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return self._rows.memory()
 
     def _bounds(self, low: Any, high: Any) -> tuple[bytes | None, bytes | None]:
-        first = None if low is None else self._key_bytes(low)
-        last = None if high is None else self._key_bytes(high) + b"\x00"
+        first = None if low is None else self._objects.key_bytes(low)
+        last = None if high is None else self._objects.key_bytes(high) + b"\x00"
         return first, last
 
     def _iterate(self, low: bytes | None, high: bytes | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
-        dirty = self._dirty
-        own = sorted(
-            (key for key in dirty if (low is None or key >= low) and (high is None or key < high)),
-            reverse=reverse,
-        )
-        snapshot = [(key, dirty[key]) for key in own]
-        merged = _merge(self._base.scan(low, high, reverse=reverse), snapshot, reverse=reverse)
-        return self._objects(merged)
+        return self._pairs(self._rows.scan(low, high, reverse=reverse))
 
-    def _objects(self, merged: Iterable[tuple[bytes, Any, bool]]) -> Iterator[tuple[K, V]]:
-        for key, entry, own in merged:
-            if entry is not None:
-                value = entry if own and self._live else self._decode(entry)
-                yield self._key.deserialize(key), ValueAndTimestamp(*value) if self.timestamped else value  # type: ignore[misc]
-
-
-def _merge(
-    base: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, Any]], *, reverse: bool
-) -> Iterator[tuple[bytes, Any, bool]]:
-    """Merge committed and own entries in key order; own entries hide committed ones of the same key."""
-    below = next(base, None)
-    for key, entry in own:
-        while below is not None and (below[0] > key if reverse else below[0] < key):
-            yield (*below, False)
-            below = next(base, None)
-        if below is not None and below[0] == key:
-            below = next(base, None)
-        yield key, entry, True
-    while below is not None:
-        yield (*below, False)
-        below = next(base, None)
+    def _pairs(self, found: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
+        for key, entry in found:
+            yield self._objects.key(key), self._objects.value(entry)
 
 
 def _after_prefix(prefix: bytes) -> bytes | None:
     """Give the first key after all keys with a prefix; None if there is no such key."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
-
-
-def _timestamped(value: Serde[Any]) -> Serde[Any]:
-    """Make the serde of (value, timestamp): eight bytes of timestamp, then the value, as Kafka Streams stores them."""
-    pack, unpack = _TIMESTAMP.pack, _TIMESTAMP.unpack_from
-    to_bytes, from_bytes = value.serialize, value.deserialize
-
-    def serialize(entry: Any) -> bytes:
-        return pack(entry[1]) + to_bytes(entry[0])
-
-    def deserialize(data: bytes) -> Any:
-        return (from_bytes(data[8:]), unpack(data)[0])
-
-    return Serde(f"timestamped({value.name})", serialize, deserialize, value.immutable)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from penstock.core.model.errors import OffsetsLostError
 from penstock.core.model.ids import TopicPartition
@@ -80,6 +80,18 @@ class Broker:
         except Exception:
             if topic not in self.partition_counts([topic]):
                 raise
+
+    def ensure_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
+    ) -> None:
+        """Create a topic that does not exist; give one that has too few partitions more."""
+        existing = self.partition_counts([topic]).get(topic)
+        if existing is None:
+            self.create_topic(topic, partitions, config, replication_factor)
+        elif existing < partitions:
+            more = [NewPartitions(topic, partitions)]
+            future = self._admin().create_partitions(more, operation_timeout=self.timeout_s)[topic]
+            self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""

@@ -2,10 +2,11 @@
 
 An offset, as Spark keeps it in the checkpoint, is JSON:
 
-    {"topics": {topic: {partition: offset}}, "tick": n, "now_ms": wall clock,
+    {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions}}
 
-``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
+``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
+micro-batch, by which exactly-once delivery knows a batch it has already delivered. ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
 initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
 a batch that is run again sees the same time. ``stores`` and ``internal`` are what a later topology is checked against.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import secrets
 import signal
 import threading
 import time
@@ -36,7 +38,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.admission import admit, packed, ranges
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
-from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
+from penstock.core.ports import BatchId, Fetcher, OffsetRange, Offsets, TopicReader
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.worker.prefix import Prefix
@@ -135,11 +137,13 @@ class PlannedRead(InputPartition):
     Attributes:
         ranges: Pieces of partitions.
         ticks: Tasks to be woken without records.
+        batch: The micro-batch, as it is written in chunk rows.
         now_ms: Wall clock of the batch.
     """
 
     ranges: list[OffsetRange]
     ticks: list[str]
+    batch: str
     now_ms: int
 
 
@@ -176,7 +180,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spec = self._spec
             counts = self._counts()
             positions = _first_positions(spec, counts)
-            return _offset(positions, 0, _now_ms(), spec.topology)
+            begun = {"checkpoint": secrets.token_hex(8), "batch": -1}
+            return _offset(begun, positions, 0, _now_ms(), spec.topology)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
@@ -206,13 +211,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the pieces of a planned batch; depends on nothing but its arguments."""
         with wire.crossing():
             planned = ranges(_positions(start), _positions(end))
+            batch = wire.batch_text(batch_id(end))
             reads: list[InputPartition] = [
-                PlannedRead(part, [], end["now_ms"]) for part in packed(planned, self._spec.readers)
+                PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
             if end["tick"] != start["tick"]:
                 tasks = [str(task) for task in self._spec.topology.layout.tasks]
                 readers = min(self._spec.readers, len(tasks))
-                reads.extend(PlannedRead([], tasks[i::readers], end["now_ms"]) for i in range(readers))
+                reads.extend(PlannedRead([], tasks[i::readers], batch, end["now_ms"]) for i in range(readers))
             return reads
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +237,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._begun:
             positions = self._with_new_partitions(positions)
             self._begun = True
-            return _offset(positions, start["tick"] + 1, now, spec.topology)
+            return _offset(start, positions, start["tick"] + 1, now, spec.topology)
         wake_at = orders.get("wake_at_ms")
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
@@ -241,8 +247,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
             admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
             if admitted != positions:
-                return _offset(admitted, tick, now, spec.topology)
-        return _offset(positions, tick, now, spec.topology) if due else start
+                return _offset(start, admitted, tick, now, spec.topology)
+        return _offset(start, positions, tick, now, spec.topology) if due else start
 
     def _with_new_partitions(self, positions: Offsets) -> Offsets:
         """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
@@ -294,9 +300,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if partition.ticks:
                 spec.fetcher.connect()
             for task in partition.ticks:
-                yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition.now_ms)])
+                yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition)])
             for planned in partition.ranges:
-                yield from _read_range(spec, planned, partition.now_ms)
+                yield from _read_range(spec, planned, partition.batch, partition.now_ms)
 
 
 def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -375,17 +381,27 @@ def _check_not_lost(positions: Offsets, ends: Offsets) -> None:
                 )
 
 
-def _offset(positions: Offsets, tick: int, now_ms: int, topology: TopologySpec) -> dict[str, Any]:
+def _offset(
+    start: Mapping[str, Any], positions: Offsets, tick: int, now_ms: int, topology: TopologySpec
+) -> dict[str, Any]:
+    """Give the offset that follows ``start``."""
     topics = {
         topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()
     }
     return {
         "topics": topics,
+        "checkpoint": batch_id(start).checkpoint,
+        "batch": batch_id(start).number + 1,
         "tick": tick,
         "now_ms": now_ms,
         "stores": topology.plan.store_fingerprints(),
         "internal": topology.internal_partitions(),
     }
+
+
+def batch_id(offset: Mapping[str, Any]) -> BatchId:
+    """Give the id of the micro-batch that ends at an offset."""
+    return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0))
 
 
 def _positions(offset: Mapping[str, Any]) -> Offsets:
@@ -398,34 +414,34 @@ def _now_ms() -> int:
     return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock; it travels in the offset
 
 
-def _tick_row(groups: Mapping[TaskId, int], task: str, now_ms: int) -> tuple[Any, ...]:
-    return (groups[TaskId.parse(task)], wire.TICK, task, "", 0, "", 0, 0, now_ms, 0, b"")
+def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:
+    where = ("", 0, "", 0, 0)
+    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, b"")
 
 
-def _read_range(spec: SourceSpec, planned: OffsetRange, now_ms: int) -> Iterator[pa.RecordBatch]:
+def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:
     topology = spec.topology
     task = topology.layout.task_of[TopicPartition(planned.topic, planned.partition)]
     group = topology.groups[task]
     sub = topology.plan.subtopologies[task.subtopology]
     if topology.plan.runs_before_shuffle(sub):
-        prefix = Prefix(topology, task, planned, now_ms)
+        prefix = Prefix(topology, task, planned, batch, now_ms)
         for records in spec.fetcher.fetch(planned):
             yield from prefix.run(records)
         yield from prefix.finish()
         return
     start = planned.start
+
+    def row(end: int, payload: bytes) -> pa.RecordBatch:
+        where = (planned.topic, planned.partition, "", start, end)
+        cells = (group, wire.RECORDS, str(task), *where, batch, now_ms, host_now_ms(), payload)
+        return wire.arrow_rows([cells])
+
     for records in spec.fetcher.fetch(planned):
         end = records.offsets[-1] + 1
-        yield wire.arrow_rows([_records_row(group, task, planned, start, end, now_ms, wire.encode(records))])
+        yield row(end, wire.encode(records))
         start = end
     if (
         start < planned.end
     ):  # offsets without records at the end of the range: transaction markers, compaction
-        yield wire.arrow_rows([_records_row(group, task, planned, start, planned.end, now_ms, b"")])
-
-
-def _records_row(
-    group: int, task: TaskId, planned: OffsetRange, start: int, end: int, now_ms: int, payload: bytes
-) -> tuple[Any, ...]:
-    where = (planned.topic, planned.partition, "", start, end)
-    return (group, wire.RECORDS, str(task), *where, now_ms, host_now_ms(), payload)
+        yield row(planned.end, b"")

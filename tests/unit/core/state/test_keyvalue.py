@@ -8,8 +8,10 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import SerdeError, StoreError
+from penstock.core.ports import StoreChange
 from penstock.core.state.keyvalue import KeyValueStore
-from penstock.core.state.memory import MemoryStore
+from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
 
 TEXT, INT, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.json
 
@@ -18,11 +20,19 @@ def store(
     key: ps.Serde[Any] = TEXT, value: ps.Serde[Any] = INT, *, timestamped: bool = False, **committed: Any
 ) -> KeyValueStore[Any, Any]:
     spec = ps.stores.key_value("shelf", key, value, timestamped=timestamped)
-    base = MemoryStore()
-    first = KeyValueStore[Any, Any](spec, base)
+    stores = MemoryStores()
+    first = open_store(spec, stores)
     first.put_all(committed.items())
-    base.apply(first.drain())
-    return KeyValueStore(spec, base)
+    stores.apply(first.drain().changes)
+    shelf: KeyValueStore[Any, Any] = open_store(spec, stores)
+    return shelf
+
+
+def changes(shelf: KeyValueStore[Any, Any]) -> list[StoreChange]:
+    """Drain a store; a plain one has only its own byte store."""
+    drained = shelf.drain()
+    assert not drained.dropped
+    return drained.changes.get("shelf", [])
 
 
 def test_own_writes_hide_committed_ones() -> None:
@@ -38,7 +48,7 @@ def test_put_none_deletes() -> None:
     shelf = store(a=1)
     shelf.put("a", None)
     assert shelf.get("a") is None
-    assert shelf.drain() == [(b"a", None)]
+    assert changes(shelf) == [(b"a", None)]
 
 
 def test_delete_gives_what_was_there() -> None:
@@ -120,8 +130,8 @@ def test_drain_gives_one_change_per_key_and_begins_anew() -> None:
         shelf.put("b", value)
     shelf.delete("a")
     shelf.delete("never-there")
-    assert shelf.drain() == [(b"b", b"\0\0\0\0\0\0\0\x04"), (b"a", None), (b"never-there", None)]
-    assert shelf.drain() == []
+    assert changes(shelf) == [(b"b", b"\0\0\0\0\0\0\0\x04"), (b"a", None), (b"never-there", None)]
+    assert changes(shelf) == []
 
 
 def test_the_count_is_approximate() -> None:
@@ -172,7 +182,7 @@ class TestTimestamped:
     def test_is_stored_as_kafka_streams_does(self) -> None:
         shelf = store(value=TEXT, timestamped=True)
         shelf.put("a", ("x", 1))
-        assert shelf.drain() == [(b"a", b"\0\0\0\0\0\0\0\x01x")]
+        assert changes(shelf) == [(b"a", b"\0\0\0\0\0\0\0\x01x")]
 
     def test_of_objects_that_can_change(self) -> None:
         shelf = store(value=JSON, timestamped=True)
@@ -194,11 +204,28 @@ class TestErrors:
         with pytest.raises(SerdeError, match=r"^store 'shelf': serdes\.string takes str, but got int 5"):
             store().get(5)
 
-    def test_a_value_that_does_not_fit_is_told_at_the_end_of_the_batch(self) -> None:
-        shelf = store()
-        shelf.put("a", "five")
+    @pytest.mark.parametrize("timestamped", [False, True])
+    def test_a_value_of_another_type_is_told_when_it_is_put(self, timestamped: bool) -> None:
+        shelf = store(timestamped=timestamped)
         with pytest.raises(
             SerdeError, match=r"^store 'shelf': serdes\.int64 takes an int of 64 bits, but got str 'five'"
+        ):
+            shelf.put("a", ("five", 1) if timestamped else "five")
+        assert changes(shelf) == []
+
+    def test_a_value_of_another_type_may_fit(self) -> None:
+        class Name(str):
+            pass
+
+        shelf = store(value=TEXT)
+        shelf.put("a", Name("x"))
+        assert changes(shelf) == [(b"a", b"x")]
+
+    def test_a_value_whose_type_fits_and_whose_size_does_not_is_told_with_its_key(self) -> None:
+        shelf = store()
+        shelf.put("a", 1 << 64)
+        with pytest.raises(
+            SerdeError, match=r"^store 'shelf', key b'a': serdes\.int64 takes an int of 64 bits.*put in this"
         ):
             shelf.drain()
 
@@ -207,9 +234,9 @@ class TestErrors:
             store(value=JSON).put("a", {1})
 
     def test_stored_bytes_that_do_not_fit_hint_at_the_serde(self) -> None:
-        base = MemoryStore()
-        base.apply([(b"a", b"abc")])
-        shelf = KeyValueStore[Any, Any](ps.stores.key_value("shelf", TEXT, INT), base)
+        stores = MemoryStores()
+        stores.apply({"shelf": [(b"a", b"abc")]})
+        shelf = open_store(ps.stores.key_value("shelf", TEXT, INT), stores)
         for read in (lambda: shelf.get("a"), lambda: list(shelf.all())):
             with pytest.raises(
                 StoreError,

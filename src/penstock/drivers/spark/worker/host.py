@@ -77,7 +77,7 @@ class TaskHost(StatefulProcessor):
             ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
             for row in ordered:
                 if row.kind in (wire.SEND, wire.REPORT):
-                    yield Row(kind=row.kind, topic=row.topic, payload=bytes(row.payload))
+                    yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
             work = [row for row in ordered if row.kind in (wire.RECORDS, wire.TICK)]
             if work:
                 yield from _TaskBatch(_spec(self._pickled), work, self._head, self._segments).run()
@@ -103,6 +103,7 @@ class _TaskBatch:
         self._rows = rows
         self._head = head
         self._id = TaskId.parse(rows[0].task)
+        self._batch: str = rows[0].batch
         self._now_ms: int = rows[0].now_ms
         self._log = StateLog(segments, self._id)
         self._read = 0
@@ -132,7 +133,7 @@ class _TaskBatch:
         if stored is None or encoded != bytes(stored[0]):
             self._head.update((encoded,))
         for topic, records in outcome.sends:
-            yield Row(kind=wire.SEND, topic=topic, payload=wire.encode(records))
+            yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
         report = report_of(
             self._id,
             outcome,
@@ -143,7 +144,7 @@ class _TaskBatch:
             state_bytes=manifest.live_bytes(),
             restored=restored,
         )
-        yield Row(kind=wire.REPORT, topic="", payload=report.encode())
+        yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _step(self, sub: SubTopology, copy: LocalCopy, remembered: Mapping[str, Any]) -> tuple[Task, Outcome]:
         topology = self._spec.topology

@@ -24,11 +24,12 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
             [*q.partition, q.lane, snapshot.positions[q], base64.b64encode(wire.encode(records)).decode()]
             for q, records in sorted(snapshot.buffered.items(), key=lambda item: item[0])
         ],
+        "stores": {name: dict(memory) for name, memory in snapshot.stores.items()},
     }
 
 
 def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
-    """Read what :func:`snapshot_to_json` gave."""
+    """Read what :func:`snapshot_to_json` gave, now or before stores remembered anything."""
     if data is None:
         return None
     return Snapshot(
@@ -43,6 +44,7 @@ def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
             _queue(topic, partition, lane): position
             for topic, partition, lane, position, _ in data["buffered"]
         },
+        data.get("stores", {}),
     )
 
 

@@ -1,0 +1,31 @@
+"""Windowed keys and versioned values: what stores that know time give besides plain keys and values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Windowed(NamedTuple):
+    """A key in a window of time (Kafka Streams: ``Windowed``).
+
+    Attributes:
+        key: The key.
+        start: Where the window begins, ms since the epoch, included.
+        end: Where it ends: excluded for windows of a fixed size, included for sessions.
+    """
+
+    key: Any
+    start: int
+    end: int
+
+
+class VersionedRecord(NamedTuple):
+    """A value of a versioned store (Kafka Streams: ``VersionedRecord``).
+
+    Attributes:
+        value: The value.
+        timestamp: From when on it is valid, ms since the epoch.
+    """
+
+    value: Any
+    timestamp: int

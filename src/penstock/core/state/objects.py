@@ -1,0 +1,66 @@
+"""Objects of a store: keys and values as users see them, to and from what the store keeps."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from penstock.core.model.errors import PenstockError, SerdeError, StoreError
+from penstock.core.model.record import ValueAndTimestamp
+from penstock.core.plan.stores import StoreSpec
+from penstock.core.state.values import Values
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Objects(Generic[K, V]):
+    """The keys and values of one store. Stateless.
+
+    Attributes:
+        values: How entries become bytes; an entry is a value, or (value, timestamp) in a timestamped store.
+    """
+
+    __slots__ = ("_key", "_key_from", "_store", "_timestamped", "values")
+
+    def __init__(self, spec: StoreSpec, *, more_stamps: int = 0) -> None:
+        self._store = spec.name
+        self._key = spec.key.serialize
+        self._key_from = spec.key.deserialize
+        self._timestamped = spec.timestamped
+        self.values = Values(spec.name, spec.value, spec.timestamped + more_stamps)
+
+    def key_bytes(self, key: Any) -> bytes:
+        """Give a key serialised.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If the key does not fit the store's key serde.
+        """
+        if key is None:
+            raise StoreError(f"store {self._store!r}: a key must not be None")
+        try:
+            data: bytes = self._key(key)
+        except PenstockError as error:
+            raise type(error)(f"store {self._store!r}: {error}") from None
+        return data
+
+    def key(self, data: bytes) -> K:
+        """Give the key that bytes stand for."""
+        key: K = self._key_from(data)
+        return key
+
+    def entry(self, value: V | None) -> Any:
+        """Give the entry of a value that is put.
+
+        Raises:
+            SerdeError: If the store is timestamped and the value has no timestamp.
+        """
+        if self._timestamped and value is not None and not (isinstance(value, tuple) and len(value) == 2):
+            raise SerdeError(
+                f"store {self._store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
+            )
+        return value
+
+    def value(self, entry: Any) -> Any:
+        """Give the value of an entry, as it is read."""
+        return entry if entry is None or not self._timestamped else ValueAndTimestamp(*entry)

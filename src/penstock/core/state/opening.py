@@ -1,0 +1,64 @@
+"""Opening: the store of a task, made from its specification over the task's byte stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+from penstock.core.plan.stores import KeyValueSpec, StoreSpec, WindowSpec
+from penstock.core.ports import ByteStores
+from penstock.core.state.contract import Alone, Store, Surroundings
+from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.objects import Objects
+from penstock.core.state.overlay import Overlay
+from penstock.core.state.rows import PlainRows
+from penstock.core.state.window import WindowStore
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def open_store(
+    spec: StoreSpec,
+    stores: ByteStores,
+    task: Surroundings | None = None,
+    memory: Mapping[str, Any] = _NOTHING,
+) -> Any:
+    r"""Open a store of a task.
+
+    Args:
+        spec: What to open.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it; None for a store outside a task.
+        memory: What the store's ``memory()`` gave last time.
+
+    Returns:
+        A ``Store``: a ``KeyValueStore``, ``WindowStore``, ...
+
+    Example:
+        >>> from penstock.core.model import serdes
+        >>> from penstock.core.plan.stores import key_value
+        >>> from penstock.core.state.memory import MemoryStores
+        >>> counts = open_store(key_value("counts", serdes.string, serdes.int64), MemoryStores())
+        >>> counts.put("a", 1)
+        >>> counts.drain().changes
+        {'counts': [(b'a', b'\x00\x00\x00\x00\x00\x00\x00\x01')]}
+    """
+    return _open(spec, stores, task or Alone(), memory)
+
+
+@singledispatch
+def _open(spec: StoreSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    raise NotImplementedError(f"there is no store for {type(spec).__name__}")
+
+
+@_open.register
+def _(spec: KeyValueSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    objects: Objects[Any, Any] = Objects(spec)
+    rows = PlainRows(spec.name, Overlay(objects.values, stores.open(spec.name)))
+    return KeyValueStore(spec, objects, rows)
+
+
+@_open.register
+def _(spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    return WindowStore[Any, Any](spec, stores, task, memory)

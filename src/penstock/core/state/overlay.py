@@ -1,0 +1,154 @@
+"""Overlay: what a batch has written to one byte store, over the store's committed content.
+
+A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of what
+it has written; reads and iterators see both as one. At the end of the batch the overlay is handed out as changes, one per
+key however often the key was written: that is what makes the cost per record small.
+
+Objects that cannot be changed in place stay in the overlay as they are and are serialised once, at the end; all others
+are kept as bytes, so that nobody can change the state by changing an object they once put or got.
+
+Iterators need the own writes in key order. Sorting them for each would make the work of a batch grow with the square of
+its records where each record reads a range, as in windows and joins. So the order is kept, and only the keys that are new
+since the last iterator, which a dict has at its end, are put into it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from penstock.core.ports import ByteReader, StoreChange
+from penstock.core.state.values import Values
+
+_FEW: Final = 32
+
+
+class _Absent:
+    """Marks a key the overlay does not know, where None means deleted."""
+
+
+_ABSENT: Final = _Absent()
+
+
+class Overlay:
+    """One byte store in one batch. Owned by the task; not thread-safe.
+
+    Attributes:
+        get: Gives the entry of a serialised key, or None.
+        put: Sets the entry of a serialised key; None deletes it. Raises SerdeError if the value does not fit.
+    """
+
+    __slots__ = ("_base", "_order", "_own", "_values", "get", "put")
+
+    def __init__(self, values: Values, base: ByteReader) -> None:
+        self._values = values
+        self._base = base
+        self._own: dict[bytes, Any] = {}
+        self._order: list[bytes] = []
+        self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
+        self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
+
+    def has(self, key: bytes) -> bool:
+        """Tell whether there is an entry, without reading it."""
+        entry = self._own.get(key, _ABSENT)
+        return self._base.get(key) is not None if entry is _ABSENT else entry is not None
+
+    def committed(self, key: bytes) -> Any:
+        """Give the entry that a key had before the batch, or None."""
+        data = self._base.get(key)
+        return None if data is None else self._values.decode(data)
+
+    def own(self) -> dict[bytes, Any]:
+        """Give what the batch has written; None marks what it has deleted."""
+        return self._own
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+        own = [(key, self._own[key]) for key in self._between(low, high)]
+        if reverse:
+            own.reverse()
+        return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
+
+    def approximate_count(self) -> int:
+        """Give the number of keys; keys written in this batch may be counted twice."""
+        return self._base.approximate_count() + len(self._own)
+
+    def drain(self) -> list[StoreChange]:
+        """Give the changes since the last call, one per key, and forget them.
+
+        Raises:
+            SerdeError: If a value does not fit the store's value serde, which could not be seen when it was put.
+        """
+        changes = self._values.written(self._own)
+        self._own.clear()
+        self._order.clear()
+        return changes
+
+    def _between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
+        order, fresh = self._order, len(self._own) - len(self._order)
+        if fresh > _FEW:
+            order.extend(islice(reversed(self._own), fresh))
+            order.sort()
+        else:
+            for key in islice(reversed(self._own), fresh):
+                insort(order, key)
+        first = 0 if low is None else bisect_left(order, low)
+        return order[first : len(order) if high is None else bisect_left(order, high)]
+
+    def _merged(
+        self, base: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, Any]], reverse: bool
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Merge committed and own entries in key order; own entries hide committed ones of the same key."""
+        decode, live = self._values.decode, self._values.live
+        below = next(base, None)
+        for key, entry in own:
+            while below is not None and (below[0] > key if reverse else below[0] < key):
+                yield below[0], decode(below[1])
+                below = next(base, None)
+            if below is not None and below[0] == key:
+                below = next(base, None)
+            if entry is not None:
+                yield key, entry if live else decode(entry)
+        while below is not None:
+            yield below[0], decode(below[1])
+            below = next(base, None)
+
+
+def _getter(
+    own: dict[bytes, Any], committed: Callable[[bytes], bytes | None], values: Values
+) -> Callable[[bytes], Any]:
+    decode, live, find = values.decode, values.live, own.get
+
+    def get(key: bytes) -> Any:
+        entry = find(key, _ABSENT)
+        if entry is _ABSENT:
+            data = committed(key)
+            return None if data is None else decode(data)
+        return entry if entry is None or live else decode(entry)
+
+    return get
+
+
+def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
+    check, encode, accepts = values.check, values.encode, values.accepts
+
+    def put_bytes(key: bytes, entry: Any) -> None:
+        own[key] = None if entry is None else encode(entry)
+
+    def put_checked(key: bytes, entry: Any) -> None:
+        if entry is not None:
+            check(entry)
+        own[key] = entry
+
+    def put_stamped(key: bytes, entry: Any) -> None:
+        if entry is not None and type(entry[0]) not in accepts:
+            encode(entry)
+        own[key] = entry
+
+    if not values.live:
+        return put_bytes
+    return put_stamped if values.stamps == 1 and accepts else put_checked

@@ -1,0 +1,190 @@
+"""Window store: values by key and start of a window.
+
+Entries lie in the slice of their window's start, under
+
+    closed key | start (8) [| number (4), where duplicates are kept]
+
+The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
+millisecond; a put is refused, and counted as dropped, once the slice it belongs to has expired. That is what the window
+store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar, overload
+
+from penstock.core.model.windowed import Windowed
+from penstock.core.plan.stores import WindowSpec
+from penstock.core.ports import ByteStores
+from penstock.core.state.contract import Drained, Surroundings
+from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at
+from penstock.core.state.objects import Objects
+from penstock.core.state.slices import Slices, scan, scan_key
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_NUMBER: Final = struct.Struct(">I")
+_MAX_NUMBER: Final = (1 << 31) - 1
+
+
+class WindowStore(Generic[K, V]):
+    """A window store of one task. Owned by the task; not thread-safe.
+
+    Times are int milliseconds since the epoch; both ends of a range of time are included. Iterators see the batch's own
+    writes up to the moment they are made. Those over one key come in the order of time, those over several keys in the
+    order of the serialised keys, then of time.
+
+    Args:
+        spec: The store.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it.
+        memory: What :meth:`memory` gave last time.
+
+    Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
+    """
+
+    __slots__ = ("_count", "_duplicates", "_objects", "_size", "_slices", "_task", "_width", "name")
+
+    def __init__(
+        self, spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
+    ) -> None:
+        self.name = spec.name
+        self._objects: Objects[K, V] = Objects(spec)
+        self._slices = Slices(spec, self._objects.values, stores, memory)
+        self._task = task
+        self._size = spec.size_ms
+        self._duplicates = spec.retain_duplicates
+        self._width = 12 if spec.retain_duplicates else 8
+        self._count: int = memory.get("count", 0)
+
+    def put(self, key: K, value: V | None, window_start: int) -> None:
+        """Set the value of a key in a window; None deletes it, or does nothing where duplicates are kept.
+
+        A put into a slice of time that has expired is left out and counted as a dropped record.
+
+        Raises:
+            StoreError: If the key is None, or the start is not a time.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        start = closed(self._objects.key_bytes(key)) + self._time(window_start)
+        entry = self._objects.entry(value)
+        if self._duplicates:
+            if entry is None:
+                return
+            self._count = (self._count + 1) & _MAX_NUMBER
+            start += _NUMBER.pack(self._count)
+        self._slices.observe(window_start)
+        held = self._slices.to_write(window_start)
+        if held is None:
+            self._task.drop("expired window")
+        else:
+            held.rows.put(start, entry)
+
+    @overload
+    def fetch(self, key: K, time_from: int) -> V | None: ...
+    @overload
+    def fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]: ...
+    def fetch(self, key: K, time_from: int, time_to: int | None = None) -> Any:
+        """Give the value of a key in the window that starts at a time; with two times, iterate over the windows between.
+
+        Args:
+            key: The key.
+            time_from: Start of the window, or the first start.
+            time_to: The last start.
+
+        Returns:
+            The value or None (the value put last, where duplicates are kept); with two times, pairs of start and value in
+            the order of time.
+        """
+        if time_to is not None:
+            return self._fetch(key, time_from, time_to, reverse=False)
+        found = next(self._fetch(key, time_from, time_from, reverse=True), None)
+        return None if found is None else found[1]
+
+    def reverse_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]:
+        """Iterate backwards over a key's windows that start between two times."""
+        return self._fetch(key, time_from, time_to, reverse=True)
+
+    def fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None leaves a side open."""
+        return self._fetch_range(key_from, key_to, time_from, time_to, reverse=False)
+
+    def reverse_fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over the windows of ``key_from <= key <= key_to`` that start between two times."""
+        return self._fetch_range(key_from, key_to, time_from, time_to, reverse=True)
+
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over all windows that start between two times."""
+        return self._fetch_range(None, None, time_from, time_to, reverse=False)
+
+    def reverse_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over all windows that start between two times."""
+        return self._fetch_range(None, None, time_from, time_to, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over everything that has not expired."""
+        return self._fetch_range(None, None, 0, FOREVER, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over everything that has not expired."""
+        return self._fetch_range(None, None, 0, FOREVER, reverse=True)
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, and forget it; see ``Store``."""
+        return self._slices.drain()
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
+
+    def _time(self, time: int) -> bytes:
+        return pack_time(checked_time(self.name, "the start of a window", time))
+
+    def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:
+        return max(time_from, self._slices.oldest), min(time_to, FOREVER)
+
+    def _fetch(self, key: K, time_from: int, time_to: int, *, reverse: bool) -> Iterator[tuple[int, V]]:
+        prefix = closed(self._objects.key_bytes(key))
+        first, last = self._clipped(time_from, time_to)
+        if first > last:
+            return iter(())
+        found = scan_key(
+            self._slices.between(first, last),
+            prefix + pack_time(first),
+            prefix + pack_time(last + 1),
+            reverse=reverse,
+        )
+        return self._with_starts(found, len(prefix))
+
+    def _with_starts(self, found: Iterable[tuple[bytes, Any]], place: int) -> Iterator[tuple[int, V]]:
+        value = self._objects.value
+        for stored, entry in found:
+            yield time_at(stored, place), value(entry)
+
+    def _fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
+    ) -> Iterator[tuple[Windowed, V]]:
+        low = None if key_from is None else closed(self._objects.key_bytes(key_from))
+        high = None if key_to is None else after(self._objects.key_bytes(key_to))
+        first, last = self._clipped(time_from, time_to)
+        found = scan(self._slices.between(first, last), low, high, reverse=reverse)
+        return self._with_windows(found, first, last)
+
+    def _with_windows(
+        self, found: Iterable[tuple[bytes, Any]], first: int, last: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        for stored, entry in found:
+            start = time_at(stored, -self._width)
+            if first <= start <= last:
+                key, _ = split(stored, self._width)
+                yield (
+                    Windowed(self._objects.key(key), start, start + self._size),
+                    self._objects.value(entry),
+                )
