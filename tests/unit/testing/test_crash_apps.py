@@ -30,7 +30,7 @@ def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
 def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
-    records = workload(app, 600)
+    records = workload(app, 3_000)
     expected = app.oracle(records)
     assert expected.stores
     with TopologyTestDriver(app.topology(TOPICS)) as driver:
@@ -40,7 +40,7 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
         for result in driver.read("output"):
             journals[result.key].append(result.value)
         assert not check_journals(expected.journals, journals).breaks("exactly_once")
-        assert sum(map(len, journals.values())) >= 600
+        assert sum(map(len, journals.values())) >= 3_000
         driver.pipe("ask", None, "contents", 1)
         told = {result.key: result.value for result in driver.read("contents")}
     assert check_contents(expected, told) == (0, ())
@@ -62,8 +62,9 @@ def test_the_oracle_of_two_stores_shows_each_booking_with_its_balance() -> None:
     assert expected.stores == {"balances": {"a": -2, "b": 1}, "bookings": {"a": 2, "b": 1}}
 
 
-def test_windows_are_wide_enough_to_meet_late_records() -> None:
-    records = workload(APPS["windowed"], 600)
+def test_windows_meet_late_records_and_expire() -> None:
+    records = workload(APPS["windowed"], 3_000)
     assert [record.timestamp for record in records] != sorted(record.timestamp for record in records)
-    counts = APPS["windowed"].oracle(records).stores["windows"]
-    assert max(counts.values()) > 5
+    expected = APPS["windowed"].oracle(records)
+    assert max(expected.stores["windows"].values()) > 5
+    assert len(expected.stores["windows"]) < len(expected.journals) / 2

@@ -109,7 +109,7 @@ def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> 
     Args:
         topology: A topology that has the stores.
         topics: Where it is asked, and where it answers.
-        stores: Names of key-value stores, of any serdes.
+        stores: Names of stores that have ``all()``, with any serdes.
 
     Returns:
         The same topology.

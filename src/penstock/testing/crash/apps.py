@@ -1,7 +1,8 @@
 """The applications that Penstock itself is crashed with, each with its oracle.
 
 * ``word-count``: a repartition through the shuffle and a count, both of the DSL.
-* ``windowed``: a count per key and window of ten seconds, over records that are out of order.
+* ``windowed``: a count per key and window of ten seconds in a window store, over records that are out of order. Windows
+  expire after two minutes of stream time, so slices of the store are dropped all the time.
 * ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
   each result carries both, so stores that come from different micro-batches cannot stay hidden.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.model import serdes
 from penstock.core.model.record import Record
+from penstock.core.model.windowed import Windowed
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
@@ -28,6 +30,7 @@ _BEGIN_MS = 1_700_000_000_000
 _STEP_MS = 100
 _DISORDER_MS = 15_000
 _WINDOW_MS = 10_000
+_RETENTION_MS = 120_000
 
 
 def _word_count_topology(topics: Topics) -> Topology:
@@ -47,35 +50,32 @@ def _lines(count: int, seed: int) -> list[Outgoing]:
 
 
 def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    return _counted("counts", Counter(word for record in records for word in _text(record.value).split()))
-
-
-def _counted(store: str, counts: Mapping[str, int]) -> Expected:
-    journals = {key: range(1, count + 1) for key, count in counts.items()}
-    return Expected(journals, {store: counts})
+    counts = Counter(word for record in records for word in _text(record.value).split())
+    return Expected({word: range(1, count + 1) for word, count in counts.items()}, {"counts": counts})
 
 
 class _WindowCount(Processor[str, str, str, int]):
-    """Counts records per key and window; the store's key is ``key@start of the window``."""
+    """Counts records per key and window; the key of a result is ``key@start of the window``."""
 
     def init(self, context: ProcessorContext[str, int]) -> None:
         super().init(context)
         self._counts = context.state_store("windows")
 
     def process(self, record: Record[str, str]) -> None:
-        window = _window(record.key, record.timestamp)
-        count = (self._counts.get(window) or 0) + 1
-        self._counts.put(window, count)
-        self.context.forward(Record(window, count, record.timestamp))
+        start = _window_start(record.timestamp)
+        count = (self._counts.fetch(record.key, start) or 0) + 1
+        self._counts.put(record.key, count, start)
+        self.context.forward(Record(f"{record.key}@{start}", count, record.timestamp))
 
 
-def _window(key: str, timestamp: int) -> str:
-    return f"{key}@{timestamp - timestamp % _WINDOW_MS}"
+def _window_start(timestamp: int) -> int:
+    return timestamp - timestamp % _WINDOW_MS
 
 
 def _windowed_topology(topics: Topics) -> Topology:
     builder = StreamsBuilder()
-    builder.add_state_store(stores.key_value("windows", serdes.string, serdes.int64))
+    windows = stores.window("windows", serdes.string, serdes.int64, retention=_RETENTION_MS, size=_WINDOW_MS)
+    builder.add_state_store(windows)
     counts = builder.stream(topics.input).process(_WindowCount, stores=["windows"])
     counts.to(topics.output, value=serdes.int64)
     return tell_contents(builder.build(), topics, ["windows"])
@@ -90,7 +90,22 @@ def _events(count: int, seed: int) -> list[Outgoing]:
 
 
 def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    return _counted("windows", Counter(_window(_text(record.key), record.timestamp) for record in records))
+    counts: Counter[tuple[str, int]] = Counter()
+    latest: dict[int, int] = {}
+    place: dict[str, int] = {}
+    for record in records:
+        key, start = _text(record.key), _window_start(record.timestamp)
+        counts[key, start] += 1
+        place[key] = record.partition
+        latest[record.partition] = max(start, latest.get(record.partition, 0))
+    kept = {
+        Windowed(key, start, start + _WINDOW_MS): count
+        for (key, start), count in counts.items()
+        if start > latest[place[key]] - _RETENTION_MS
+    }
+    return Expected(
+        {f"{key}@{start}": range(1, count + 1) for (key, start), count in counts.items()}, {"windows": kept}
+    )
 
 
 class _Booking(Processor[str, int, str, Any]):

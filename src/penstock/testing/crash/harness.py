@@ -131,6 +131,7 @@ class _Run:
         kills = tuple(self._carry_out(point) for point in points)
         self._until(lambda: self._watch.processed == self._setup.records, "the end of the workload")
         told = self._contents()
+        self._until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
         self._program.kill()
         return self._report(kills, told)
 
