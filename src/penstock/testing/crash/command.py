@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0 if every run was right, 1 if one was wrong or could not be finished.
     """
-    given = _parser().parse_args(arguments)
+    given = options().parse_args(arguments)
     reports: list[Report] = []
     unfinished = 0
     for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
@@ -75,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     return WRONG if unfinished or not all(report.ok for report in reports) else RIGHT
 
 
-def _parser() -> argparse.ArgumentParser:
+def options() -> argparse.ArgumentParser:
+    """Give the options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m penstock.testing.crash",
         description="Runs applications while parts of them are killed, and compares their results with an oracle.",

@@ -72,10 +72,10 @@ def run_with_crashes(
         CrashTestError: If the application cannot be started, fails again and again, or makes no progress.
         ValueError: If ``transaction`` is a target without exactly once.
 
-    Example:
-        >>> from penstock.testing.crash import APPS, run_with_crashes
-        >>> run_with_crashes(APPS["word-count"], kills=2, seed=7).ok
-        True
+    Example::
+
+        report = run_with_crashes(APPS["word-count"], kills=2, seed=7)
+        assert report.ok, str(report)
     """
     targets = default_targets(guarantee) if targets is None else tuple(targets)
     if "transaction" in targets and guarantee != "exactly_once":

@@ -76,7 +76,7 @@ def plan_kills(kills: int, targets: Sequence[Target], records: int, seed: int) -
 
     Example:
         >>> [point.target for point in plan_kills(3, ["broker", "worker"], 1_000, seed=1)]
-        ['worker', 'broker', 'worker']
+        ['broker', 'worker', 'broker']
     """
     chance = random.Random(f"kills {seed}")
     order: list[Target] = []

@@ -62,11 +62,6 @@ class Program:
     Args:
         home: Existing directory for its log, and for what Spark writes.
         job: What it runs.
-
-    Example:
-        >>> program = Program(Path("/tmp"), job)
-        >>> program.start()
-        >>> program.kill()
     """
 
     def __init__(self, home: Path, job: Job) -> None:
