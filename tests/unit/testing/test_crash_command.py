@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from penstock.testing.crash import APPS, Findings, Kill, Report, run_with_crashes
+from penstock.testing.crash import APPS, CrashTestError, Findings, Kill, Report, run_with_crashes
 from penstock.testing.crash.command import main, rounds
 
 
@@ -90,3 +92,9 @@ def test_examples_are_shown_only_when_something_is_wrong() -> None:
     repeated = Findings(duplicated=1, examples=("'a': duplicated 3",))
     assert "'a': duplicated 3" in str(report(findings=repeated))
     assert "'a': duplicated 3" not in str(report(findings=repeated, guarantee="at_least_once"))
+
+
+def test_logs_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "program.log").touch()
+    with pytest.raises(CrashTestError, match="is not empty"):
+        run_with_crashes(APPS["windowed"], keep_logs=tmp_path)

@@ -69,7 +69,8 @@ def run_with_crashes(
         What happened; ``report.ok`` says whether the guarantee was kept.
 
     Raises:
-        CrashTestError: If the application cannot be started, fails again and again, or makes no progress.
+        CrashTestError: If the application cannot be started, fails again and again, or makes no progress; if the directory
+            for the logs is not empty, or psutil is missing.
         ValueError: If ``transaction`` is a target without exactly once.
 
     Example::
@@ -91,6 +92,10 @@ def run_with_crashes(
         else:
             home = Path(keep_logs).absolute()
             home.mkdir(parents=True, exist_ok=True)
+            if any(home.iterdir()):
+                raise CrashTestError(
+                    f"{home} is not empty: a run needs a directory of its own to keep its logs"
+                )
         kafka = stack.enter_context(EmbeddedKafka(partitions=_PARTITIONS, directory=home / "kafka"))
         run = _Run(_Setup(app, guarantee, seed, records, master), kafka, home)
         stack.callback(run.close)
@@ -198,7 +203,11 @@ class _Run:
         victim = self._kill(point)
         self._watch.look()
         before = self._watch.processed
-        self._until(lambda: self._watch.processed > before, f"a batch after the kill of {point.target}")
+        ends = self._setup.records
+        self._until(
+            lambda: self._watch.processed > before or self._watch.processed == ends,
+            f"a batch after the kill of {point.target}",
+        )
         return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim)
 
     def _kill(self, point: KillPoint) -> str:
@@ -221,7 +230,10 @@ class _Run:
     # The end.
 
     def _contents(self) -> Mapping[Entry, Any]:
-        """Ask the application for the contents of its stores."""
+        """Ask the application for the contents of its stores, if it answers such questions."""
+        plan = self._setup.app.topology(self._topics).plan(self._id)
+        if self._topics.ask not in plan.external_topics:
+            return {}
         for partition in range(_PARTITIONS):
             self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
         self._until(self._has_answered, "the contents of its stores")
