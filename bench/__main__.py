@@ -24,9 +24,10 @@ from bench.race import RaceResult, fill, race
 from bench.report import Results
 from bench.stage import Stage
 from bench.store_size import store_size
+from bench.transactions import transactions
 from penstock.testing import EmbeddedKafka
 
-PARTS = (*JOBS, "latency", "store-size", "memory")
+PARTS = (*JOBS, "latency", "store-size", "memory", "transactions")
 _HEAP = "1g"
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(stage: Stage, only: list[str], results: Results, console: Console) -> None:
     jobs = [job for job in JOBS if job in only]
-    if jobs:
+    if jobs or "transactions" in only:
         console.print(f"input: {stage.records:,} records over {stage.keys:,} keys")
         source, workload = fill(stage)
     for job in jobs:
@@ -80,6 +81,9 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
     if "memory" in only:
         console.print("memory: the workers over ten rounds of records")
         results.memory = memory(stage)
+    if "transactions" in only:
+        console.print("transactions: the same batches at least once and exactly once")
+        results.transactions = transactions(stage, source, results.pairs)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

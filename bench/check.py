@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from bench.load import Workload
 
@@ -86,7 +86,7 @@ def ends(servers: str, topic: str) -> dict[int, int]:
 def read(
     servers: str, topic: str, upto: Mapping[int, int], begins: Mapping[int, int] | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Read a part of a topic that holds no transactions.
+    """Read a part of a topic, without what transactions leave beside records.
 
     Args:
         servers: Bootstrap servers.
@@ -98,20 +98,22 @@ def read(
         RuntimeError: If the broker sends nothing for a while.
     """
     starts = {partition: (begins or {}).get(partition, 0) for partition in upto}
-    left = sum(upto.values()) - sum(starts.values())
+    unfinished = {partition for partition, end in upto.items() if end > starts[partition]}
     consumer = Consumer(_reader(servers))
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
-        while left > 0:
-            messages = consumer.consume(min(_BATCH, left), _SILENCE_S)
+        while unfinished:
+            messages = consumer.consume(_BATCH, _SILENCE_S)
             if not messages:
                 raise RuntimeError(
-                    f"topic {topic} gave nothing for {_SILENCE_S:.0f} s, {left:,} records missing"
+                    f"topic {topic} gave nothing for {_SILENCE_S:.0f} s; not at the end of partitions {sorted(unfinished)}"
                 )
             for message in messages:
-                if message.error() is None:
-                    left -= 1
+                error = message.error()
+                if error is None:
                     yield message.key() or b"", message.value() or b""
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(message.partition())
     finally:
         consumer.close()
 
@@ -122,5 +124,7 @@ def _reader(servers: str) -> dict[str, str | int | bool]:
         "group.id": "bench-check",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
         "log_level": 0,
     }

@@ -31,11 +31,14 @@ _POLL_S = 0.01
 _SAMPLE_S = 0.2
 _TIMEOUT_S = 1_200.0
 _MASTER = "local[2]"
+_WARM_BATCHES = 2
 
 
 @contextmanager
-def running(job: str, servers: str, source: str, sink: str) -> Iterator[ps.RunningApplication]:
-    """Run a job from a topic to another, with the default settings and a state of its own."""
+def running(
+    job: str, servers: str, source: str, sink: str, **settings: Any
+) -> Iterator[ps.RunningApplication]:
+    """Run a job from a topic to another, with the default settings but for those given, and a state of its own."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
         application = ps.Application(
             f"bench-{sink}",
@@ -43,6 +46,7 @@ def running(job: str, servers: str, source: str, sink: str) -> Iterator[ps.Runni
             bootstrap_servers=servers,
             state_dir=state,
             master=_MASTER,
+            **settings,
         )
         with application.start() as app:
             yield app
@@ -154,6 +158,27 @@ def memory(servers: str, source: str, sink: str, records: int, keys: int, rounds
     written, wanted = sum(check.ends(servers, sink).values()), rounds * records
     wrong = None if written == wanted else f"{written:,} records in the output instead of {wanted:,}"
     return {"records": records, "peak_mib": peaks, "mean_mib": after, "workers": workers, "wrong": wrong}
+
+
+def transactions(
+    servers: str, source: str, sinks: list[dict[str, str]], records: int, batch: int
+) -> dict[str, Any]:
+    """Count a full topic in batches of a fixed size under each guarantee in turn; no batch may be smaller."""
+    batches: dict[str, list[float]] = {}
+    wrong = None
+    for turn in sinks:
+        for guarantee, sink in turn.items():
+            settings = {"processing_guarantee": guarantee, "max_batch_records": batch}
+            with running("count", servers, source, sink, **settings) as app:
+                _await_processed(app, records)
+                counted = app.metrics()["batches"]
+                _await_progress(app, counted - 1)
+                took = _batches_s(app, 1, counted)
+            batches.setdefault(guarantee, []).extend(took[_WARM_BATCHES:])
+            written = sum(1 for _ in check.read(servers, sink, check.ends(servers, sink)))
+            if written != records:
+                wrong = f"{guarantee}: {written:,} records in the output instead of {records:,}"
+    return {"batch_s": batches, "wrong": wrong}
 
 
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
@@ -285,6 +310,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "latency": latency,
     "store-size": store_size,
     "memory": memory,
+    "transactions": transactions,
 }
 
 if __name__ == "__main__":

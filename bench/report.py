@@ -17,12 +17,14 @@ from bench.machine import Machine
 from bench.memory import MemoryResult
 from bench.race import RaceResult
 from bench.store_size import StoreSizeResult
+from bench.transactions import TransactionResult
 
 RATIO_BARS = {"count": 1.2, "map": 0.7}
 """The least ratio to Kafka Streams, by job."""
 BATCH_BAR_S = 0.7
 STORE_BAR = 2.0
 MEMORY_BAR = 1.2
+TRANSACTION_BAR = 1.3
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Results:
         latency: Latency of few records.
         store_size: Batches on a small and a large store.
         memory: Memory of the workers.
+        transactions: Batches with and without transactions.
     """
 
     machine: Machine
@@ -46,16 +49,22 @@ class Results:
     latency: LatencyResult | None = None
     store_size: StoreSizeResult | None = None
     memory: MemoryResult | None = None
+    transactions: TransactionResult | None = None
 
     @property
     def wrong(self) -> list[str]:
         """What was wrong with outputs: such figures do not count."""
-        checked = (*self.races, self.store_size, self.memory)
+        checked = (*self.races, self.store_size, self.memory, self.transactions)
         return [line for result in checked if result is not None for line in result.wrong]
 
     def as_json(self) -> dict[str, Any]:
         """Give the content of the file of results."""
-        others = {"latency": self.latency, "store-size": self.store_size, "memory": self.memory}
+        others = {
+            "latency": self.latency,
+            "store-size": self.store_size,
+            "memory": self.memory,
+            "transactions": self.transactions,
+        }
         return {
             "machine": asdict(self.machine),
             "other_load_percent": self.other_load_percent,
@@ -72,8 +81,8 @@ class Results:
         """Print the tables."""
         if self.races:
             console.print(_race_table(self.races))
-        if self.latency or self.store_size or self.memory:
-            console.print(_other_table(self.latency, self.store_size, self.memory))
+        if self.latency or self.store_size or self.memory or self.transactions:
+            console.print(_other_table(self))
         for line in self.wrong:
             console.print(f"[bold red]WRONG OUTPUT, the figure does not count:[/] {line}")
         phases = _phases(self)
@@ -114,10 +123,9 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
     return table
 
 
-def _other_table(
-    latency: LatencyResult | None, store: StoreSizeResult | None, memory: MemoryResult | None
-) -> Table:
-    table = Table(title="What must not depend on size or time")
+def _other_table(results: Results) -> Table:
+    latency, store, memory = results.latency, results.store_size, results.memory
+    table = Table(title="What must not depend on size, time or guarantee")
     table.add_column("what")
     for name in ("figure", "bar", "detail"):
         table.add_column(name, justify="right")
@@ -146,7 +154,19 @@ def _other_table(
             f"<= {MEMORY_BAR} x",
             f"{memory.late_mib:.0f} MiB : {memory.early_mib:.0f} MiB",
         )
+    if results.transactions is not None:
+        _add_transactions(table, results.transactions)
     return table
+
+
+def _add_transactions(table: Table, found: TransactionResult) -> None:
+    without, with_transactions = found.medians
+    table.add_row(
+        f"batch of {found.records:,} records, exactly : at least once",
+        _judged(f"{found.ratio:.2f} x", found.ratio <= TRANSACTION_BAR),
+        f"<= {TRANSACTION_BAR} x",
+        f"{with_transactions:.2f} s : {without:.2f} s",
+    )
 
 
 def _phases(results: Results) -> dict[str, list[dict[str, int]]]:

@@ -117,11 +117,26 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+class TopicFacts(NamedTuple):
+    """What tells a topic from another one of the same name, and from itself before.
+
+    Attributes:
+        id: The broker's id of the topic; empty if the broker gives none.
+        partitions: Number of partitions.
+    """
+
+    id: str
+    partitions: int
+
+
 class TopicReader(Protocol):
     """What the planner asks the broker."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the number of partitions of each topic that exists."""
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists."""
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
@@ -131,6 +146,9 @@ class TopicReader(Protocol):
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
 
 
 class Fetcher(Protocol):
@@ -143,18 +161,57 @@ class Fetcher(Protocol):
         """Read a range, in offset order, a few thousand records at a time."""
 
 
-class Publisher(Protocol):
-    """Sends records."""
+class ChangelogReader(Protocol):
+    """Reads what the application has written to its own topics."""
+
+    def read(self, topic: str, partition: int) -> Iterator[Records]:
+        """Read a partition to its present end; one that does not exist is empty."""
+
+
+class BatchId(NamedTuple):
+    """Which micro-batch: the checkpoint it belongs to, and its number there. A batch that is run again keeps its id."""
+
+    checkpoint: str
+    number: int
+
+
+class Delivery(Protocol):
+    """What one Spark partition sends in one micro-batch: ``begin``, any number of ``publish``, ``commit``."""
+
+    repeatable: bool
+    """Whether a delivery can be aborted and must then be repeated from ``begin``."""
+
+    def begin(self, batch: BatchId) -> bool:
+        """Begin; tell whether there is anything left to do: a batch that was delivered before must not be sent again."""
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the client."""
-
-    def flush(self) -> None:
-        """Return when everything handed over is acknowledged.
+        """Hand records to the client.
 
         Raises:
             ProductionError: If the broker refused a record.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
         """
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Return when everything is acknowledged.
+
+        Args:
+            offsets: The offsets before which everything has been processed.
+
+        Raises:
+            ProductionError: If the broker refused a record, or another attempt has taken over.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
+        """
+
+    def abort(self) -> None:
+        """Take back what can be taken back; never raises."""
+
+
+class Publisher(Protocol):
+    """Sends records."""
+
+    def delivery(self, partition: int) -> Delivery:
+        """Get ready to send what a Spark partition puts out."""
 
 
 class OffsetCommitter(Protocol):

@@ -53,7 +53,12 @@ class Settings(BaseSettings):
     auto_offset_reset: Literal["earliest", "latest"] = Field(
         "earliest", description="where to begin without offsets"
     )
-    processing_guarantee: Literal["at_least_once"] = Field("at_least_once", description="delivery guarantee")
+    processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
+        "at_least_once", description="delivery guarantee"
+    )
+    transaction_timeout_ms: int = Field(
+        60_000, ge=1_000, description="when the broker ends a transaction that nobody has ended"
+    )
     max_batch_records: int = Field(
         1_000_000, ge=1, description="records per micro-batch, over all partitions"
     )
@@ -71,6 +76,9 @@ class Settings(BaseSettings):
         le=1024,
         description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8",
     )
+    on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
+        "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
+    )
     master: str = Field("local[*]", description="Spark master, if no session is active")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
     kafka: dict[str, Any] = Field(
@@ -82,8 +90,10 @@ class Settings(BaseSettings):
     producer: dict[str, Any] = Field(
         default_factory=dict, description="client settings for producers", repr=False
     )
-    isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
-        "read_uncommitted", description="whether records of open transactions are read"
+    isolation_level: Literal["read_uncommitted", "read_committed"] | None = Field(
+        None,
+        description="whether records of open transactions are read; None: read_committed under exactly_once, "
+        "else read_uncommitted",
     )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
@@ -99,7 +109,16 @@ class Settings(BaseSettings):
     on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
     dead_letter_topic: str | None = Field(None, description="topic for records that fail under dead_letter")
     on_lost_offsets: Literal["fail", "skip"] = Field(
-        "fail", description="what to do when the broker has deleted unread records"
+        "fail", description="what to do when the broker no longer has the offsets that were reached"
+    )
+    on_recreated_topic: Literal["fail", "restart_from_beginning"] = Field(
+        "fail", description="what to do when a topic that is read was deleted and created again"
+    )
+    on_uneven_partitions: Literal["fail", "wait"] = Field(
+        "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
+    )
+    metadata_max_age_ms: int = Field(
+        30_000, ge=100, description="how long it may take to notice that a topic has changed"
     )
 
     @classmethod
@@ -132,6 +151,15 @@ class Settings(BaseSettings):
             raise ValueError(f"on_{wanting[0]}_error='dead_letter' needs dead_letter_topic='...'")
         return self
 
+    @model_validator(mode="after")
+    def _exactly_once_reads_committed(self) -> Settings:
+        if self.exactly_once and self.isolation_level == "read_uncommitted":
+            raise ValueError(
+                "processing_guarantee='exactly_once' cannot read uncommitted records: they may be taken back; "
+                "leave isolation_level out"
+            )
+        return self
+
     @property
     def policies(self) -> ErrorPolicies:
         """The error policies of all stages."""
@@ -142,7 +170,22 @@ class Settings(BaseSettings):
     @property
     def read_committed(self) -> bool:
         """Whether only records of committed transactions are read."""
+        if self.isolation_level is None:
+            return self.exactly_once
         return self.isolation_level == "read_committed"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether outputs, changelogs and offsets are committed in transactions."""
+        return self.processing_guarantee == "exactly_once"
+
+    def home(self, application_id: str) -> Path:
+        """Give the directory of an application: local copies, its lock and, by default, its checkpoint."""
+        return self.state_dir / application_id
+
+    def checkpoint(self, application_id: str) -> str:
+        """Give the URL of an application's checkpoint."""
+        return self.checkpoint_location or (self.home(application_id) / "checkpoint").absolute().as_uri()
 
     def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
         """Give librdkafka's settings for a kind of client."""

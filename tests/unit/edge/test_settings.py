@@ -70,8 +70,8 @@ class TestValues:
             ("shuffle_partitions", 5000, r"cannot be 5000: Input should be less than or equal to 1024"),
             (
                 "processing_guarantee",
-                "exactly_once",
-                r"cannot be 'exactly_once': Input should be 'at_least_once'",
+                "at_most_once",
+                r"cannot be 'at_most_once': Input should be 'at_least_once' or 'exactly_once'",
             ),
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
         ],

@@ -44,6 +44,10 @@ class ProductionError(PenstockError):
     """A result could not be serialised or was refused by the broker (stage: produce)."""
 
 
+class DeliveryAbortedError(ProductionError):
+    """A transaction was aborted, so that nothing of it counts; it is repeated, and fails when that does not help."""
+
+
 class StoreError(PenstockError):
     """A state store was used in a way it does not allow, or its content cannot be read."""
 
@@ -64,8 +68,16 @@ class OffsetsLostError(PenstockError):
     """The broker no longer has offsets that have not been processed yet."""
 
 
+class TopicRecreatedError(PenstockError):
+    """A topic that is read was deleted and created again, so its offsets no longer mean what they meant."""
+
+
 class IncompatibleTopologyError(PenstockError):
     """The checkpoint belongs to a topology that cannot be continued by this one."""
+
+
+class ApplicationRunningError(PenstockError):
+    """The application is already at work on this state directory, so nobody else may start or change it."""
 
 
 class SparkRuntimeError(PenstockError):

@@ -8,7 +8,7 @@ copy and where changes are published may differ from one start of the applicatio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -168,6 +168,25 @@ class VersionedSpec(SlicedSpec):
     def kind(self) -> str:
         """The latest versions, and slices of earlier ones."""
         return "versioned"
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How an operator of the DSL keeps its result; what ``ps.stores.options`` gives.
+
+    Attributes:
+        name: The store's name.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: Where changes are published.
+    """
+
+    name: str
+    engine: Engine | None = None
+    changelog: Changelog = "spark"
+
+
+Kept: TypeAlias = "str | StoreOptions"
+"""What operators of the DSL take as ``store``: a name, or a name with options."""
 
 
 def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:

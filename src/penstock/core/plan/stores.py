@@ -13,9 +13,12 @@ from penstock.core.plan.specs import (
     LATEST,
     Changelog,
     Engine,
+    Kept,
     KeyValueSpec,
     LruSpec,
     SessionSpec,
+    SlicedSpec,
+    StoreOptions,
     StoreSpec,
     VersionedSpec,
     WindowSpec,
@@ -26,19 +29,47 @@ __all__ = [
     "LATEST",
     "Changelog",
     "Engine",
+    "Kept",
     "KeyValueSpec",
     "LruSpec",
     "SessionSpec",
+    "SlicedSpec",
+    "StoreOptions",
     "StoreSpec",
     "VersionedSpec",
     "WindowSpec",
     "checked_name",
     "key_value",
     "lru",
+    "options",
     "session",
     "versioned",
     "window",
 ]
+
+
+def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "spark") -> StoreOptions:
+    """Say how an operator of the DSL keeps its result, where a name alone is not enough.
+
+    Args:
+        name: Letters, digits, dots, dashes and underscores.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: "kafka" publishes the changes to a changelog topic as well.
+
+    Returns:
+        What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
+
+    Source: ``org.apache.kafka.streams.kstream.Materialized``.
+
+    Example:
+        >>> import penstock as ps
+        >>> builder = ps.StreamsBuilder()
+        >>> kept = ps.stores.options("counts", changelog="kafka")
+        >>> counts = builder.stream("words").group_by_key().count(store=kept)
+        >>> builder.build().plan("shop").changelogs
+        {'counts': 'shop-counts-changelog'}
+    """
+    return StoreOptions(name, engine, changelog)
 
 
 def key_value(

@@ -1,33 +1,49 @@
 """The sink: sends what the tasks put out, and tells the application before Spark commits the batch.
 
-At least once: the records of a batch are acknowledged by the broker before ``write`` returns, and Spark commits the batch
-after that. A batch that is run again sends its records again.
+The records of a batch are acknowledged by the broker, or their transaction is committed, before ``write`` returns, and Spark
+commits the batch after that. What happens when a batch is run again is the publisher's business: see
+``penstock.drivers.kafka.publish`` (at least once) and ``penstock.drivers.kafka.transactions`` (exactly once).
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.core.ports import Publisher
+from penstock.core.model.errors import DeliveryAbortedError
+from penstock.core.model.ids import TopicPartition
+from penstock.core.ports import Delivery, Publisher
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.worker.report import Report
+
+log = logging.getLogger("penstock.sink")
 
 FORMAT = "penstock_sink"
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """What the sink needs to know: how to send, and where the application listens."""
+    """What the sink needs to know.
+
+    Attributes:
+        publisher: Sends.
+        topics: The topics whose offsets are committed: those that are read from the broker.
+        control: Where the application listens.
+    """
 
     publisher: Publisher
+    topics: frozenset[str]
     control: ControlAddress
 
     def to_option(self) -> str:
@@ -62,18 +78,42 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._spec = spec
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the records of a Spark task; return when the broker has acknowledged them."""
+        """Send the records of a Spark task; return when they are delivered."""
         with wire.crossing(), wire.paused_gc():
-            reports: list[bytes] = []
-            publisher = self._spec.publisher
-            for rows in iterator:
-                for kind, topic, payload in _cells(rows):
-                    if kind == wire.REPORT:
-                        reports.append(payload.as_py())
-                    else:
-                        publisher.publish(topic, wire.decode(payload.as_buffer()))
-            publisher.flush()
-            return Written(reports)
+            context = TaskContext.get()
+            assert context is not None
+            delivery = self._spec.publisher.delivery(context.partitionId())
+            rows = _Rows(iterator, keep=delivery.repeatable)
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._deliver(delivery, rows)
+                    break
+                except DeliveryAbortedError as error:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    log.warning("sending once more: %s", error)
+            return Written(rows.reports)
+
+    def _deliver(self, delivery: Delivery, rows: _Rows) -> None:
+        batch = rows.batch
+        if batch is None:
+            return
+        try:
+            if not delivery.begin(batch):
+                rows.finish()
+                return
+            sent = False
+            for topic, payload in rows:
+                delivery.publish(topic, wire.decode(payload))
+                sent = True
+            offsets = rows.offsets(self._spec.topics)
+            if sent or offsets:
+                delivery.commit(offsets)
+        except DeliveryAbortedError:
+            raise
+        except BaseException:
+            delivery.abort()
+            raise
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Hand the reports of a batch to the application."""
@@ -87,5 +127,47 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: what was sent stays sent, and the batch will be run again."""
 
 
-def _cells(rows: pa.RecordBatch) -> Iterator[tuple[int, str, Any]]:
-    return zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), rows.column(2))
+class _Rows:
+    """The output rows of a Spark task, as they come; kept for a second reading if it may be needed."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], *, keep: bool) -> None:
+        self.reports: list[bytes] = []
+        self._keep = keep
+        self._kept: list[tuple[str, Any]] = []
+        cells = _cells(batches)
+        first = next(cells, None)
+        self.batch = None if first is None else wire.batch_of(first[2])
+        self._rest = cells if first is None else chain([first], cells)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Give topics with payloads to send, those already read first; collect the reports."""
+        yield from list(self._kept)
+        for kind, topic, _, payload in self._rest:
+            if kind == wire.REPORT:
+                self.reports.append(payload.as_py())
+                continue
+            row = (topic, payload.as_buffer())
+            if self._keep:
+                self._kept.append(row)
+            yield row
+
+    def finish(self) -> None:
+        """Read to the end, for the reports."""
+        for _ in self:
+            pass
+
+    def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
+        """Give the offsets of some topics before which everything has been processed; all rows have been read."""
+        offsets: dict[TopicPartition, int] = {}
+        for report in map(Report.decode, self.reports):
+            for topic in report.offsets.keys() & topics:
+                for partition, offset in report.offsets[topic].items():
+                    at = TopicPartition(topic, int(partition))
+                    offsets[at] = max(offset, offsets.get(at, 0))
+        return offsets
+
+
+def _cells(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:
+    for rows in batches:
+        columns = (rows.column(number).to_pylist() for number in range(3))
+        yield from zip(*columns, rows.column(3))

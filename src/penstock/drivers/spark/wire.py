@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, Strin
 from penstock.core.model import errors
 from penstock.core.model.errors import PenstockError, SparkRuntimeError
 from penstock.core.model.record import Records
+from penstock.core.ports import BatchId
 
 RECORDS: Final = 1
 """Records for a task's queues."""
@@ -40,14 +41,15 @@ CHUNK_ROWS = StructType(
         StructField("lane", StringType(), nullable=False),
         StructField("start", LongType(), nullable=False),
         StructField("end", LongType(), nullable=False),
+        StructField("batch", StringType(), nullable=False),
         StructField("now_ms", LongType(), nullable=False),
         StructField("fetched_ms", LongType(), nullable=False),
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
 """What goes into the task host. ``group`` is the grouping key that puts a task where it belongs; ``topic``, ``partition``
-and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``now_ms`` is the wall clock of the batch, ``fetched_ms`` when the
-records had come from the broker, by the host's clock, for metrics only."""
+and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``batch`` is the micro-batch, as :func:`batch_text` writes it, and
+``now_ms`` its wall clock; ``fetched_ms`` is when the records had come from the broker, by the host's clock, for metrics only."""
 
 CHUNK_ARROW: Final = pa.schema(
     [
@@ -59,6 +61,7 @@ CHUNK_ARROW: Final = pa.schema(
         pa.field("lane", pa.string(), nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("end", pa.int64(), nullable=False),
+        pa.field("batch", pa.string(), nullable=False),
         pa.field("now_ms", pa.int64(), nullable=False),
         pa.field("fetched_ms", pa.int64(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
@@ -70,12 +73,29 @@ OUTPUT_ROWS = StructType(
     [
         StructField("kind", ByteType(), nullable=False),
         StructField("topic", StringType(), nullable=False),
+        StructField("batch", StringType(), nullable=False),
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
 """What comes out of the task host: SEND and REPORT rows."""
 
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def batch_text(batch: BatchId) -> str:
+    """Write the id of a micro-batch for a chunk row.
+
+    Example:
+        >>> batch_text(BatchId("5f3a", 12))
+        '5f3a:12'
+    """
+    return f"{batch.checkpoint}:{batch.number}"
+
+
+def batch_of(text: str) -> BatchId:
+    """Read what :func:`batch_text` wrote."""
+    checkpoint, _, number = text.rpartition(":")
+    return BatchId(checkpoint, int(number))
 
 
 def encode(records: Records) -> bytes:

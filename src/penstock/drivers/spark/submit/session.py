@@ -67,8 +67,8 @@ def configured(
         shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the number of cores, at most 8.
             A checkpoint keeps the number it was begun with.
     """
-    partitions = str(shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism))
-    wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": partitions}
+    partitions = partitions_of(session, shuffle_partitions)
+    wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": str(partitions)}
     changed = {name: value for name, value in wanted.items() if session.conf.isModifiable(name)}
     with _CONFIGURING:
         before = {name: session.conf.get(name, None) for name in changed}
@@ -82,6 +82,11 @@ def configured(
                     session.conf.unset(name)
                 else:
                     session.conf.set(name, old)
+
+
+def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
+    """Give the number of shuffle partitions a new query gets; see :func:`configured`."""
+    return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
 
 
 def _power_of_two(cores: int) -> int:

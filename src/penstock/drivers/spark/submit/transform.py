@@ -106,12 +106,24 @@ def _chunk_rows(
     task: TaskId = topology.layout.task_of[at]
     now, start, end = host_now_ms(), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
-        prefix = Prefix(topology, task, OffsetRange(topic, partition, start, end), now)
+        prefix = Prefix(topology, task, OffsetRange(topic, partition, start, end), "", now)
         yield from prefix.run(records)
         yield from prefix.finish()
         return
     lane = "" if partition == at.partition else str(partition)
-    row = (topology.groups[task], wire.RECORDS, str(task), topic, at.partition, lane, start, end, now, now)
+    row = (
+        topology.groups[task],
+        wire.RECORDS,
+        str(task),
+        topic,
+        at.partition,
+        lane,
+        start,
+        end,
+        "",
+        now,
+        now,
+    )
     yield wire.arrow_rows([(*row, wire.encode(records))])
 
 
@@ -134,7 +146,7 @@ def _records(batch: pa.RecordBatch) -> Records:
 def _result_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Make rows of output chunk rows; reports have nobody to go to here."""
     for batch in batches:
-        rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), batch.column(2))
+        rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), batch.column(3))
         for kind, topic, payload in rows:
             if kind == wire.SEND:
                 yield _exploded(topic, wire.decode_batch(payload.as_buffer()))

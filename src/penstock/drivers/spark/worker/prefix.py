@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 class Prefix:
     """Runs one task of a stateless sub-topology over one planned range. Owned by the read."""
 
-    def __init__(self, topology: TopologySpec, task: TaskId, planned: OffsetRange, now_ms: int) -> None:
+    def __init__(
+        self, topology: TopologySpec, task: TaskId, planned: OffsetRange, batch: str, now_ms: int
+    ) -> None:
         self._topology = topology
         self._id = task
         self._planned = planned
+        self._batch = batch
         self._now_ms = now_ms
         self._lane = f"{planned.topic}-{planned.partition}"
         self._start = planned.start
@@ -112,6 +115,7 @@ class Prefix:
             self._lane,
             self._start,
             end,
+            self._batch,
             self._now_ms,
             self._first_record_ms or 0,
             payload,

@@ -1,0 +1,214 @@
+"""Exactly-once delivery. Implements ``Publisher`` and ``Delivery``.
+
+Per Spark partition and micro-batch there is one Kafka transaction. It carries the records, the offsets of what was
+processed, and a *mark*: the number of the batch. The mark is what makes a batch that is run again harmless, because Spark
+commits a batch only after Kafka has, and may die in between. Per Spark partition:
+
+* The transactional id is ``<application>-<partition>``. Whoever gets ready to send takes it over: the broker then refuses
+  every other producer of that id (a zombie: an executor that was thought lost, a speculative copy), and ends its open
+  transaction.
+* Only then the mark is read. A batch that is already marked was delivered by an earlier attempt; it is not sent again.
+* Reading the mark waits for a transaction that is being ended, so it is never read too early.
+
+Where marks are kept is in ``marks``.
+
+Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    DeliveryAbortedError,
+    PenstockError,
+    ProductionError,
+)
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.plan.split import commits_topic
+from penstock.core.ports import BatchId
+from penstock.drivers.kafka.clients import ClientSettings, is_unavailable, translated, warm
+from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record
+from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
+
+log = logging.getLogger("penstock.kafka")
+
+Answer = TypeVar("Answer")
+
+_STEP_S = 10.0
+_RETRY_S = 0.05
+_FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+_TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""What records are reported with that an aborted transaction takes back."""
+
+
+@dataclass(frozen=True)
+class KafkaTransactions:
+    """Sends records exactly once. Picklable.
+
+    Attributes:
+        settings: Producer settings.
+        consumer: Consumer settings, to read the marks with.
+        application_id: The group whose offsets are committed, and the prefix of the transactional ids.
+        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
+    """
+
+    settings: ClientSettings = field(repr=False)
+    consumer: ClientSettings = field(repr=False)
+    application_id: str
+    patience_s: float
+    timeout_ms: int
+
+    def delivery(self, partition: int) -> Transaction:
+        """Take over the transactional id of a Spark partition.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+            PenstockError: If the broker refuses, for example because of missing permissions.
+        """
+        return Transaction(self, partition)
+
+
+class Transaction:
+    """One transaction. Owned by one Spark task."""
+
+    repeatable = True
+
+    def __init__(self, spec: KafkaTransactions, partition: int) -> None:
+        self._spec = spec
+        self._servers = str(spec.settings.get("bootstrap.servers"))
+        self._mark = ClientPartition(commits_topic(spec.application_id), partition)
+        self._batch = BatchId("", -1)
+        self._failing = FailingProducer(
+            {
+                "logger": log,
+                **DEFAULTS,
+                **spec.settings,
+                "transactional.id": f"{spec.application_id}-{partition}",
+                "transaction.timeout.ms": spec.timeout_ms,
+            }
+        )
+        self._producer = self._failing.producer
+        with self._aborting():
+            self._insist("taking over the transactional id", self._producer.init_transactions)
+
+    def begin(self, batch: BatchId) -> bool:
+        """Begin, unless the batch has been delivered before."""
+        self._batch = batch
+        marks = self._consumer(self._mark.topic)
+        doing = "asking which batch was delivered last"
+        [mark] = self._insist(doing, lambda timeout: marks.committed([self._mark], timeout=timeout))
+        if is_marked(mark, batch):
+            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._mark)
+            return False
+        with self._aborting():
+            self._producer.begin_transaction()
+        return True
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Hand records to the producer.
+
+        Raises:
+            ProductionError: If a record is refused, or another attempt has taken over.
+            DeliveryAbortedError: If the transaction was aborted.
+        """
+        with self._aborting():
+            hand_over(self._failing, topic, records)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit records, offsets and the mark: all of them, or none.
+
+        Raises:
+            ProductionError: If a record was refused, or another attempt has taken over.
+            DeliveryAbortedError: If the transaction was aborted.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        topic, partition = self._mark.topic, self._mark.partition
+        with self._aborting():
+            key, value = mark_record(partition, self._batch)
+            self._producer.produce(topic, value, key, partition)
+            self._send_offsets([mark_offset(partition, self._batch, topic)], topic)
+            if positions:
+                self._send_offsets(positions, self._spec.application_id)
+            self._insist("committing a transaction", self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """End the transaction without an effect, if the broker can still be told."""
+        with suppress(KafkaException):
+            self._producer.abort_transaction(_STEP_S)
+
+    def _send_offsets(self, positions: list[Any], group: str) -> None:
+        metadata = self._consumer(group).consumer_group_metadata()
+        self._insist(
+            "committing offsets",
+            lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
+        )
+
+    def _consumer(self, group: str) -> Consumer:
+        """Give a consumer of a group; read_committed makes it wait for transactions that are being ended."""
+        settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return warm(Consumer, {**self._spec.consumer, **settings})
+
+    def _insist(self, doing: str, call: Callable[[float], Answer]) -> Answer:
+        """Call, and call again while the broker is not there or not ready."""
+        deadline = monotonic() + self._spec.patience_s
+        while True:
+            try:
+                return call(_STEP_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.fatal() or cause.txn_requires_abort() or cause.code() in _FENCED:
+                    raise
+                if not is_unavailable(cause):
+                    raise translated(error, doing, self._servers) from error
+                if monotonic() > deadline:
+                    raise BrokerUnavailableError(
+                        f"no broker at {self._servers} answered while {doing} for {self._spec.patience_s:.0f} s (setting "
+                        f"task_timeout_ms; {cause.str()}). Nothing is lost: start the application again when the broker is back"
+                    ) from error
+                sleep(_RETRY_S)
+
+    @contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """Make errors of the client errors for people; abort what has to be aborted."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: KafkaException) -> PenstockError:
+        cause = error.args[0]
+        if cause.code() in _FENCED or cause.fatal():
+            return ProductionError(
+                f"this attempt of batch {self._batch.number} may no longer send: another attempt has taken over the "
+                f"transactional id {self._spec.application_id}-{self._mark.partition} ({cause.str()}). That is how a batch "
+                "is kept from being sent twice. If it happens again and again, two applications share one application id"
+            )
+        refusals = [failure for failure in self._failing.failures if failure[0].code() not in _TAKEN_BACK]
+        self._failing.failures.clear()
+        if any(failure[0].code() in _FENCED for failure in refusals):
+            return self._failure(KafkaException(KafkaError(KafkaError._FENCED)))
+        if refusals and not is_unavailable(refusals[0][0]):
+            return refused(*refusals[0], self._servers)
+        self.abort()
+        self._failing.failures.clear()
+        if cause.txn_requires_abort():
+            return DeliveryAbortedError(f"the transaction of {self._mark} was aborted: {cause.str()}")
+        return translated(error, "sending in a transaction", self._servers)

@@ -1,0 +1,166 @@
+"""Exactly once: a transaction per Spark partition and batch, which zombies cannot commit and replays do not repeat."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections import Counter
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import penstock as ps
+from penstock.core.model.errors import ProductionError
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.plan.split import commits_topic
+from penstock.core.ports import BatchId
+from penstock.drivers.kafka.marks import Marks
+from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.testing import EmbeddedKafka
+
+from .helpers import Apps, eventually, lag, values_by_key
+from .topologies import shout, word_count
+
+pytestmark = pytest.mark.broker
+
+
+class Deliveries:
+    """Deliveries of one application, as the tasks of the sink make them."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        self.kafka = kafka
+        self.id = f"deliveries-{secrets.token_hex(3)}"
+        self.topic = f"{self.id}-out"
+        kafka.create_topic(self.topic, 1)
+        client = {"bootstrap.servers": kafka.bootstrap_servers}
+        self.marks = Marks(client, self.id, 10)
+        self.marks.prepare(2, -1)
+        self.publisher = KafkaTransactions(client, client, self.id, 20, 10_000)
+
+    def deliver(self, number: int, *values: bytes, partition: int = 0, checkpoint: str = "c") -> bool:
+        delivery = self.publisher.delivery(partition)
+        wanted = delivery.begin(BatchId(checkpoint, number))
+        if wanted:
+            delivery.publish(self.topic, some(*values))
+            delivery.commit({TopicPartition(self.topic, 0): number + 100})
+        return wanted
+
+    def delivered(self) -> list[bytes | None]:
+        return [record.value for record in self.kafka.consume(self.topic, isolation="read_committed")]
+
+
+def some(*values: bytes) -> Records:
+    return Records([None] * len(values), list(values), [1] * len(values))
+
+
+def forget_group(kafka: EmbeddedKafka, group: str) -> None:
+    """Do what the broker does when a group has not been used for a week."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_consumer_groups([group])[group].result(10)
+
+
+@pytest.fixture
+def deliveries(kafka: EmbeddedKafka) -> Deliveries:
+    return Deliveries(kafka)
+
+
+class TestADelivery:
+    def test_commits_records_and_offsets(self, deliveries: Deliveries) -> None:
+        assert deliveries.deliver(0, b"a", b"b")
+        assert deliveries.delivered() == [b"a", b"b"]
+        assert deliveries.kafka.committed(deliveries.id, deliveries.topic) == {0: 100}
+
+    def test_that_was_made_before_is_not_made_again(self, deliveries: Deliveries) -> None:
+        assert [deliveries.deliver(n, b"%d" % n) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
+        assert deliveries.delivered() == [b"0", b"1", b"2"]
+
+    def test_knows_nothing_of_other_partitions_and_other_checkpoints(self, deliveries: Deliveries) -> None:
+        assert deliveries.deliver(5, b"a")
+        assert deliveries.deliver(5, b"b", partition=1)
+        assert deliveries.deliver(2, b"c", checkpoint="another")
+        assert deliveries.delivered() == [b"a", b"b", b"c"]
+
+    def test_that_is_aborted_leaves_nothing(self, deliveries: Deliveries) -> None:
+        delivery = deliveries.publisher.delivery(0)
+        assert delivery.begin(BatchId("c", 0))
+        delivery.publish(deliveries.topic, some(b"never"))
+        delivery.abort()
+        assert deliveries.deliver(0, b"once")
+        assert deliveries.delivered() == [b"once"]
+
+    def test_of_a_zombie_is_refused(self, deliveries: Deliveries) -> None:
+        zombie = deliveries.publisher.delivery(0)
+        assert zombie.begin(BatchId("c", 0))
+        zombie.publish(deliveries.topic, some(b"zombie"))
+        assert deliveries.deliver(0, b"good")
+        with pytest.raises(ProductionError, match="another attempt has taken over"):
+            zombie.commit({})
+        zombie.abort()
+        assert deliveries.delivered() == [b"good"]
+
+    def test_of_a_record_the_broker_refuses_is_an_error(self, deliveries: Deliveries) -> None:
+        delivery = deliveries.publisher.delivery(0)
+        assert delivery.begin(BatchId("c", 0))
+        with pytest.raises(ProductionError, match=r"max\.message\.bytes"):
+            delivery.publish(deliveries.topic, some(b"fits", bytes(3_000_000)))
+        delivery.abort()
+        assert deliveries.deliver(0, b"good")
+        assert deliveries.delivered() == [b"good"]
+
+
+class TestMarks:
+    def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
+        assert deliveries.deliver(7, b"a")
+        forget_group(deliveries.kafka, commits_topic(deliveries.id))
+        deliveries.marks.prepare(2, -1)
+        assert not deliveries.deliver(7, b"a")
+        assert deliveries.deliver(8, b"b")
+        assert deliveries.delivered() == [b"a", b"b"]
+
+    def test_have_room_for_more_partitions(self, deliveries: Deliveries) -> None:
+        deliveries.marks.prepare(5, -1)
+        assert deliveries.deliver(0, b"a", partition=4)
+        deliveries.marks.prepare(3, -1)
+        assert not deliveries.deliver(0, b"a", partition=4)
+
+
+@pytest.mark.spark
+class TestAnApplication:
+    def test_counts_once_and_commits_in_the_transaction(self, apps: Apps) -> None:
+        source, sink = apps.topic("lines", 3), apps.topic("counts", 2)
+        lines = [f"a b{n % 7} c{n % 3}" for n in range(3_000)]
+        apps.kafka.produce(source, [(None, line) for line in lines])
+        apps.run(word_count(source, sink), processing_guarantee="exactly_once", max_batch_records=1_000)
+        counts = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+        expected = Counter(word for line in lines for word in line.split())
+        assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
+        assert lag(apps.kafka, apps.id, source) == 0
+
+    @pytest.mark.parametrize(("guarantee", "sent"), [("exactly_once", 500), ("at_least_once", 1000)])
+    def test_sends_a_batch_again_only_at_least_once_when_spark_forgets_that_it_was_committed(
+        self, apps: Apps, guarantee: str, sent: int
+    ) -> None:
+        source, sink = apps.topic("in", 2), apps.topic("out", 2)
+        apps.kafka.produce(source, [(f"k{n}", f"v{n}") for n in range(500)])
+        topology = shout(source, sink)
+        apps.run(topology, processing_guarantee=guarantee)
+        commits = apps.home / apps.id / "checkpoint" / "commits"
+        last = max(
+            (path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
+        )
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+        apps.run(topology, processing_guarantee=guarantee)
+        assert len(apps.kafka.consume(sink, isolation="read_committed")) == sent
+
+    def test_with_a_new_checkpoint_is_not_mistaken_for_an_old_one(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("k", "v")] * 10)
+        topology, once = word_count(source, sink), {"processing_guarantee": "exactly_once"}
+        apps.run(topology, **once)
+        shutil.rmtree(apps.home / apps.id)
+        apps.run(topology, **once)
+        eventually(
+            lambda: len(apps.kafka.consume(sink, isolation="read_committed")) == 20, "both runs' results"
+        )

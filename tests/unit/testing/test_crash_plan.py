@@ -1,0 +1,37 @@
+"""The plan of a run: repeatable, spread over the stream, fair to all targets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.testing.crash.plan import TARGETS, default_targets, plan_kills
+
+
+def test_a_seed_makes_one_plan() -> None:
+    assert plan_kills(9, TARGETS, 5_000, seed=3) == plan_kills(9, TARGETS, 5_000, seed=3)
+    assert plan_kills(9, TARGETS, 5_000, seed=3) != plan_kills(9, TARGETS, 5_000, seed=4)
+
+
+@given(st.integers(0, 40), st.integers(1_000, 100_000), st.integers())
+def test_kills_are_spread_over_the_stream_and_leave_something_to_do(
+    kills: int, records: int, seed: int
+) -> None:
+    positions = [point.position for point in plan_kills(kills, TARGETS, records, seed)]
+    assert len(positions) == kills
+    assert positions == sorted(positions)
+    assert all(0 < position < records for position in positions)
+
+
+@given(st.integers(1, 40), st.integers())
+def test_targets_take_turns(kills: int, seed: int) -> None:
+    times = Counter(point.target for point in plan_kills(kills, TARGETS, 1_000, seed))
+    assert max(times.values()) - min(times[target] for target in TARGETS) <= 1
+
+
+@pytest.mark.parametrize(("guarantee", "has"), [("at_least_once", False), ("exactly_once", True)])
+def test_only_exactly_once_has_transactions_to_cut_off(guarantee: str, has: bool) -> None:
+    assert ("transaction" in default_targets(guarantee)) == has  # type: ignore[arg-type]
