@@ -13,8 +13,9 @@ import penstock as ps
 from penstock.core.model.errors import ProductionError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.split import commits_topic
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.marks import Marks, marks_name
+from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.testing import EmbeddedKafka
 
@@ -111,7 +112,7 @@ class TestADelivery:
 class TestMarks:
     def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
-        forget_group(deliveries.kafka, marks_name(deliveries.id))
+        forget_group(deliveries.kafka, commits_topic(deliveries.id))
         deliveries.marks.prepare(2, -1)
         assert not deliveries.deliver(7, b"a")
         assert deliveries.deliver(8, b"b")

@@ -197,3 +197,20 @@ class Mortal(ps.Processor[str, str, str, str]):
             grave.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         self.context.forward(record.with_value(str(number)))
+
+
+class WindowCounts(ps.Processor[str, str, str, int]):
+    """Counts per key and window of ten seconds, in a window store."""
+
+    def init(self, context: ps.ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self.windows = context.state_store("windows")
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        start = record.timestamp - record.timestamp % 10_000
+        if self.windows.fetch(record.key, start) is None:
+            self.windows.put(record.key, 0, start)
+        count = self.windows.fetch(record.key, start)
+        if count is not None:
+            self.windows.put(record.key, count + 1, start)
+            self.context.forward(ps.Record(f"{record.key}@{start}", count + 1, record.timestamp))

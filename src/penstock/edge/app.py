@@ -7,7 +7,8 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Literal
 
@@ -19,17 +20,21 @@ from typing_extensions import Self
 
 from penstock.core.model.errors import (
     BrokerUnavailableError,
+    CoPartitioningError,
     PenstockError,
     SettingsError,
     SparkRuntimeError,
-    TopicNotFoundError,
 )
-from penstock.core.plan.layout import Layout, default_grouper, lay_out
+from penstock.core.plan.changes import changes, recreated_error
+from penstock.core.plan.describe import started_text
+from penstock.core.plan.evolution import checked_renames
+from penstock.core.plan.layout import default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
-from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher
+from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher, TopicFacts
 from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.changelog import KafkaChangelogs
 from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
@@ -39,13 +44,19 @@ from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.source import SourceSpec, TopologySpec
+from penstock.drivers.spark.submit.checkpoint import files_of, progress_of
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
 from penstock.drivers.spark.submit.session import configured, partitions_of, session_for
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.report import Report
+from penstock.edge import rescale
+from penstock.edge.continuity import Continuity, check_drained, continuity
+from penstock.edge.lease import Lease
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.status import Book, Status
+from penstock.edge.topics import Topics
+from penstock.edge.upkeep import Upkeep
 
 log = logging.getLogger("penstock.application")
 
@@ -61,6 +72,8 @@ class Application:
         application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
         topology: What to run.
         partition_grouper: Forms partition groups; the default is KIP-28's.
+        renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
+            there when the renaming is done.
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
     Raises:
@@ -76,12 +89,14 @@ class Application:
         topology: Topology,
         *,
         partition_grouper: PartitionGrouper = default_grouper,
+        renamed_stores: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self.plan: Plan = topology.plan(application_id)
+        self.plan: Plan = _planned(topology, application_id, self.settings)
         self._grouper = partition_grouper
+        self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
 
     def run(self, until: Literal["end"] | None = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT or an error.
@@ -111,68 +126,114 @@ class Application:
 
         Raises:
             BrokerUnavailableError: If no broker answers.
+            ApplicationRunningError: If the application runs on this state directory already.
             TopicNotFoundError: If a topic does not exist.
+            TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
             PenstockError: If the first batch fails for another reason.
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        lease = Lease.take(self.settings.home(self.id), self.id, "running")
         broker = Broker(
             self.settings.client("admin", self.id),
             self.id,
             self.settings.read_committed,
             self.settings.request_timeout_ms / 1000,
         )
-        layout, sink_partitions = self._prepare_topics(broker)
-        log.info("%s", self.plan)
-        running = RunningApplication(self.id, None if self.settings.exactly_once else broker)
+        running = RunningApplication(self.id, None if self.settings.exactly_once else broker, lease)
         try:
-            running._query = self._start_query(
-                running, broker, layout, sink_partitions, until_end=until == "end"
-            )
+            running._query = self._launch(running, broker, until_end=until == "end")
             running._await_first_batch()
+            if until is None:
+                self._keep_up(running, broker)
         except BaseException:
             running._abandon()
             raise
         return running
 
-    def _prepare_topics(self, broker: Broker) -> tuple[Layout, dict[str, int]]:
-        """Check that topics exist and fit, and create the internal ones."""
+    def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
+        """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
+        settings = self.settings
+        location = settings.checkpoint(self.id)
+        progress = progress_of(files_of(location, running._session_of(settings)))
+        plan = continuity(self.plan, progress, self._renamed)
         existing = broker.partition_counts()
-        layout = lay_out(self.plan, existing, self._grouper)
-        for topic in self.plan.internal_topics.values():
-            if topic.through_shuffle:
-                continue
-            wanted = layout.partitions[topic.name]
-            if topic.name not in existing:
-                broker.create_topic(
-                    topic.name, wanted, {"retention.ms": "-1"}, self.settings.replication_factor
-                )
-                existing[topic.name] = wanted
-            elif existing[topic.name] != wanted:
-                raise SettingsError(
-                    f"the internal topic {topic.name!r} has {existing[topic.name]} partitions, but {wanted} are needed. It "
-                    "belongs to an earlier form of this application: use another application id, or delete the topic "
-                    "together with the application's checkpoint"
-                )
-        written = [*self.plan.sink_topics]
-        if self.settings.dead_letter_topic is not None:
-            written.append(self.settings.dead_letter_topic)
-        return layout, _await_sinks(broker, written)
+        layout = plan.laid_out(existing, self._grouper)
+        check_drained(plan.plan, progress, broker, existing)
+        topics = Topics(broker, settings.replication_factor)
+        rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
+        topics.prepare_repartitions(plan.plan, layout, existing)
+        created = topics.prepare_changelogs(plan.plan, layout, existing)
+        dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
+        sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
+        facts = broker.topic_facts(plan.plan.broker_topics)
+        plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
+        log.info("%s", started_text(plan.plan, layout, self.id))
+        running._continues = plan, facts
+        running._rescale_later = rescale.at_start(
+            progress,
+            settings.shuffle_partitions,
+            settings.on_changed_shuffle_partitions,
+            location,
+            running._session_of(settings),
+        )
+        lineage = plan.lineage(layout, facts)
+        groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
+        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage)
+        begin = {"rebuild": rebuild, "new_topics": created}
+        kept = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        if progress is not None:
+            kept = max(kept, progress.shuffle_partitions)
+        if settings.exactly_once or plan.plan.changelogs:
+            self._marks().prepare(kept, settings.replication_factor)
+        return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
+        """Let the application follow what changes while it runs."""
+        running._relaunch = partial(self._launch, running, broker, until_end=False)
+        if running._rescale_later:
+            running._restart("the interrupted micro-batch is complete, and the state moves now")
+        look = partial(self._look_at_topics, running, broker)
+        running._upkeep = Upkeep(look, self.settings.metadata_max_age_ms / 1000)
+
+    def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
+        """Follow topics that have changed: run on with their new partitions, or end with an error."""
+        plan, before = running._continues
+        now = broker.topic_facts(before)
+        found = changes(before, now)
+        if found.recreated and self.settings.on_recreated_topic == "fail":
+            running._end_with(recreated_error(found.recreated))
+        elif found.recreated:
+            running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
+        elif found.grown:
+            try:
+                plan.laid_out(broker.partition_counts(), self._grouper)
+            except PenstockError as error:
+                self._uneven(running, error)
+            else:
+                grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
+                running._restart(f"the number of partitions has changed: {', '.join(grown)}")
+
+    def _uneven(self, running: RunningApplication, error: PenstockError) -> None:
+        """End because topics no longer fit together, or go on without their new partitions for now."""
+        if not isinstance(error, CoPartitioningError) or self.settings.on_uneven_partitions == "fail":
+            running._end_with(error)
+        else:
+            log.warning("going on without the new partitions until the topics are alike again: %s", error)
 
     def _start_query(
         self,
         running: RunningApplication,
         broker: Broker,
-        layout: Layout,
-        sinks: Mapping[str, int],
+        spec: TopologySpec,
+        begin: Mapping[str, Any],
         *,
         until_end: bool,
     ) -> StreamingQuery:
         settings = self.settings
-        session = session_for(self.id, settings.master, settings.spark)
-        spec = TopologySpec(self.plan, layout, grouping_keys(layout.tasks), settings.policies, dict(sinks))
+        session = running._session_of(settings)()
         fetcher = KafkaFetcher(
             settings.client("consumer", self.id),
             self.id,
@@ -190,54 +251,77 @@ class Application:
             settings.max_batch_bytes,
             session.sparkContext.defaultParallelism,
             settings.auto_offset_reset,
+            begin,
+            settings.on_lost_offsets == "skip",
+            settings.on_recreated_topic == "restart_from_beginning",
         )
-        home = settings.state_dir / self.id
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(spec, open_local_copy, str(home / "tasks")),
-            SinkSpec(self._publisher(session), frozenset(self.plan.broker_topics), control),
-            settings.checkpoint_location or (home / "checkpoint").absolute().as_uri(),
+            HostSpec(
+                spec, open_local_copy, str(settings.home(self.id) / "tasks"), self._changelogs(spec.plan)
+            ),
+            SinkSpec(self._publisher(), frozenset(spec.plan.broker_topics), control),
+            settings.checkpoint(self.id),
             until_end,
             settings.trigger_interval_ms,
         )
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)
 
-    def _publisher(self, session: SparkSession) -> Publisher:
+    def _marks(self) -> Marks:
+        settings = self.settings
+        return Marks(settings.client("admin", self.id), self.id, settings.request_timeout_ms / 1000)
+
+    def _changelogs(self, plan: Plan) -> KafkaChangelogs | None:
+        """Give what reads changelog topics: only what is committed, whatever the application itself reads."""
+        settings = self.settings
+        if not plan.changelogs:
+            return None
+        timeout_s, patience_s = settings.request_timeout_ms / 1000, settings.task_timeout_ms / 1000
+        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
+        return KafkaChangelogs(
+            Broker(admin, self.id, read_committed=True, timeout_s=timeout_s),
+            KafkaFetcher(consumer, self.id, read_committed=True, patience_s=patience_s),
+        )
+
+    def _publisher(self) -> Publisher:
         settings = self.settings
         producer = settings.client("producer", self.id)
         if not settings.exactly_once:
             return KafkaPublisher(producer)
-        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
-        marks = Marks(admin, self.id, settings.request_timeout_ms / 1000)
-        marks.prepare(partitions_of(session, settings.shuffle_partitions), settings.replication_factor)
-        patience_s = settings.task_timeout_ms / 1000
+        consumer, patience_s = settings.client("consumer", self.id), settings.task_timeout_ms / 1000
         return KafkaTransactions(producer, consumer, self.id, patience_s, settings.transaction_timeout_ms)
 
 
-def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
-    """Look for the topics that are written; asking for one makes brokers with auto.create.topics.enable create it."""
-    deadline = time.monotonic() + _TOPIC_WAIT_S
-    while True:
-        found = {topic: count for topic, count in broker.writable_topics(topics).items() if count}
-        missing = [topic for topic in topics if topic not in found]
-        if not missing:
-            return found
-        if time.monotonic() > deadline:
-            raise TopicNotFoundError(
-                f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not create "
-                f"by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
-            )
+def _planned(topology: Topology, application_id: str, settings: Settings) -> Plan:
+    """Split the topology.
+
+    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
+    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+    """
+    plan = topology.plan(application_id)
+    if settings.exactly_once and plan.changelogs:
+        return topology.plan(application_id, through_shuffle=False)
+    return plan
 
 
 class RunningApplication:
     """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
 
-    def __init__(self, application_id: str, committer: OffsetCommitter | None) -> None:
+    def __init__(self, application_id: str, committer: OffsetCommitter | None, lease: Lease) -> None:
         self.id = application_id
         self._committer = committer
         """Commits the group's offsets; None if the transactions do that."""
+        self._lease = lease
+        self._session: SparkSession | None = None
+        self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
+        self._relaunch: Callable[[], StreamingQuery]
+        self._rescale_later = False
+        self._upkeep: Upkeep | None = None
+        self._changing = threading.RLock()
+        self._steady = threading.Event()
+        self._steady.set()
         self._book = Book()
         self._hold = threading.Event()
         self._between_batches = threading.Event()
@@ -255,17 +339,12 @@ class RunningApplication:
         Args:
             timeout_s: How long the batch at work may take before the query is stopped all the same.
         """
-        if self._state in ("stopped", "failed") or self._query is None:
-            return
-        self._state = "stopping"
-        self._hold.set()
-        deadline = time.monotonic() + timeout_s
-        while (
-            self._query.isActive and time.monotonic() < deadline and not self._between_batches.wait(_POLL_S)
-        ):
-            pass
-        self._query.stop()
-        self._finish()
+        with self._changing:
+            if self._state in ("stopped", "failed") or self._query is None:
+                return
+            self._state = "stopping"
+            self._halt(self._query, timeout_s)
+            self._finish()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the application has ended.
@@ -335,6 +414,10 @@ class RunningApplication:
                 "wake_at_ms": self._book.wake_at_ms(),
                 "bytes_per_record": self._book.bytes_per_record(),
             }
+        if question == "topics":
+            if self._upkeep is not None:
+                self._upkeep.wake()
+            return True
         if question == "batch":
             reports = [Report.decode(report) for report in data["reports"]]
             for report in reports:
@@ -359,6 +442,56 @@ class RunningApplication:
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
 
+    # Going on with another query.
+
+    def _halt(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
+        """Stop a query between two batches, or in the middle of one when the time is over."""
+        self._hold.set()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while query.isActive and not self._between_batches.wait(_POLL_S):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        query.stop()
+
+    def _restart(self, reason: str) -> None:
+        """Stop the query between two batches and start it again, on the same session and checkpoint."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            log.warning("restarting the query: %s", reason)
+            self._steady.clear()
+            try:
+                self._halt(self._query)
+                if self._query.exception() is None:
+                    self._hold.clear()
+                    self._between_batches.clear()
+                    self._query = self._relaunch()
+            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
+                self._remember(error)
+                self._release()
+            finally:
+                self._steady.set()
+
+    def _end_with(self, error: PenstockError) -> None:
+        """Stop the query between two batches because of an error that it has not met itself."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            self._error = error
+            self._halt(self._query)
+            self._remember(error)
+            self._release()
+
+    def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
+        """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
+
+        def session() -> SparkSession:
+            if self._session is None:
+                self._session = session_for(self.id, settings.master, settings.spark)
+            return self._session
+
+        return session
+
     # Beginning and end.
 
     def _await_first_batch(self) -> None:
@@ -372,14 +505,17 @@ class RunningApplication:
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
-        assert self._query is not None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._query.awaitTermination(1):
-            if self._state == "stopped":
+        while True:
+            query = self._query
+            assert query is not None
+            ended = bool(query.awaitTermination(1))
+            if ended and not self._steady.wait(1):
+                continue
+            if (ended and query is self._query) or self._state == "stopped":
                 return True
             if deadline is not None and time.monotonic() > deadline:
                 return False
-        return True
 
     def _remember(self, error: Exception) -> None:
         if isinstance(error, PenstockError):
@@ -390,7 +526,7 @@ class RunningApplication:
 
     def _fail(self, error: Exception) -> None:
         self._remember(error)
-        self._control.close()
+        self._release()
         assert self._error is not None
         raise self._error from None
 
@@ -398,12 +534,19 @@ class RunningApplication:
         with self._ending:
             if self._state != "failed":
                 self._state = "stopped"
-            self._control.close()
+            self._release()
 
     def _abandon(self) -> None:
         if self._query is not None and self._query.isActive:
             self._query.stop()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what nobody else can use while the application is at work."""
+        if self._upkeep is not None:
+            self._upkeep.close()
         self._control.close()
+        self._lease.release()
 
 
 def _spark_error(text: str) -> str:

@@ -8,7 +8,7 @@ copy and where changes are published may differ from one start of the applicatio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
@@ -169,6 +169,49 @@ class VersionedSpec(SlicedSpec):
     def kind(self) -> str:
         """The latest versions, and slices of earlier ones."""
         return "versioned"
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How an operator of the DSL keeps its result; what :func:`options` gives.
+
+    Attributes:
+        name: The store's name.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: Where changes are published.
+    """
+
+    name: str
+    engine: Engine | None = None
+    changelog: Changelog = "spark"
+
+
+Kept: TypeAlias = "str | StoreOptions"
+"""What operators of the DSL take as ``store``: a name, or a name with options."""
+
+
+def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "spark") -> StoreOptions:
+    """Say how an operator of the DSL keeps its result, where a name alone is not enough.
+
+    Args:
+        name: Letters, digits, dots, dashes and underscores.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: "kafka" publishes the changes to a changelog topic as well.
+
+    Returns:
+        What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
+
+    Source: ``org.apache.kafka.streams.kstream.Materialized``.
+
+    Example:
+        >>> import penstock as ps
+        >>> builder = ps.StreamsBuilder()
+        >>> kept = ps.stores.options("counts", changelog="kafka")
+        >>> counts = builder.stream("words").group_by_key().count(store=kept)
+        >>> builder.build().plan("shop").changelogs
+        {'counts': 'shop-counts-changelog'}
+    """
+    return StoreOptions(name, engine, changelog)
 
 
 def key_value(

@@ -61,6 +61,14 @@ class Objects(Generic[K, V]):
             )
         return value
 
+    def kept(self, value: V | None) -> Any:
+        """Give what an overlay keeps of a value that is put.
+
+        Raises:
+            SerdeError: If the value does not fit the store.
+        """
+        return self.values.kept(self.entry(value))
+
     def value(self, entry: Any) -> Any:
         """Give the value of an entry, as it is read."""
         return entry if entry is None or not self._timestamped else ValueAndTimestamp(*entry)

@@ -55,14 +55,22 @@ class Overlay:
         entry = self._own.get(key, _ABSENT)
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
-    def committed(self, key: bytes) -> Any:
-        """Give the entry that a key had before the batch, or None."""
-        data = self._base.get(key)
-        return None if data is None else self._values.decode(data)
+    def committed(self, key: bytes) -> bytes | None:
+        """Give what a key had before the batch, as it is stored, or None."""
+        return self._base.get(key)
+
+    def keep(self, key: bytes, kept: Any) -> None:
+        """Set the entry of a serialised key to what ``Values.kept`` gave."""
+        self._own[key] = kept
 
     def own(self) -> dict[bytes, Any]:
         """Give what the batch has written; None marks what it has deleted."""
         return self._own
+
+    def scan_own(self) -> list[tuple[bytes, Any]]:
+        """Give the entries the batch has written, in no order, without those it has deleted."""
+        get = self.get
+        return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
@@ -134,21 +142,14 @@ def _getter(
 
 
 def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
-    check, encode, accepts = values.check, values.encode, values.accepts
+    kept, encode, accepts = values.kept, values.encode, values.accepts
 
-    def put_bytes(key: bytes, entry: Any) -> None:
-        own[key] = None if entry is None else encode(entry)
+    def put(key: bytes, entry: Any) -> None:
+        own[key] = kept(entry)
 
-    def put_checked(key: bytes, entry: Any) -> None:
-        if entry is not None:
-            check(entry)
-        own[key] = entry
-
-    def put_stamped(key: bytes, entry: Any) -> None:
+    def put_stamped(key: bytes, entry: Any) -> None:  # the same, without a call: each count goes through here
         if entry is not None and type(entry[0]) not in accepts:
             encode(entry)
         own[key] = entry
 
-    if not values.live:
-        return put_bytes
-    return put_stamped if values.stamps == 1 and accepts else put_checked
+    return put_stamped if values.live and accepts and values.stamps == 1 else put

@@ -70,9 +70,9 @@ class WindowStore(Generic[K, V]):
             SerdeError: If key or value do not fit the store's serdes.
         """
         start = closed(self._objects.key_bytes(key)) + self._time(window_start)
-        entry = self._objects.entry(value)
+        kept = self._objects.kept(value)
         if self._duplicates:
-            if entry is None:
+            if kept is None:
                 return
             self._count = (self._count + 1) & _MAX_NUMBER
             start += _NUMBER.pack(self._count)
@@ -81,7 +81,7 @@ class WindowStore(Generic[K, V]):
         if held is None:
             self._task.drop("expired window")
         else:
-            held.rows.put(start, entry)
+            held.rows.keep(start, kept)
 
     @overload
     def fetch(self, key: K, time_from: int) -> V | None: ...

@@ -9,18 +9,30 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from penstock.core.model.errors import OffsetsLostError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets
+from penstock.core.ports import Offsets, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")
 
+RESET = "penstock:reset"
+"""Metadata of a committed offset that a reset has put down for the next start. Whoever commits later writes over it."""
+
 _RETRY_S = 0.1
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id that brokers without topic ids give."""
 # A broker that has just come up may not know its topics yet.
 _ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 
@@ -57,6 +69,28 @@ class Broker:
         ).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self.timeout_s)
+        facts: dict[str, TopicFacts] = {}
+        for topic, future in futures.items():
+            try:
+                found = future.result(self.timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise translated(error, f"asking for topic {topic!r}", self.servers) from error
+            identity = str(found.topic_id)
+            facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(found.partitions))
+        return facts
 
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
@@ -103,25 +137,35 @@ class Broker:
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
+        return _by_topic(self._committed(partitions))
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        found = self._committed(partitions)
+        return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
+
+    def _committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         consumer = self._consumer()
         found = self._ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
-        offsets: Offsets = {}
-        for at in found:
-            if at.offset >= 0:
-                offsets.setdefault(at.topic, {})[at.partition] = at.offset
-        return offsets
+        return [at for at in found if at.offset >= 0]
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Commit the group's offsets.
+
+        Args:
+            offsets: The offsets.
+            metadata: What Kafka keeps beside each of them.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
         if offsets:
-            positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+            positions = [
+                ClientPartition(at.topic, at.partition, offset, metadata) for at, offset in offsets.items()
+            ]
             consumer = self._consumer()
             self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
@@ -168,6 +212,13 @@ class Broker:
                 # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
                 with suppress(KafkaException):
                     self._admin().list_topics(timeout=self.timeout_s)
+
+
+def _by_topic(found: Iterable[ClientPartition]) -> Offsets:
+    offsets: Offsets = {}
+    for at in found:
+        offsets.setdefault(at.topic, {})[at.partition] = at.offset
+    return offsets
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:

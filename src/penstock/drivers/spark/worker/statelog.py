@@ -82,6 +82,41 @@ class StateLog:
         expired = copy.names() - {store for store, _ in manifest.segments}
         return self._apply_segments(needed, copy, held, wanted, expired)
 
+    def load(self, content: Iterable[Mapping[str, list[StoreChange]]], copy: LocalCopy) -> Manifest:
+        """Begin a log with content from elsewhere; the copy has it too.
+
+        Args:
+            content: Changes by byte store, oldest first, any number at a time.
+            copy: The local copy, which is empty.
+
+        Returns:
+            The manifest of the first version.
+        """
+        manifest = advanced(Manifest(), secrets.token_hex(4))
+        waiting: dict[str, dict[bytes, bytes | None]] = {}
+        for part in content:
+            for store, items in part.items():
+                waiting.setdefault(store, {}).update(items)
+            if sum(map(len, waiting.values())) >= _APPLY_AT_ONCE:
+                manifest = self._loaded(manifest, waiting, copy)
+                waiting = {}
+        manifest = self._loaded(manifest, waiting, copy)
+        copy.apply({}, manifest.current)
+        return manifest
+
+    def _loaded(
+        self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]], copy: LocalCopy
+    ) -> Manifest:
+        changes = {store: list(items.items()) for store, items in waiting.items()}
+        copy.check(changes)
+        copy.apply(changes, Version(-1, "rebuilding"))
+        for store, items in changes.items():
+            for number, part in by_key_group(items).items():
+                data = _packed(codec.encode(part))
+                manifest, segment = appended(manifest, (store, number), len(data), len(part))
+                self._put(segment, data)
+        return manifest
+
     def write(
         self,
         manifest: Manifest,
