@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError
 
-from .helpers import Apps, lag, values_by_key
+from .helpers import Apps, committed_records, lag, values_by_key
 from .topologies import WindowCounts, with_processor
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -39,7 +39,7 @@ def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: 
         apps.run(counting(source, sink), processing_guarantee=guarantee)
         assert lag(apps.kafka, apps.id, source) == 0
         lose_everything(apps)
-    counts = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+    counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
     expected = Counter(word for line in lines for word in line.split())
     assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
@@ -58,7 +58,7 @@ def test_windows_go_on_with_their_time(apps: Apps) -> None:
         apps.kafka.produce(source, part)
         apps.run(topology, processing_guarantee="exactly_once")
         lose_everything(apps)
-    counts = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+    counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
     assert counts == {"k@0": [1, 2], "k@500000": [1, 2]}  # 3,000 is expired: the store's time has survived
 
 

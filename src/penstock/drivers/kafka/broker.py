@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from penstock.core.model.errors import OffsetsLostError
+from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Offsets, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
@@ -118,7 +118,11 @@ class Broker:
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> None:
-        """Create a topic that does not exist; give one that has too few partitions more."""
+        """Create a topic that does not exist; give one that has too few partitions more; return when all are known.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
+        """
         existing = self.partition_counts([topic]).get(topic)
         if existing is None:
             self.create_topic(topic, partitions, config, replication_factor)
@@ -126,6 +130,19 @@ class Broker:
             more = [NewPartitions(topic, partitions)]
             future = self._admin().create_partitions(more, operation_timeout=self.timeout_s)[topic]
             self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
+        if existing is None or existing < partitions:
+            self._await_partitions(topic, partitions)
+
+    def _await_partitions(self, topic: str, partitions: int) -> None:
+        """Wait until the brokers that answer know of partitions that the controller has just made."""
+        deadline = monotonic() + self.timeout_s
+        while self.partition_counts([topic]).get(topic, 0) < partitions:
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
+                    f"{self.timeout_s:.0f} s. Is the cluster overloaded? Start again"
+                )
+            sleep(_RETRY_S)
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
