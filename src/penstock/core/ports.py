@@ -195,6 +195,9 @@ class TopicReader(Protocol):
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last record that may be read, per partition."""
 
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
 

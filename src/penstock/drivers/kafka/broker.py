@@ -146,11 +146,15 @@ class Broker:
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last readable record, per partition."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
@@ -186,8 +190,8 @@ class Broker:
             consumer = self._consumer()
             self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
-    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec) -> Offsets:
-        isolation = IsolationLevel.READ_COMMITTED if self.read_committed else IsolationLevel.READ_UNCOMMITTED
+    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec, *, read_committed: bool) -> Offsets:
+        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}

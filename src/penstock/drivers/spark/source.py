@@ -174,7 +174,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since: float | None = None
         self._begun = False
         self._cut_off = False
-        """Whether a run to the end has to wait for the broker: nothing to plan would tell Spark that it is done."""
+        """Whether a run to the end has to wait for the broker, or for a transaction of its own to be complete: nothing to
+        plan would tell Spark that it is done."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaStreamReader, (self._option,))
@@ -269,15 +270,29 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
         if ends is not None:
-            if self._found_recreated(positions, ends):
-                return start
-            positions = _without_lost(positions, ends, skip=spec.skip_lost)
+            beyond = [topic for topic, *_ in _beyond_the_end(positions, ends)]
+            if beyond:  # of what can be read, but not necessarily of what there is
+                there = {topic: count for topic, count in self._counts().items() if topic in beyond}
+                log_ends = {**ends, **spec.broker.log_end_offsets(there)}
+                if self._found_recreated(positions, log_ends):
+                    return start
+                positions = _without_lost(positions, log_ends, skip=spec.skip_lost)
             paused = set(orders.get("paused", ()))
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
             admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
             if admitted != _positions(start):
                 return _offset(start, admitted, tick, now, spec.topology)
+            self._cut_off = self._final is not None and self._awaits_transactions(ends)
         return _offset(start, positions, tick, now, spec.topology) if due else start
+
+    def _awaits_transactions(self, ends: Offsets) -> bool:
+        """Tell whether the application's own topics have records that cannot be read until a transaction is complete.
+
+        A transaction is committed a moment before the brokers have said so in every partition.
+        """
+        internal = self._spec.topology.plan.internal_topics
+        own = {topic: count for topic, count in self._counts().items() if topic in internal}
+        return any(ends[topic] != end for topic, end in self._spec.broker.log_end_offsets(own).items())
 
     def _without_recreated(self, start: dict[str, Any], positions: Offsets) -> Offsets:
         """Put topics that were made again since the checkpoint at their beginning; the application allows it."""
