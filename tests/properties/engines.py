@@ -1,8 +1,7 @@
-"""The two engines of committed content behind one face, and a count of visits."""
+"""The engines of committed content behind one face, and a count of visits."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -11,8 +10,7 @@ from typing import Protocol
 from penstock.core.ports import ByteReader, ByteStores, StoreChange, Version
 from penstock.core.state.log import key_group
 from penstock.core.state.memory import MemoryStores
-from penstock.drivers.lmdb import copy as lmdb_copy
-from penstock.drivers.lmdb.copy import LmdbCopy
+from unit.drivers import engines as copies
 
 STORE = "store"
 
@@ -61,10 +59,14 @@ class Memory(OneStore):
         pass
 
 
-class Lmdb(OneStore):
+class Copied(OneStore):
+    """The content of a local copy."""
+
+    engine: copies.Engine
+
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="penstock-")
-        self._copy = LmdbCopy(self._directory)
+        self._copy = self.engine.open(self._directory)
         self._batches = 0
 
     def stores(self) -> ByteStores:
@@ -77,18 +79,20 @@ class Lmdb(OneStore):
         self._copy.apply(changes, Version(self._batches, "t"), dropped)
 
     def close(self) -> None:
-        self._copy.close_view()
-        discard(self._copy, self._directory)
+        self.engine.discard(self._directory)
 
 
-def discard(copy: LmdbCopy, directory: str) -> None:
-    """Give back what a copy holds, which production never has to; a run of tests makes thousands."""
-    copy._env.close()
-    lmdb_copy._OPEN.pop(directory, None)
-    shutil.rmtree(directory, ignore_errors=True)
+class Lmdb(Copied):
+    engine = copies.COPIES["lmdb"]
 
 
-ENGINES: list[type[Memory] | type[Lmdb]] = [Memory, Lmdb]
+class Rocksdb(Copied):
+    engine = copies.COPIES["rocksdb"]
+
+
+ENGINES: list[type[Memory] | type[Copied]] = [Memory, Lmdb]
+"""What the kinds of stores are tested on: engines that are quick to open and count exactly."""
+ALL_ENGINES = [*ENGINES, Rocksdb]
 
 
 def neighbours(count: int, groups: int) -> list[bytes]:

@@ -15,18 +15,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.core.ports import StoreChange, Version
 from penstock.core.state import segment as codec
 from penstock.core.state.log import (
-    KeyGroup,
     Manifest,
-    Segment,
+    Step,
     advanced,
     appended,
     by_key_group,
+    by_lower_group,
     catch_up,
     compacted,
     decode_manifest,
     due_for_compaction,
+    emptied,
     encode_manifest,
     key_group,
+    moved_down,
+    top_group,
     without_stores,
 )
 
@@ -44,6 +47,7 @@ class Log:
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.segments: dict[int, list[StoreChange]] = {}
+        self.longest_step = 0
 
     def write(self, batch: Batch, budget: int) -> None:
         manifest = advanced(self.manifest, f"t{self.manifest.version + 1}")
@@ -54,21 +58,30 @@ class Log:
             for number, part in by_key_group(changes).items():
                 manifest, segment = appended(manifest, (store, number), len(codec.encode(part)), len(part))
                 self.segments[segment.sequence] = part
-        for group, merged in list(due_for_compaction(manifest, budget)):
-            manifest = self._compacted(manifest, group, merged)
+        for step in list(due_for_compaction(manifest, budget)):
+            manifest = self._compacted(manifest, step)
         self.manifest, extra = decode_manifest(
             json.dumps(json.loads(encode_manifest(manifest, {"x": 1}))).encode()
         )
         assert extra == {"x": 1}
         assert self.manifest == manifest
 
-    def _compacted(self, manifest: Manifest, group: KeyGroup, merged: tuple[Segment, ...]) -> Manifest:
-        parts = [self.segments.pop(segment.sequence) for segment in merged]
-        if merged[0].base:
+    def _compacted(self, manifest: Manifest, step: Step) -> Manifest:
+        parts = [self.segments.pop(segment.sequence) for segment in step.merged]
+        self.longest_step = max(self.longest_step, sum(map(len, parts)))
+        if step.merged[0].base:
             parts[0] = [change for change in parts[0] if change[1] is not None]
         changes = codec.merge(parts)
-        manifest, segment = compacted(manifest, group, merged, len(codec.encode(changes)), len(changes))
-        self.segments[segment.sequence] = changes
+        if not step.split:
+            size = len(codec.encode(changes))
+            manifest, segment = compacted(manifest, step.group, step.merged, size, len(changes))
+            self.segments[segment.sequence] = changes
+            return manifest
+        manifest, base = emptied(manifest, step)
+        for lower, part in by_lower_group(step.group[1], changes).items():
+            size, group = len(codec.encode(part)), (step.group[0], lower)
+            manifest, segment = moved_down(manifest, group, step, size, len(part), base=base)
+            self.segments[segment.sequence] = part
         return manifest
 
     def forget(self, kept: list[str]) -> None:
@@ -189,7 +202,8 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             for (_, number), group in self.log.manifest.segments.items():
                 assert [s.upto for s in group] == sorted({s.upto for s in group})
                 assert not any(s.base for s in group[1:])
-                assert {key_group(key) for s in group for key, _ in self.log.segments[s.sequence]} <= {number}
+                keys = {key for s in group for key, _ in self.log.segments[s.sequence]}
+                assert {key_group(key) for key in keys} <= {top_group(number)}
 
         @invariant()
         def the_log_alone_is_the_store(self) -> None:

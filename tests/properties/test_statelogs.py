@@ -1,4 +1,4 @@
-"""The log in Spark's state with a real copy in LMDB: whatever fails in between, a batch sees what was committed.
+"""The log in Spark's state with a real copy of every engine: whatever fails in between, a batch sees what was committed.
 
 Spark is played by a dict: an attempt gets the state of the last commit, and what it wrote is kept only if it is the one
 that is committed. Batches are tried on two hosts, each with a copy of its own.
@@ -13,17 +13,25 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.core.model.ids import TaskId
-from penstock.core.ports import ByteStores, StoreChange, Version
+from penstock.core.ports import (
+    ByteStores,
+    LocalCopy,
+    ParkedChanges,
+    StoreChange,
+    Version,
+)
+from penstock.core.ports import Changes as BatchChanges
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
-from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.spark.worker.statelog import StateLog
+from unit.drivers.engines import COPIES, Engine
 
-from .engines import Visits, discard, neighbours
+from .engines import Visits, neighbours
 
 Content = dict[str, dict[bytes, bytes]]
 Changes = dict[str, dict[bytes, bytes | None]]
@@ -54,7 +62,7 @@ class CutOffError(Exception):
 class MortalCopy:
     """A copy whose process dies after a number of writes."""
 
-    def __init__(self, copy: LmdbCopy, writes: int) -> None:
+    def __init__(self, copy: LocalCopy, writes: int) -> None:
         self._copy = copy
         self._writes = writes
 
@@ -84,14 +92,17 @@ class MortalCopy:
     def close_view(self) -> None:
         self._copy.close_view()
 
-    def park(self, version: Version, payload: bytes) -> None:
-        self._copy.park(version, payload)
+    def why_empty(self) -> str:
+        return self._copy.why_empty()
 
-    def parked(self, version: Version) -> bytes | None:
+    def park(self, version: Version, changes: BatchChanges, dropped: Collection[str] = ()) -> None:
+        self._copy.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
         return self._copy.parked(version)
 
 
-def read(copy: LmdbCopy) -> Content:
+def read(copy: LocalCopy) -> Content:
     try:
         view = copy.open_view()
         return {store: dict(view.open(store).scan(None, None)) for store in STORES}
@@ -118,7 +129,7 @@ class Commit:
         self.content = content
 
 
-def machine(visits: Visits) -> type[RuleBasedStateMachine]:
+def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
     keys = st.sampled_from(KEYS)
     rows = st.dictionaries(keys, st.none() | st.binary(max_size=6), max_size=4)
     some_changes = st.fixed_dictionaries({}, optional=dict.fromkeys(STORES, rows))
@@ -135,12 +146,12 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
 
         def teardown(self) -> None:
             for directory in self.directories:
-                discard(open_local_copy(directory), directory)
+                engine.discard(directory)
             shutil.rmtree(self.root)
 
         def attempt(self, host: int, changes: Changes) -> Commit:
             """Run a batch on a host; give what Spark would commit."""
-            copy = open_local_copy(self.directories[host])
+            copy = engine.open(self.directories[host])
             manifest, _ = decode_manifest(self.now.head)
             state = MapState(self.now.state)
             log = StateLog(state, TaskId(0, 0))
@@ -149,7 +160,7 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             manifest = log.write(manifest, {store: list(rows.items()) for store, rows in kept.items()}, copy)
             return Commit(encode_manifest(manifest, {}), state.content, changed(self.now.content, kept))
 
-        def restored(self, log: StateLog, manifest: Manifest, copy: LmdbCopy) -> Manifest:
+        def restored(self, log: StateLog, manifest: Manifest, copy: LocalCopy) -> Manifest:
             manifest = log.forget_stores(manifest, self.kept)
             before = copy.version()
             fetched = log.restore(manifest, copy)
@@ -201,6 +212,8 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
 
         @rule(host=hosts)
         def a_copy_is_deleted(self, host: int) -> None:
+            if not engine.outlives:
+                engine.die(self.directories[host])
             shutil.rmtree(self.directories[host], ignore_errors=True)
             visits["deleted"] += 1
 
@@ -218,7 +231,7 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
 
         @rule(host=hosts, writes=st.integers(0, 2))
         def a_process_dies_while_it_restores(self, host: int, writes: int) -> None:
-            copy = open_local_copy(self.directories[host])
+            copy = engine.open(self.directories[host])
             manifest, _ = decode_manifest(self.now.head)
             log = StateLog(MapState(self.now.state), TaskId(0, 0))
             try:
@@ -247,17 +260,21 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
 
         @rule(host=hosts, number=st.integers(0, 70))
         def a_copy_of_an_earlier_run_is_there(self, host: int, number: int) -> None:
-            copy = open_local_copy(self.directories[host])
+            copy = engine.open(self.directories[host])
             copy.wipe()
             copy.apply({"s": [(b"ghost", b"1")]}, Version(number, "earlier"))
 
     return Batches
 
 
-def test_a_batch_sees_what_was_committed() -> None:
+@pytest.mark.parametrize("name", COPIES)
+def test_a_batch_sees_what_was_committed(name: str) -> None:
     visits = Visits()
     logging.getLogger("penstock.state").setLevel(logging.ERROR)
-    run_state_machine_as_test(machine(visits), settings=settings(max_examples=60, stateful_step_count=25))
+    examples = 60 if name != "rocksdb" else 30
+    run_state_machine_as_test(
+        machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)
+    )
     visits.demand(
         **{
             "current": 20,

@@ -1,19 +1,35 @@
 """Ports: the shapes that drivers fill in. Nothing here does anything.
 
-The engine and the Spark runtime are written against these protocols; ``penstock.drivers.lmdb``, ``penstock.drivers.kafka``
-and the in-memory stores implement them, and ``penstock.edge`` decides which implementation is used.
+The engine and the Spark runtime are written against these protocols; the drivers (``penstock.drivers.lmdb``, ``rocksdb``,
+``memory``, ``kafka``) implement them, and ``penstock.edge`` decides which implementation is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 
 StoreChange = tuple[bytes, bytes | None]
 """A serialised key and its new serialised value; None deletes the key."""
+
+
+Changes = Mapping[str, Sequence[StoreChange]]
+"""The changes of a batch by byte store, each key at most once."""
+
+
+class ParkedChanges(NamedTuple):
+    """The changes of a batch, parked beside a local copy until the batch is known to be committed.
+
+    Attributes:
+        changes: By byte store, each key at most once.
+        dropped: Byte stores that are dropped.
+    """
+
+    changes: Changes
+    dropped: Collection[str]
 
 
 class ByteReader(Protocol):
@@ -58,22 +74,48 @@ def store_of(byte_store: str) -> str:
 
 
 class Version(NamedTuple):
-    """Which committed state a local copy holds: the batch number, and the token of the attempt that made it."""
+    """Which committed state a local copy holds.
+
+    Attributes:
+        number: The batch number.
+        token: The token of the attempt that made it.
+        toward: While the copy is on its way to a later version, the token of that version, else empty: some of the changes up
+            to there may be in it already.
+    """
 
     number: int
     token: str
+    toward: str = ""
+
+
+RESTORING: Final = Version(-1, "restoring")
+"""The version of a copy that is being restored from nothing."""
 
 
 class LocalCopy(Protocol):
-    """The local copy of the byte stores of one task. It only ever holds committed state (see docs/concepts/state.md)."""
+    """The local copy of byte stores of one task, kept by one engine.
+
+    It only ever holds committed state (see docs/concepts/state.md). It is used by one batch at a time; a batch ends with
+    :meth:`close_view`, after which any process of the host may use it.
+    """
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
 
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people: it is missing, or was thrown away."""
+
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version, in one transaction."""
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+
+        An engine may need several transactions. One that is cut off between them leaves the old version on its way to the
+        new one, so nobody takes the copy for either.
+
+        Raises:
+            StoreError: If the content cannot be written, for example because the disk is full.
+        """
 
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""
@@ -92,17 +134,26 @@ class LocalCopy(Protocol):
         """Open one consistent view; :meth:`close_view` ends it."""
 
     def close_view(self) -> None:
-        """End the view that open_view gave, if there is one."""
+        """End the view that open_view gave, if there is one, and let go of what the next batch's process may need.
 
-    def park(self, version: Version, payload: bytes) -> None:
-        """Keep the changes of a batch that is not committed yet beside the copy."""
+        Raises:
+            StoreError: If the copy takes more memory than it may, and cannot give it back.
+        """
 
-    def parked(self, version: Version) -> bytes | None:
-        """Give the parked changes of exactly this version, if they are here."""
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy.
+
+        Raises:
+            StoreError: If they cannot be written, for example because the disk is full.
+        """
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
 
 
-OpenLocalCopy = Callable[[str], LocalCopy]
-"""Opens the local copy in a directory; repeated calls in one process give the same one."""
+OpenLocalCopy = Callable[[str, int], LocalCopy]
+"""Opens the local copy in a directory, with the bytes of memory it may take; repeated calls in one process give the same
+one."""
 
 Offsets = dict[str, dict[int, int]]
 """Topic to partition to offset."""
@@ -163,6 +214,9 @@ class Fetcher(Protocol):
 
 class ChangelogReader(Protocol):
     """Reads what the application has written to its own topics."""
+
+    def extent(self, topic: str, partition: int) -> int:
+        """Give the number of offsets of a partition: at least as many as there are records."""
 
     def read(self, topic: str, partition: int) -> Iterator[Records]:
         """Read a partition to its present end; one that does not exist is empty."""

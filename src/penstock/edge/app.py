@@ -39,7 +39,6 @@ from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
 from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.sink import SinkSpec
@@ -49,9 +48,12 @@ from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
 from penstock.drivers.spark.submit.session import configured, partitions_of, session_for
 from penstock.drivers.spark.worker.host import HostSpec
+from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
+from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.spark.worker.report import Report
 from penstock.edge import rescale
 from penstock.edge.continuity import Continuity, check_drained, continuity
+from penstock.edge.engines import copies_spec
 from penstock.edge.lease import Lease
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.status import Book, Status
@@ -95,6 +97,7 @@ class Application:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
         self.plan: Plan = _planned(topology, application_id, self.settings)
+        self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
         self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
 
@@ -258,9 +261,7 @@ class Application:
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(
-                spec, open_local_copy, str(settings.home(self.id) / "tasks"), self._changelogs(spec.plan)
-            ),
+            HostSpec(spec, self._copies, TellApplication.here(control), self._changelogs(spec.plan)),
             SinkSpec(self._publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
@@ -426,6 +427,10 @@ class RunningApplication:
             offsets = self._book.committed(data["batch"], reports)
             self._commit(offsets)
             self._first_batch.set()
+            return True
+        if question == RESTORING:
+            log.warning("%s", data.line())
+            self._book.restoring(data)
             return True
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
 

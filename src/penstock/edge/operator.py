@@ -15,7 +15,6 @@ from penstock.core.plan.split import Plan
 from penstock.core.plan.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.fetch import KafkaFetcher
-from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import rows
 from penstock.drivers.spark.source import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
@@ -23,6 +22,7 @@ from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register
 from penstock.drivers.spark.submit.session import QUERY_CONF
 from penstock.drivers.spark.worker.host import HostSpec
+from penstock.edge.engines import copies_spec
 from penstock.edge.settings import settings_from
 
 
@@ -74,10 +74,10 @@ def transform(
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies or ErrorPolicies(), {})
-    home = (
-        Path(state_dir) if state_dir is not None else settings_from({"bootstrap_servers": "unused"}).state_dir
-    )
-    return _transform.transform(inputs, HostSpec(spec, open_local_copy, str(home / name / "tasks")))
+    settings = settings_from({"bootstrap_servers": "unused"})
+    home = settings.state_dir if state_dir is None else Path(state_dir)
+    copies = copies_spec(plan, settings, home / name / "tasks")
+    return _transform.transform(inputs, HostSpec(spec, copies))
 
 
 def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:

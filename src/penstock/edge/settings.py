@@ -47,6 +47,14 @@ class Settings(BaseSettings):
         ),
         description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
     )
+    store_engine: Literal["lmdb", "rocksdb", "memory"] = Field(
+        "lmdb", description="what keeps the local copies of stores that do not say an engine themselves"
+    )
+    worker_memory_bytes: int = Field(
+        512 << 20,
+        ge=16 << 20,
+        description="memory of a Python worker that its local copies may take: mapped pages, caches, buffers, content",
+    )
     checkpoint_location: str | None = Field(
         None, description="Spark checkpoint, a directory or URL of this application's own"
     )

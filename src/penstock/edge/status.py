@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Offsets
+from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.report import Report
 
 _RATE_WINDOW_S = 10.0
@@ -26,6 +27,7 @@ class Status:
         records_per_s: Records read per second, over the last ten seconds.
         tasks: Tasks that have reported so far.
         error: Why the application failed.
+        restoring: One line for each store of a task that is being restored.
     """
 
     state: str
@@ -34,6 +36,7 @@ class Status:
     records_per_s: float
     tasks: int
     error: str | None = None
+    restoring: Sequence[str] = ()
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Book:
     tasks: dict[str, Report] = field(default_factory=dict)
     first_record_ms: int | None = None
     last_batch_ms: int | None = None
+    restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def planned(self, positions: Offsets, ends: Offsets | None) -> None:
@@ -62,11 +66,19 @@ class Book:
                     known = self.positions.setdefault(topic, {})
                     known.setdefault(partition, at)
 
+    def restoring(self, progress: RestoreProgress) -> None:
+        """Note how far the restore of a store is."""
+        with self.lock:
+            self.restores.pop((progress.task, progress.store), None)
+            if not progress.finished:
+                self.restores[progress.task, progress.store] = progress
+
     def committed(self, batch: int, reports: Sequence[Report]) -> dict[TopicPartition, int]:
         """Note a batch; give the offsets to commit."""
         offsets: dict[TopicPartition, int] = {}
         with self.lock:
             self.batch = batch
+            self.restores.clear()  # those of an attempt that failed never end
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:
                 self._add(report)
@@ -107,7 +119,8 @@ class Book:
                 for topic, partitions in self.ends.items()
             }
             shown = "waiting" if state == "running" and self.waiting else state
-            return Status(shown, self.batch, lag, self._rate(), len(self.tasks), error)
+            lines = [progress.line() for _, progress in sorted(self.restores.items())]
+            return Status(shown, self.batch, lag, self._rate(), len(self.tasks), error, lines)
 
     def metrics(self) -> dict[str, int]:
         """Give the totals since the start."""

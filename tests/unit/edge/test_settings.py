@@ -45,7 +45,7 @@ class TestNames:
         assert caught.value.message.endswith("go into kafka={...}, consumer={...} or producer={...}")
 
     def test_the_list_of_names_is_a_sentence_of_its_own(self) -> None:
-        with pytest.raises(SettingsError, match=r"trigger_interval_ms\. Settings of Kafka's clients"):
+        with pytest.raises(SettingsError, match=r"worker_memory_bytes\. Settings of Kafka's clients"):
             settings_from({**SERVERS, "wholly_unlike": "x"})
 
     def test_the_servers_are_needed(self) -> None:

@@ -101,6 +101,7 @@ def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
     await_that(lambda: program.exit_code() is not None, "the end of the program")
     assert program.exit_code() == 1
     assert "cannot read input" in program.last_words()
+    assert program.last_error() == "penstock.core.model.errors.PenstockError: cannot read input"
 
 
 def test_it_can_be_started_again(sleeper: Program) -> None:

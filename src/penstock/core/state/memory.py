@@ -1,4 +1,7 @@
-"""Committed content of a store in memory: for ``TopologyTestDriver``, and the model the other engines are tested against."""
+"""Committed content of stores in memory.
+
+For ``TopologyTestDriver`` and the engine ``memory``; and the model that the other engines are tested against.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.core.ports import StoreChange
+
+_ENTRY_BYTES: Final = 180
+"""What Python takes for a key, a value and their places in a dict and a list, beside their own bytes."""
+_ONE_BY_ONE: Final = 64
 
 
 class MemoryStores:
@@ -19,6 +26,14 @@ class MemoryStores:
         """Give a byte store, made when it is first asked for."""
         return self._stores.setdefault(name, MemoryStore())
 
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that hold something."""
+        return frozenset(name for name, store in self._stores.items() if store.approximate_count())
+
+    def size(self) -> int:
+        """Give about how many bytes of memory the content takes."""
+        return sum(store.size for store in self._stores.values())
+
     def apply(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Iterable[str] = ()) -> None:
         """Drop byte stores and write changes."""
         for name in dropped:
@@ -28,9 +43,14 @@ class MemoryStores:
 
 
 class MemoryStore:
-    """A sorted map from bytes to bytes; implements ``ByteReader``. Owned by one thread."""
+    """A sorted map from bytes to bytes; implements ``ByteReader``. Owned by one thread.
+
+    Attributes:
+        size: About how many bytes of memory the content takes.
+    """
 
     def __init__(self) -> None:
+        self.size = 0
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
 
@@ -53,19 +73,41 @@ class MemoryStore:
 
     def clear(self) -> None:
         """Remove everything."""
+        self.size = 0
         self._values.clear()
         self._keys.clear()
 
     def apply(self, changes: Iterable[StoreChange]) -> None:
         """Write changes; None deletes."""
+        values, added, removed = self._values, [], []
         for key, value in changes:
+            old = values.get(key)
             if value is None:
-                if self._values.pop(key, None) is not None:
-                    del self._keys[bisect_left(self._keys, key)]
+                if old is not None:
+                    del values[key]
+                    removed.append(key)
+                    self.size -= _ENTRY_BYTES + len(key) + len(old)
             else:
-                if key not in self._values:
-                    insort(self._keys, key)
-                self._values[key] = value
+                values[key] = value
+                if old is None:
+                    added.append(key)
+                    self.size += _ENTRY_BYTES + len(key) + len(value)
+                else:
+                    self.size += len(value) - len(old)
+        self._reorder(added, removed)
+
+    def _reorder(self, added: list[bytes], removed: list[bytes]) -> None:
+        """Bring the keys in order: one by one when there are few, else all at once, which follows the size of the store."""
+        if len(added) + len(removed) <= _ONE_BY_ONE:
+            for key in added:
+                insort(self._keys, key)
+            for key in removed:
+                del self._keys[bisect_left(self._keys, key)]
+        elif removed:
+            self._keys = sorted(self._values)
+        else:
+            self._keys.extend(added)
+            self._keys.sort()
 
 
 NOTHING: Final = MemoryStore()

@@ -15,13 +15,14 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from operator import itemgetter
 
 from penstock.core.model.errors import StoreError
 from penstock.core.ports import StoreChange
 
 _FORMAT = 1
 _HEAD = struct.Struct("<IBI")
+_KEY = itemgetter(0)
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
@@ -31,7 +32,7 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
         >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
         [(b'a', b'1'), (b'b', None)]
     """
-    ordered = sorted(changes)
+    ordered = sorted(changes, key=_KEY)
     keys = [key for key, _ in ordered]
     values = [value for _, value in ordered]
     key_sizes = _little(array("i", map(len, keys)))
@@ -63,15 +64,16 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
     if sys.byteorder == "big":
         sizes.byteswap()
     start = _HEAD.size + 8 * count
-    key_ends = list(accumulate(sizes[:count], initial=start))
-    value_ends = list(accumulate((max(size, 0) for size in sizes[count:]), initial=key_ends[-1]))
-    return [
-        (
-            data[key_ends[i] : key_ends[i + 1]],
-            None if sizes[count + i] < 0 else data[value_ends[i] : value_ends[i + 1]],
-        )
-        for i in range(count)
-    ]
+    keys = _cut(data, sizes[:count], start)
+    values: Sequence[bytes | None] = _cut(data, sizes[count:], start + sum(sizes[:count]))
+    if count and min(sizes[count:]) < 0:
+        values = [None if size < 0 else value for size, value in zip(sizes[count:], values)]
+    return list(zip(keys, values))
+
+
+def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
+    """Cut pieces of given sizes; one call of struct takes a third of the time of as many slices."""
+    return struct.unpack_from("".join([f"{max(size, 0)}s" for size in sizes]), data, start)
 
 
 def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:

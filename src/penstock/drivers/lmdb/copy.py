@@ -2,8 +2,11 @@
 
 Why LMDB: Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once; LMDB
 opens in half a millisecond, is shared by memory map, and allows many readers beside one writer. It is a cache of
-committed state and can always be rebuilt from the log, so it is never synced to disk. After a crash of the operating
-system (told by its boot id) it is therefore thrown away, not trusted.
+committed state and can always be rebuilt from the log, so it is never synced to disk.
+
+Two things are bounded by the memory that a copy may take: the pages of the map that are resident (see ``pages.py``), and the
+pages that one transaction changes, which LMDB holds on the heap until the commit. A change of a random key changes a page,
+forty times its own size; so changes are written in transactions of limited size.
 
 Every key is prefixed with one byte, because LMDB has no empty keys and the empty string is a key like any other.
 """
@@ -11,53 +14,77 @@ Every key is prefixed with one byte, because LMDB has no empty keys and the empt
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lmdb
 
 from penstock.core.model.errors import StoreError
-from penstock.core.ports import ByteReader, ByteStores, StoreChange, Version
+from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state.memory import NOTHING
+from penstock.drivers.directory import (
+    DAMAGED,
+    MISSING,
+    CopyDirectory,
+    in_parts,
+    on_its_way,
+    version_from_bytes,
+    version_to_bytes,
+)
+from penstock.drivers.lmdb.pages import MappedPages
 
 MAX_KEY_BYTES = 510
+DEFAULT_MEMORY_BYTES: Final = 512 << 20
 _PREFIX = b"k"
 _META = "/version"  # no store can have this name
 _VERSION = b"version"
 _MAP_SIZE = 64 << 30
-_MAX_STORES = 256
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MAX_STORES = 1024
+_PARKED_VERSIONS = 2
+_DATA, _LOCK = "data.mdb", "lock.mdb"
+_LOCK_BYTES = 1 << 16
+_PAGE_BYTES = 4096
+_CHECKED_EVERY = 256
+_FOR_CHANGES = 4
+"""The part of the memory that the pages of one transaction may take."""
+
+_BROKEN = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 
 _OPEN: dict[str, LmdbCopy] = {}
+_PAGES = MappedPages(DEFAULT_MEMORY_BYTES)
 
 
-def open_local_copy(directory: str) -> LmdbCopy:
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> LmdbCopy:
     """Open the local copy in a directory; one per process and directory, as LMDB demands.
+
+    Args:
+        directory: Where the files lie.
+        memory_bytes: How much memory of this process its copies may take.
 
     Raises:
         StoreError: If the directory cannot be written.
     """
+    _PAGES.most_bytes = memory_bytes
     copy = _OPEN.get(directory)
     if copy is None or not copy.alive():
-        copy = _OPEN[directory] = LmdbCopy(directory)
+        copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes)
     return copy
 
 
 class LmdbCopy:
     """One LMDB environment per task, one named database per byte store. Owned by the process that opened it."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = Path(directory)
-        self._databases: dict[str, Any] = {}
+    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._budget = memory_bytes // _FOR_CHANGES
         self._view: LmdbView | None = None
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
         """Tell whether the files that were opened are still the ones in the directory."""
         try:
-            return os.stat(self._directory / "data.mdb").st_ino == self._inode
+            return self._env is not None and os.stat(self._directory.path / _DATA).st_ino == self._inode
         except OSError:
             return False
 
@@ -65,34 +92,30 @@ class LmdbCopy:
         """Give the version of the content, None for an empty copy."""
         with self._env.begin(db=self._database(_META)) as transaction:
             stored = transaction.get(_VERSION)
-        if stored is None:
-            return None
-        number, token = stored.decode().split(" ")
-        return Version(int(number), token)
+        return None if stored is None else version_from_bytes(stored)
+
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people."""
+        return self._directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version, in one transaction.
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
 
         Raises:
             StoreError: If the disk is full or the directory cannot be written.
         """
-        self._make_room(len(changes))
-        databases = {store: self._database(store) for store in changes}
-        gone = {name: self._database(name) for name in self.names().intersection(dropped)}
-        meta = self._database(_META)
+        *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
         try:
-            with self._env.begin(write=True) as transaction:
-                for database in gone.values():
-                    transaction.drop(database)
-                for store, items in changes.items():
-                    _write(transaction, databases[store], items)
-                transaction.put(_VERSION, f"{version.number} {version.token}".encode(), db=meta)
+            unfinished = on_its_way(self.version(), version) if before else version
+            self._make_room(len(changes))
+            for part in before:
+                self._write(part, unfinished, ())
+            self._write(last, version, dropped)
         except lmdb.Error as error:
-            raise self._failed(error) from error
-        for name in gone:
-            del self._databases[name]
+            self._leave(broken=isinstance(error, _BROKEN))
+            raise self._directory.failed(error) from error
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
         """Refuse keys that LMDB cannot hold.
@@ -105,14 +128,14 @@ class LmdbCopy:
             if longest > MAX_KEY_BYTES:
                 raise StoreError(
                     f"store {store!r}: a key of {longest} bytes is too long for the engine LMDB, whose limit is "
-                    f"{MAX_KEY_BYTES}. Use a shorter key, for example a hash, and keep the long form in the value"
+                    f'{MAX_KEY_BYTES}. Give the store engine="rocksdb", which has no such limit, or use a shorter key, for '
+                    "example a hash, and keep the long form in the value"
                 )
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
         self._env.close()
-        self._databases.clear()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.clear(MISSING)
         self._env = self._opened()
 
     def names(self) -> frozenset[str]:
@@ -127,68 +150,79 @@ class LmdbCopy:
         return self._view
 
     def close_view(self) -> None:
-        """End the view that :meth:`open_view` gave."""
+        """End the view that :meth:`open_view` gave, and give back the memory that is above the limit."""
         if self._view is not None:
             self._view.close()
             self._view = None
+        _PAGES.trim()
 
-    def park(self, version: Version, payload: bytes) -> None:
-        """Keep the changes of a batch that is not committed yet beside the copy; older ones are removed."""
-        target = self._parked_path(version)
-        partial = target.with_suffix(f".{os.getpid()}.partial")
-        try:
-            partial.write_bytes(payload)
-            partial.replace(target)
-        except OSError as error:
-            raise self._failed(error) from error
-        for old in self._directory.glob("parked-*"):
-            number = int(old.name.split("-")[1])
-            if number < version.number - 1 and old != target:
-                old.unlink(missing_ok=True)
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
+        self._directory.park(version, changes, dropped)
 
-    def parked(self, version: Version) -> bytes | None:
-        """Give the parked changes of exactly this version, if they are here."""
-        try:
-            return self._parked_path(version).read_bytes()
-        except OSError:
-            return None
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+        return self._directory.parked(version)
 
-    def _parked_path(self, version: Version) -> Path:
-        return self._directory / f"parked-{version.number}-{version.token}"
+    def _write(
+        self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
+    ) -> None:
+        databases = {store: self._database(store) for store in changes}
+        gone = {name: self._database(name) for name in self.names().intersection(dropped)}
+        meta = self._database(_META)
+        with self._env.begin(write=True) as transaction:
+            for database in gone.values():
+                transaction.drop(database)
+            for store, items in changes.items():
+                _put(transaction, databases[store], items)
+            transaction.put(_VERSION, version_to_bytes(version), db=meta)
+        for name in gone:
+            del self._databases[name]
+        _PAGES.trim()
+
+    def _leave(self, *, broken: bool) -> None:
+        """Close after an error, so that the next batch opens anew; what is broken is rebuilt then."""
+        self._env.close()
+        self._env = None
+        if broken:
+            self._directory.clear(DAMAGED)
 
     def _opened(self) -> Any:
+        self._directory.prepare()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._forget_other_boots()
-            env = lmdb.open(
-                str(self._directory),
-                map_size=_MAP_SIZE,
-                max_dbs=_MAX_STORES,
-                sync=False,
-                metasync=False,
-                max_readers=512,
-                readahead=False,
-            )
-            env.reader_check()
-            self._inode = os.stat(self._directory / "data.mdb").st_ino
+            try:
+                env = self._environment()
+            except _BROKEN:
+                self._directory.clear(DAMAGED)
+                env = self._environment()
+            self._inode = os.stat(self._directory.path / _DATA).st_ino
+            self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
-            raise self._failed(error) from error
+            raise self._directory.failed(error) from error
 
-    def _forget_other_boots(self) -> None:
-        """Throw the copy away if the operating system was started anew: unsynced pages may be lost."""
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-        marker = self._directory / "boot-id"
-        if marker.exists() and marker.read_text() == boot:
-            return
-        for path in self._directory.iterdir():
-            path.unlink()
-        marker.write_text(boot)
+    def _environment(self) -> Any:
+        _reserve(self._directory.path / _LOCK)
+        env = lmdb.open(
+            str(self._directory.path),
+            map_size=_MAP_SIZE,
+            max_dbs=_MAX_STORES,
+            sync=False,
+            metasync=False,
+            max_readers=512,
+            readahead=False,
+        )
+        env.reader_check()
+        told = env.info()
+        needed = (told["last_pgno"] + 1) * env.stat()["psize"]
+        if told["last_txnid"] and os.stat(self._directory.path / _DATA).st_size < needed:
+            env.close()  # a page behind the end of the file would kill the process that reads it
+            raise lmdb.CorruptedError("the data file is shorter than its content")
+        return env
 
     def _make_room(self, wanted: int) -> None:
         """Open the environment anew when its table of handles is nearly full; dropped slices leave theirs behind."""
         if len(self._databases) + wanted > _MAX_STORES // 2:
-            self._databases.clear()
             self._env.close()
             self._env = self._opened()
 
@@ -197,22 +231,24 @@ class LmdbCopy:
             self._databases[store] = self._env.open_db(store.encode())
         return self._databases[store]
 
-    def _failed(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"the local copy in {self._directory} cannot be used: {error}. Check that the disk has space and that the "
-            "directory belongs to this user, or choose another with the setting state_dir; the copy may be deleted "
-            "while the application is stopped, it is rebuilt from the log"
-        )
+
+def _reserve(lock: Path) -> None:
+    """Make the lock file with all its bytes: LMDB would make a hole, and filling that on a full disk kills the process."""
+    if not lock.exists():
+        lock.write_bytes(bytes(_LOCK_BYTES))
 
 
-def _write(transaction: Any, database: Any, items: Iterable[StoreChange]) -> None:
-    ordered = sorted(items)
-    transaction.cursor(db=database).putmulti(
-        [(_PREFIX + key, value) for key, value in ordered if value is not None]
-    )
-    for key, value in ordered:
-        if value is None:
-            transaction.delete(_PREFIX + key, db=database)
+def _put(transaction: Any, database: Any, ordered: list[StoreChange]) -> None:
+    """Write changes of one store in the order of their keys; behind the last key they are appended, at half the cost."""
+    entries = [(_PREFIX + key, value) for key, value in ordered if value is not None]
+    if entries:
+        cursor = transaction.cursor(db=database)
+        behind = not cursor.last() or cursor.key() < entries[0][0]
+        cursor.putmulti(entries, append=behind)
+    if len(entries) < len(ordered):
+        for key, value in ordered:
+            if value is None:
+                transaction.delete(_PREFIX + key, db=database)
 
 
 class LmdbView:
@@ -242,9 +278,14 @@ class LmdbReader:
         self._transaction = transaction
         self._database = database
         self._get = transaction.get
+        self._unchecked = _CHECKED_EVERY
 
     def get(self, key: bytes) -> bytes | None:
         """Give the value of a key, or None."""
+        self._unchecked -= 1
+        if not self._unchecked:
+            self._unchecked = _CHECKED_EVERY
+            _PAGES.trim()
         if len(key) > MAX_KEY_BYTES:
             return None
         found: bytes | None = self._get(_PREFIX + key, None, self._database)
@@ -268,17 +309,21 @@ class LmdbReader:
 def _forwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     if not (cursor.first() if first is None else cursor.set_range(first)):
         return
-    for key, value in cursor:
+    for count, (key, value) in enumerate(cursor, 1):
         if last is not None and key >= last:
             return
         yield key[1:], value
+        if count % _CHECKED_EVERY == 0:
+            _PAGES.trim()
 
 
 def _backwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     behind = last is not None and cursor.set_range(last)
     if not (cursor.prev() if behind else cursor.last()):
         return
-    for key, value in cursor.iterprev():
+    for count, (key, value) in enumerate(cursor.iterprev(), 1):
         if first is not None and key < first:
             return
         yield key[1:], value
+        if count % _CHECKED_EVERY == 0:
+            _PAGES.trim()

@@ -129,6 +129,7 @@ class _Run:
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
+        self._ends: list[str] = []
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
         """Run the application to the end of its workload."""
@@ -170,6 +171,7 @@ class _Run:
         if code is None:
             return
         self._failures += 1
+        self._ends.append(self._program.last_error() or f"exit code {code}")
         if self._failures > _FAILURES:
             raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
         self._start()
@@ -263,6 +265,7 @@ class _Run:
             records=len(given),
             kills=kills,
             restarts=self._starts - 1,
+            ends=tuple(self._ends),
             batches=self._batches(),
             outputs=len(results),
             aborted=len(self._kafka.consume(self._topics.output)) - len(results),

@@ -13,9 +13,11 @@ nothing of a former start is left when the next one begins.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +47,8 @@ _WORKERS = {
 _GONE_S = 30.0
 _PAUSE_S = 0.01
 _LOG_LINES = 40
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): ")
+_ERROR_WIDTH = 240
 
 
 class CrashTestError(PenstockError):
@@ -139,6 +143,12 @@ class Program:
         """Give the end of the program's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
+
+    def last_error(self) -> str:
+        """Give the last error in the program's log, in one line; empty if there is none."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        errors = [line for line in lines if _ERROR.match(line)]
+        return textwrap.shorten(errors[-1], _ERROR_WIDTH) if errors else ""
 
     def _marked(self) -> Iterator[psutil.Process]:
         library = _processes()

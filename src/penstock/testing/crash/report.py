@@ -42,6 +42,7 @@ class Report:
         records: Records of the input topic.
         kills: What was killed, in order.
         restarts: How often the application was started again.
+        ends: Why it had ended by itself, as far as it had; a killed JVM is such an end, a killed program is not.
         batches: Micro-batches that were committed.
         outputs: Records of the output topic, as read with ``read_committed``.
         aborted: Further records in it, of transactions that did not come to their end.
@@ -59,6 +60,7 @@ class Report:
     records: int
     kills: tuple[Kill, ...]
     restarts: int
+    ends: tuple[str, ...]
     batches: int
     outputs: int
     aborted: int
@@ -83,6 +85,7 @@ class Report:
             f"  batches     {self.batches:,}",
             *(f"  kill {number:<6} {kill}" for number, kill in enumerate(self.kills, start=1)),
             f"  restarts    {self.restarts}",
+            *(f"  ended       {end}" for end in self.ends),
             f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
             f"  stores      {self.wrong_states} wrong entries",
             f"  offsets     went back {self.went_back} times",

@@ -44,7 +44,7 @@ def sequences(needed: list[tuple[KeyGroup, Segment]] | None) -> list[int] | None
 
 
 def due(manifest: Manifest, budget: int = 1 << 30) -> list[tuple[KeyGroup, list[int]]]:
-    return [(group, [s.sequence for s in merged]) for group, merged in due_for_compaction(manifest, budget)]
+    return [(step.group, [s.sequence for s in step.merged]) for step in due_for_compaction(manifest, budget)]
 
 
 class TestManifest:

@@ -8,8 +8,6 @@ remember) to the application's internal topic ``<application>-commits``: without
 from __future__ import annotations
 
 import json
-import logging
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +17,10 @@ from penstock.core.model.record import Records
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from penstock.core.state.changelog import from_records, is_live, to_records
-
-log = logging.getLogger("penstock.state")
+from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 
 _PUBLISHED_AT_ONCE = 20_000
+_WHY = "checkpoint and local state are gone; it is read from the changelog topic"
 
 
 @dataclass(frozen=True)
@@ -83,22 +81,21 @@ class Changelogs:
         return remembered
 
     def content(
-        self, reader: ChangelogReader, remembered: Mapping[str, Any]
+        self, reader: ChangelogReader, remembered: Mapping[str, Any], tell: Tell
     ) -> Iterator[dict[str, list[StoreChange]]]:
-        """Read the content of all stores, a few thousand changes at a time; says how it goes."""
+        """Read the content of all stores, a few thousand changes at a time; tell how it goes."""
         memories = remembered.get("task", {}).get("stores", {})
         for store in self.stores:
-            spec, count, begun = self.sub.stores[store], 0, time.monotonic()
-            for records in reader.read(self.plan.changelogs[store], self.task.partition):
+            spec, topic, memory = self.sub.stores[store], self.plan.changelogs[store], memories.get(store, {})
+            total = reader.extent(topic, self.task.partition)
+            progress = StoreProgress(RestoreProgress(str(self.task), store, _WHY, None, 1, 0, total), tell)
+            count = 0
+            for records in reader.read(topic, self.task.partition):
                 count += len(records)
                 found = from_records(spec, records)
-                memory = memories.get(store, {})
                 yield {name: items for name, items in found.items() if is_live(spec, name, memory)}
-            log.warning(
-                "task %s: store %s rebuilt from %d records of partition %d of %s in %.1f s, because checkpoint and local "
-                "state are gone",
-                self.task, store, count, self.task.partition, self.plan.changelogs[store], time.monotonic() - begun,
-            )  # fmt: skip
+                progress.advance(len(records))
+            progress.finish(count)
 
     @property
     def _key(self) -> bytes:

@@ -2,10 +2,10 @@
 
 Per task and micro-batch ``handleInputRows`` is called once. It
 
-1. loads the manifest from Spark's state and brings the local copy up to it,
+1. loads the manifest from Spark's state and brings the local copies up to it,
 2. orders the chunk rows, feeds them to the task, and runs one step,
 3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
-4. parks the same changes beside the local copy, which applies them in the next batch, when they are known to be committed.
+4. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
 
 Spark loads the state at the version it has committed and drops what a failed attempt wrote, so a batch that is run again
 begins exactly where the first attempt did. Nothing here has to be rolled back.
@@ -31,12 +31,15 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.evolution import with_new_names
 from penstock.core.plan.split import SubTopology
-from penstock.core.ports import ByteStores, ChangelogReader, OpenLocalCopy
-from penstock.core.state.log import decode_manifest, encode_manifest, with_renamed_stores
+from penstock.core.ports import ByteStores, ChangelogReader
+from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec, check_stores
 from penstock.drivers.spark.worker.changelogs import Changelogs
+from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
+from penstock.drivers.spark.worker.progress import Tell, log_progress
 from penstock.drivers.spark.worker.report import report_of
+from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
 
@@ -55,14 +58,14 @@ class HostSpec:
 
     Attributes:
         topology: The application.
-        open_local_copy: Opens the local copy of a task.
-        state_dir: Directory of the local copies on every host.
+        copies: Where and how local copies are kept.
+        tell: Who hears of the progress of restores.
         changelogs: Reads changelog topics, None if there are none.
     """
 
     topology: TopologySpec
-    open_local_copy: OpenLocalCopy
-    state_dir: str
+    copies: CopiesSpec
+    tell: Tell = log_progress
     changelogs: ChangelogReader | None = None
 
 
@@ -114,7 +117,8 @@ class _TaskBatch:
         ticks = [bytes(row.payload) for row in rows if row.kind == wire.TICK and row.payload]
         self._begin: dict[str, Any] = json.loads(ticks[0]) if ticks else {}
         """What the first batch of a run is told; see ``penstock.drivers.spark.source``."""
-        self._log = StateLog(segments, self._id)
+        restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, spec.tell)
+        self._log = StateLog(segments, self._id, restores)
         self._read = 0
         self._read_bytes = 0
 
@@ -135,24 +139,27 @@ class _TaskBatch:
         manifest = with_renamed_stores(manifest, renamed)
         check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
         manifest = self._log.forget_stores(manifest, sub.stores)
-        copy = self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}")
-        restored = self._log.restore(manifest, copy)
+        engines = {store: self._spec.copies.engines[store] for store in sub.stores}
+        manifest = rehomed(manifest, with_new_names(remembered.get("engines", {}), renamed), engines)
         changelogs = Changelogs(plan, sub, self._id)
         if stored is None and self._begin.get("rebuild") and changelogs.stores:
             assert self._spec.changelogs is not None
             remembered = changelogs.snapshot(self._spec.changelogs)
             check_stores(remembered.get("stores", {}), fingerprints)
-            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered), copy)
+            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._spec.tell))
+        copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         try:
-            view = copy.open_view()
+            restored = copies.restore(self._log, manifest)
+            view = copies.open_view()
             task, outcome = self._step(sub, view, remembered)
-            yield from self._sends(self._new_content(changelogs, remembered, copy.names(), view))
+            yield from self._sends(self._new_content(changelogs, remembered, copies.names(), view))
         finally:
-            copy.close_view()
-        manifest = self._log.write(manifest, outcome.changes, copy, outcome.dropped_slices)
+            copies.close_view()
+        manifest = self._log.write(manifest, outcome.changes, copies, outcome.dropped_slices)
         kept = {
             "task": snapshot_to_json(task.snapshot()),
             "stores": {s: fingerprints[s] for s in sub.stores},
+            "engines": engines,
             "published": changelogs.stores,
         }
         encoded = encode_manifest(manifest, kept)
@@ -193,7 +200,7 @@ class _TaskBatch:
         manifest, _ = decode_manifest(bytes(stored[0]))
         self._log.forget_stores(manifest, ())
         self._head.clear()
-        self._spec.open_local_copy(f"{self._spec.state_dir}/{self._id}").wipe()
+        TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
 
     def _step(
         self, sub: SubTopology, view: ByteStores, remembered: Mapping[str, Any]

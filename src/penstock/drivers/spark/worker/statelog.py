@@ -1,54 +1,62 @@
 """The log of a task in Spark's state: restore, append, compact.
 
 What is merged and what a copy lacks is decided in ``penstock.core.state.log``; here segments are read and written, one
-state call each, and compressed.
+state call each, and compressed. How a copy is brought up is in ``restore.py``.
 """
 
 from __future__ import annotations
 
-import logging
-import pickle
 import secrets
-import time
 from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy, StoreChange, Version
+from penstock.core.ports import Changes, LocalCopy, StoreChange, Version
 from penstock.core.state import segment as codec
 from penstock.core.state.log import (
     KeyGroup,
     Manifest,
     Segment,
+    Step,
     advanced,
     appended,
     by_key_group,
-    catch_up,
+    by_lower_group,
     compacted,
     due_for_compaction,
+    emptied,
+    moved_down,
     without_slices,
     without_stores,
 )
-
-log = logging.getLogger("penstock.state")
+from penstock.drivers.spark.worker.restore import Restore, RestoreSettings
 
 _CODEC: Final = "zstd"
-_APPLY_AT_ONCE = 200_000
 _COMPACTION_PER_WRITTEN = 3
 _COMPACTION_AT_LEAST = 1 << 20
-_SLOW_RESTORE = 100_000
+_LOADED_AT_ONCE = 200_000
+
+
+class Parking(Protocol):
+    """What the changes of a batch are checked against and parked beside: a local copy, or several as one."""
+
+    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
+        """Refuse changes that could not be applied later."""
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet."""
 
 
 class StateLog:
     """The segments of one task, as a map from number to bytes in Spark's state. Owned by a batch."""
 
-    def __init__(self, segments: Any, task: TaskId) -> None:
+    def __init__(self, segments: Any, task: TaskId, settings: RestoreSettings | None = None) -> None:
         self._segments = segments
         self._task = task
+        self._settings = settings or RestoreSettings()
 
     def forget_stores(self, manifest: Manifest, kept: Iterable[str]) -> Manifest:
         """Remove the segments of stores that the topology no longer has."""
@@ -57,74 +65,65 @@ class StateLog:
         return manifest
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
-        """Bring the local copy up to the committed manifest.
+        """Bring a local copy up to the committed manifest, restricted to the stores of the copy.
 
         Returns:
-            The number of changes that had to be fetched from the log; 0 when the copy was current, or one batch behind with
-            that batch's changes parked beside it.
+            The number of changes that had to be fetched from the log; 0 when the copy was current, or a few batches behind
+            with the changes of those parked beside it.
 
         Raises:
-            StoreError: If a segment is missing or damaged.
+            StoreError: If a segment is missing or damaged, or the copy cannot be written.
         """
-        held, wanted = copy.version(), manifest.current
-        if manifest.version == 0:
-            if held is not None:
-                copy.wipe()
-            return 0
-        if held == wanted:
-            return 0
-        if self._apply_parked(manifest, copy, held):
-            return 0
-        needed = catch_up(manifest, held)
-        if needed is None:
-            copy.wipe()
-            needed = catch_up(manifest, None) or []
-        expired = copy.names() - {store for store, _ in manifest.segments}
-        return self._apply_segments(needed, copy, held, wanted, expired)
+        return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
-    def load(self, content: Iterable[Mapping[str, list[StoreChange]]], copy: LocalCopy) -> Manifest:
-        """Begin a log with content from elsewhere; the copy has it too.
+    def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
+        """Begin a log with content from elsewhere.
 
         Args:
             content: Changes by byte store, oldest first, any number at a time.
-            copy: The local copy, which is empty.
 
         Returns:
-            The manifest of the first version.
+            The manifest of the first version, to which local copies are then restored.
         """
         manifest = advanced(Manifest(), secrets.token_hex(4))
         waiting: dict[str, dict[bytes, bytes | None]] = {}
         for part in content:
             for store, items in part.items():
                 waiting.setdefault(store, {}).update(items)
-            if sum(map(len, waiting.values())) >= _APPLY_AT_ONCE:
-                manifest = self._loaded(manifest, waiting, copy)
+            if sum(map(len, waiting.values())) >= _LOADED_AT_ONCE:
+                manifest = self._loaded(manifest, waiting)
                 waiting = {}
-        manifest = self._loaded(manifest, waiting, copy)
-        copy.apply({}, manifest.current)
+        return self._loaded(manifest, waiting)
+
+    def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:
+        for store, items in waiting.items():
+            manifest, _ = self._appended(manifest, store, list(items.items()))
         return manifest
 
-    def _loaded(
-        self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]], copy: LocalCopy
-    ) -> Manifest:
-        changes = {store: list(items.items()) for store, items in waiting.items()}
-        copy.check(changes)
-        copy.apply(changes, Version(-1, "rebuilding"))
-        for store, items in changes.items():
-            for number, part in by_key_group(items).items():
-                data = _packed(codec.encode(part))
-                manifest, segment = appended(manifest, (store, number), len(data), len(part))
-                self._put(segment, data)
-        return manifest
+    def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
+        """Append changes of a byte store, one segment per key group; give the bytes written."""
+        written = 0
+        for number, part in by_key_group(items).items():
+            data = _packed(codec.encode(part))
+            manifest, segment = appended(manifest, (store, number), len(data), len(part))
+            self._put(segment, data)
+            written += len(data)
+        return manifest, written
 
     def write(
         self,
         manifest: Manifest,
         changes: Mapping[str, list[StoreChange]],
-        copy: LocalCopy,
+        copy: Parking,
         dropped: Collection[str] = (),
     ) -> Manifest:
         """Drop expired byte stores, append the changes of a batch, compact a little, and park all this beside the copy.
+
+        Args:
+            manifest: The committed manifest.
+            changes: What the batch has changed, by byte store.
+            copy: The local copy, or all of the task's as one.
+            dropped: Byte stores that have expired.
 
         Returns:
             The manifest of the next version; the same manifest if nothing has changed.
@@ -136,79 +135,39 @@ class StateLog:
         self._remove(gone)
         written = 0
         for store, items in changes.items():
-            for number, part in by_key_group(items).items():
-                data = _packed(codec.encode(part))
-                manifest, segment = appended(manifest, (store, number), len(data), len(part))
-                self._put(segment, data)
-                written += len(data)
+            manifest, size = self._appended(manifest, store, items)
+            written += size
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
-        encoded = {store: codec.encode(items) for store, items in changes.items()}
-        copy.park(manifest.current, pickle.dumps((encoded, tuple(dropped))))
+        copy.park(manifest.current, changes, dropped)
         return manifest
 
-    def _apply_parked(self, manifest: Manifest, copy: LocalCopy, held: Version | None) -> bool:
-        before = manifest.version - 1
-        one_behind = manifest.remembers(held) if held is not None else before == 0
-        if not one_behind or (held is not None and held.number != before):
-            return False
-        parked = copy.parked(manifest.current)
-        if parked is None:
-            return False
-        try:
-            encoded, dropped = pickle.loads(parked)
-            changes = {store: codec.decode(data, "parked changes") for store, data in encoded.items()}
-        except Exception as error:  # a file that was cut off or written over can fail in any way
-            log.warning(
-                "task %s: the parked changes cannot be read, fetching them from the log: %s",
-                self._task,
-                error,
-            )
-            return False
-        copy.apply(changes, manifest.current, dropped)
-        return True
-
-    def _apply_segments(
-        self,
-        needed: list[tuple[KeyGroup, Segment]],
-        copy: LocalCopy,
-        held: Version | None,
-        wanted: Version,
-        expired: Collection[str],
-    ) -> int:
-        """Apply segments store by store; the version is set with the last of them, so a cut-off restore begins anew."""
-        started, count = time.monotonic(), 0
-        unfinished = held or Version(-1, "restoring")
-        needed = sorted(needed, key=lambda item: (item[0], item[1].sequence))
-        for store, group in groupby(needed, key=lambda item: item[0][0]):
-            waiting: list[StoreChange] = []
-            for (_, number), segment in group:
-                waiting.extend(self._get(store, number, segment))
-                if len(waiting) >= _APPLY_AT_ONCE:
-                    count += len(waiting)
-                    copy.apply({store: codec.merge([waiting])}, unfinished)
-                    waiting = []
-            count += len(waiting)
-            copy.apply({store: codec.merge([waiting])}, unfinished)
-        copy.apply({}, wanted, expired)
-        if count >= _SLOW_RESTORE:
-            seconds = time.monotonic() - started
-            log.warning(
-                "task %s: restored %d changes from version %s to %d in %.1f s (%.0f changes/s), because the local copy was %s",
-                self._task, count, held.number if held else "nothing", wanted.number, seconds, count / max(seconds, 1e-3),
-                "missing" if held is None else "stale",
-            )  # fmt: skip
-        return count
-
     def _compact(self, manifest: Manifest, budget: int) -> Manifest:
-        for group, merged in list(due_for_compaction(manifest, budget)):
-            parts = [self._get(*group, segment) for segment in merged]
-            if merged[0].base:
+        for step in list(due_for_compaction(manifest, budget)):
+            parts = [self._get(step.group, segment) for segment in step.merged]
+            if step.merged[0].base:
                 parts[0] = [change for change in parts[0] if change[1] is not None]
             changes = codec.merge(parts)
-            data = _packed(codec.encode(changes))
-            manifest, segment = compacted(manifest, group, merged, len(data), len(changes))
+            manifest = (
+                self._moved_down(manifest, step, changes)
+                if step.split
+                else self._merged(manifest, step, changes)
+            )
+            self._remove(step.merged)
+        return manifest
+
+    def _merged(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
+        data = _packed(codec.encode(changes))
+        manifest, segment = compacted(manifest, step.group, step.merged, len(data), len(changes))
+        self._put(segment, data)
+        return manifest
+
+    def _moved_down(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
+        store, number = step.group
+        manifest, base = emptied(manifest, step)
+        for lower, part in by_lower_group(number, changes).items():
+            data = _packed(codec.encode(part))
+            manifest, segment = moved_down(manifest, (store, lower), step, len(data), len(part), base=base)
             self._put(segment, data)
-            self._remove(merged)
         return manifest
 
     def _remove(self, segments: Iterable[Segment]) -> None:
@@ -218,7 +177,8 @@ class StateLog:
     def _put(self, segment: Segment, data: bytes) -> None:
         self._segments.updateValue((segment.sequence,), (data,))
 
-    def _get(self, store: str, number: int, segment: Segment) -> list[StoreChange]:
+    def _get(self, group: KeyGroup, segment: Segment) -> list[StoreChange]:
+        store, number = group
         where = f"segment {segment.sequence} of store {store!r}, key group {number}, task {self._task}"
         found = self._segments.getValue((segment.sequence,))
         if found is None:

@@ -13,15 +13,19 @@ import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
-from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 from penstock.drivers.spark.worker.report import Report
+from unit.drivers.engines import COPIES
 from unit.helpers import Row as Cells
 from unit.helpers import records
+
+OPENERS = {name: engine.opener for name, engine in COPIES.items()}
 
 
 class Value:
@@ -71,8 +75,13 @@ class Spark:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
+        self.engine = "lmdb"
         self.head: Any = None
         self.log: dict[Any, Any] = {}
+
+    def engines(self, plan: Plan) -> dict[str, str]:
+        specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
+        return {spec.name: spec.engine or self.engine for spec in specs}
 
     def batch(
         self,
@@ -84,11 +93,10 @@ class Spark:
     ) -> list[Row]:
         plan = topology.plan("app")
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
-        lineage = Lineage(renamed_stores=renamed or {})
-        spec = TopologySpec(
-            plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage=lineage
-        )
-        host = TaskHost(HostSpec(spec, open_local_copy, str(self.state_dir)))
+        groups, lineage = grouping_keys(layout.tasks), Lineage(renamed_stores=renamed or {})
+        spec = TopologySpec(plan, layout, groups, ps.ErrorPolicies(), {}, lineage)
+        copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
+        host = TaskHost(HostSpec(spec, copies))
         handle = Handle(self.head, self.log)
         host.init(handle)
         out = list(host.handleInputRows(None, iter(rows), None))
@@ -155,6 +163,49 @@ def test_without_its_local_copy_a_task_is_built_from_the_log(spark: Spark, tmp_p
     spark.state_dir = tmp_path / "another-host"
     out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=2)])
     assert (sent(out), report(out).restored) == ([(b"a", b"2")], 2)
+
+
+@pytest.mark.parametrize("engine", COPIES)
+def test_every_engine_counts_on(spark: Spark, tmp_path: Path, engine: str) -> None:
+    spark.engine = engine
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
+    for number in range(2, 6):
+        out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=number)])
+        assert (sent(out), report(out).restored) == ([(b"a", b"%d" % number)], 0)
+    assert [path.name for path in (tmp_path / "0_0").iterdir()] == [engine]
+
+
+class TestStoresOfSeveralEngines:
+    def topology(self, first: str, second: str) -> ps.Topology:
+        topology = ps.Topology().add_source("in", "in").add_processor("p", _Twice, "in")
+        for name, engine in (("first", first), ("second", second)):
+            spec = ps.stores.key_value(name, ps.serdes.string, ps.serdes.int64, engine=engine)
+            topology = topology.add_state_store(spec, processors=["p"])
+        return topology.add_sink("s", "out", "p")
+
+    def test_are_restored_each_for_itself(self, spark: Spark, tmp_path: Path) -> None:
+        topology = self.topology("lmdb", "rocksdb")
+        for number in range(3):
+            spark.batch(topology, [row(wire.RECORDS, ("a", "x", 1), start=number)])
+        assert sorted(path.name for path in (tmp_path / "0_0").iterdir()) == ["lmdb", "rocksdb"]
+        COPIES["rocksdb"].discard(str(tmp_path / "0_0" / "rocksdb"))
+        out = spark.batch(topology, [row(wire.RECORDS, ("a", "x", 1), start=3)])
+        assert (sent(out), report(out).restored) == ([(b"a", b"4 4")], 1)
+
+    def test_may_change_their_engine(self, spark: Spark, tmp_path: Path) -> None:
+        names = [
+            ("lmdb", "lmdb"),
+            ("lmdb", "rocksdb"),
+            ("memory", "rocksdb"),
+            ("lmdb", "lmdb"),
+            ("lmdb", "rocksdb"),
+        ]
+        for number, engines in enumerate(names):
+            for again in (0, 1):
+                start = 2 * number + again
+                out = spark.batch(self.topology(*engines), [row(wire.RECORDS, ("a", "x", 1), start=start)])
+                assert sent(out) == [(b"a", b"%d %d" % (start + 1, start + 1))]
+            assert {path.name for path in (tmp_path / "0_0").iterdir()} == set(engines)
 
 
 def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
@@ -327,3 +378,18 @@ class _Failing(_Echo):
 
     def close(self) -> None:
         type(self).closed += 1
+
+
+class _Twice(ps.Processor):
+    """Counts each key in two stores."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self._context = context
+        self._stores = [context.state_store("first"), context.state_store("second")]
+
+    def process(self, record: ps.Record) -> None:
+        counts = []
+        for store in self._stores:
+            counts.append((store.get(record.key) or 0) + 1)
+            store.put(record.key, counts[-1])
+        self._context.forward(record.with_value(f"{counts[0]} {counts[1]}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId
-from penstock.core.ports import StoreChange, Version
+from penstock.core.ports import LocalCopy, StoreChange, Version
 from penstock.core.state.log import Manifest
-from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.spark.worker.statelog import StateLog
+from unit.drivers.engines import COPIES, Engine
 
 
 class MapState:
@@ -43,18 +44,26 @@ def log(state: MapState) -> StateLog:
     return StateLog(state, TaskId(0, 3))
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> LmdbCopy:
-    return open_local_copy(str(tmp_path / "copy"))
+@pytest.fixture(params=COPIES.values(), ids=COPIES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine: Engine = request.param
+    yield engine
+    for name in ("copy", "other"):
+        engine.die(str(tmp_path / name))
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> LmdbCopy:
+def copy(engine: Engine, tmp_path: Path) -> LocalCopy:
+    return engine.open(str(tmp_path / "copy"))
+
+
+@pytest.fixture
+def other(engine: Engine, tmp_path: Path) -> LocalCopy:
     """The copy of another host: nothing is parked there."""
-    return open_local_copy(str(tmp_path / "other"))
+    return engine.open(str(tmp_path / "other"))
 
 
-def content(copy: LmdbCopy, store: str = "s") -> dict[bytes, bytes]:
+def content(copy: LocalCopy, store: str = "s") -> dict[bytes, bytes]:
     reader = copy.open_view().open(store)
     try:
         return dict(reader.scan(None, None))
@@ -63,26 +72,26 @@ def content(copy: LmdbCopy, store: str = "s") -> dict[bytes, bytes]:
 
 
 def batch(
-    log: StateLog, manifest: Manifest, copy: LmdbCopy, *changes: StoreChange, store: str = "s"
+    log: StateLog, manifest: Manifest, copy: LocalCopy, *changes: StoreChange, store: str = "s"
 ) -> Manifest:
     """Run a batch: restore, then write."""
     log.restore(manifest, copy)
     return log.write(manifest, {store: list(changes)}, copy)
 
 
-def test_nothing_is_restored_before_the_first_commit(log: StateLog, copy: LmdbCopy) -> None:
+def test_nothing_is_restored_before_the_first_commit(log: StateLog, copy: LocalCopy) -> None:
     assert log.restore(Manifest(), copy) == 0
     assert copy.version() is None
 
 
-def test_changes_reach_the_copy_with_the_next_batch(log: StateLog, copy: LmdbCopy) -> None:
+def test_changes_reach_the_copy_with_the_next_batch(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     assert (copy.version(), content(copy)) == (None, {})
     assert log.restore(manifest, copy) == 0  # from the parked changes, not from the log
     assert (copy.version(), content(copy)) == (manifest.current, {b"a": b"1"})
 
 
-def test_parked_changes_spare_the_log(log: StateLog, copy: LmdbCopy, state: MapState) -> None:
+def test_parked_changes_spare_the_log(log: StateLog, copy: LocalCopy, state: MapState) -> None:
     manifest = Manifest()
     for number in range(5):
         manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
@@ -91,13 +100,13 @@ def test_parked_changes_spare_the_log(log: StateLog, copy: LmdbCopy, state: MapS
         assert (content(copy), state.reads) == ({b"a": b"%d" % number}, 0)
 
 
-def test_a_batch_without_changes_makes_no_version(log: StateLog, copy: LmdbCopy, state: MapState) -> None:
+def test_a_batch_without_changes_makes_no_version(log: StateLog, copy: LocalCopy, state: MapState) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     assert log.write(manifest, {}, copy) is manifest
     assert len(state.content) == 1
 
 
-def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LmdbCopy, other: LmdbCopy) -> None:
+def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     manifest = batch(log, manifest, copy, (b"a", None), (b"c", b"3"))
     assert log.restore(manifest, other) == 4
@@ -105,7 +114,7 @@ def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LmdbCopy, o
     assert log.restore(manifest, other) == 0
 
 
-def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LmdbCopy, other: LmdbCopy) -> None:
+def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     log.restore(manifest, other)
     manifest = batch(log, manifest, copy, (b"a", None))
@@ -114,7 +123,7 @@ def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LmdbCopy
     assert content(other) == {b"b": b"2", b"c": b"3"}
 
 
-def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, copy: LmdbCopy) -> None:
+def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     log.restore(manifest, copy)
     log.write(
@@ -126,7 +135,7 @@ def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, co
 
 
 def test_parked_changes_of_a_lost_attempt_do_not_stand_in_for_those_of_another_host(
-    log: StateLog, copy: LmdbCopy, other: LmdbCopy
+    log: StateLog, copy: LocalCopy, other: LocalCopy
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     log.restore(manifest, copy)
@@ -137,25 +146,23 @@ def test_parked_changes_of_a_lost_attempt_do_not_stand_in_for_those_of_another_h
     assert content(copy) == {b"a": b"1", b"b": b"2"}
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"\x80", b"not a pickle", b"\x80\x05K\x05.", b"\x80\x05}\x94\x8c\x01sC\x03abcs."]
-)
 def test_parked_changes_that_cannot_be_read_are_fetched(
-    log: StateLog, copy: LmdbCopy, payload: bytes
+    log: StateLog, copy: LocalCopy, tmp_path: Path
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
-    copy.park(manifest.current, payload)
+    (file,) = (tmp_path / "copy").glob("parked-*")
+    file.write_bytes(b"rubbish")
     assert log.restore(manifest, copy) == 1
     assert content(copy) == {b"a": b"1"}
 
 
-def test_a_copy_of_an_earlier_checkpoint_is_thrown_away(log: StateLog, copy: LmdbCopy) -> None:
+def test_a_copy_of_an_earlier_checkpoint_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
     copy.apply({"s": [(b"old", b"1")]}, Version(5, "earlier"))
     assert log.restore(Manifest(), copy) == 0
     assert (copy.version(), content(copy)) == (None, {})
 
 
-def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LmdbCopy) -> None:
+def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     later = batch(log, manifest, copy, (b"b", b"2"))
     log.restore(later, copy)
@@ -163,14 +170,14 @@ def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LmdbCopy) -> N
     assert content(copy) == {b"a": b"1"}
 
 
-def test_a_restore_that_was_cut_off_begins_anew(log: StateLog, copy: LmdbCopy, other: LmdbCopy) -> None:
+def test_a_restore_that_was_cut_off_begins_anew(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     other.apply({"s": [(b"a", b"1"), (b"ghost", b"9")]}, Version(-1, "restoring"))
     assert log.restore(manifest, other) == 2
     assert content(other) == {b"a": b"1", b"b": b"2"}
 
 
-def test_compaction_removes_what_it_replaces(log: StateLog, copy: LmdbCopy, state: MapState) -> None:
+def test_compaction_removes_what_it_replaces(log: StateLog, copy: LocalCopy, state: MapState) -> None:
     manifest = Manifest()
     for number in range(100):
         manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
@@ -181,7 +188,7 @@ def test_compaction_removes_what_it_replaces(log: StateLog, copy: LmdbCopy, stat
 
 
 def test_a_store_that_is_gone_leaves_nothing_behind(
-    log: StateLog, copy: LmdbCopy, other: LmdbCopy, state: MapState
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
     manifest = batch(log, manifest, copy, (b"b", b"2"), store="kept")
@@ -193,7 +200,7 @@ def test_a_store_that_is_gone_leaves_nothing_behind(
         assert (content(host, "kept"), content(host, "gone")) == ({b"b": b"2", b"c": b"3"}, {})
 
 
-def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, copy: LmdbCopy) -> None:
+def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="first")
     manifest = batch(log, manifest, copy, (b"b", b"2"), store="second")
     for kept in (["second"], []):
@@ -202,7 +209,7 @@ def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, 
     assert (content(copy, "first"), content(copy, "second")) == ({}, {})
 
 
-def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LmdbCopy) -> None:
+def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
     manifest = batch(log, manifest, copy, (b"b", b"2"), store="kept")
     manifest = log.forget_stores(manifest, ["kept"])
@@ -212,7 +219,7 @@ def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LmdbCopy) 
 
 
 def test_a_missing_segment_names_its_place(
-    log: StateLog, copy: LmdbCopy, other: LmdbCopy, state: MapState
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     state.content.clear()
@@ -227,7 +234,7 @@ def test_a_missing_segment_names_its_place(
     "damage", [lambda data: data[:-3], lambda data: data[:4] + b"x" * 20, lambda data: b""]
 )
 def test_a_damaged_segment_names_its_place(
-    log: StateLog, copy: LmdbCopy, other: LmdbCopy, state: MapState, damage: Any
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState, damage: Any
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     state.content = {key: (damage(data),) for key, (data,) in state.content.items()}
@@ -238,14 +245,14 @@ def test_a_damaged_segment_names_its_place(
 
 
 def test_a_key_that_the_copy_cannot_hold_is_refused_before_anything_is_written(
-    log: StateLog, copy: LmdbCopy, state: MapState
+    log: StateLog, state: MapState, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreError, match="a key of 600 bytes is too long"):
-        log.write(Manifest(), {"s": [(b"k" * 600, b"1")]}, copy)
+        log.write(Manifest(), {"s": [(b"k" * 600, b"1")]}, COPIES["lmdb"].open(str(tmp_path / "copy")))
     assert state.content == {}
 
 
-def test_values_are_compressed(log: StateLog, copy: LmdbCopy, other: LmdbCopy, state: MapState) -> None:
+def test_values_are_compressed(log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"x" * 100_000))
     assert manifest.live_bytes() == sum(len(data) for (data,) in state.content.values()) < 1_000
     log.restore(manifest, other)

@@ -1,0 +1,50 @@
+"""RocksDB's options for a local copy, sized from the memory that it may take.
+
+Half of the memory is the block cache, which holds indexes and filters too; a quarter is for write buffers, of all column
+families together; the rest is left for the changes that are being written. Blocks are compressed with LZ4: they are read from
+the page cache, so disk and memory are spared at little cost.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import rocksdict
+
+_CACHE, _BUFFERS, _BUFFER = 2, 4, 8
+_LEAST_BUFFER_BYTES: Final = 1 << 20
+_FILTER_BITS: Final = 10
+_OPEN_FILES: Final = 256
+
+
+@lru_cache(maxsize=8)
+def options(memory_bytes: int) -> rocksdict.Options:
+    """Give the options of a database that takes about a number of bytes of memory."""
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(memory_bytes // _CACHE))
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_bloom_filter(_FILTER_BITS, False)
+    made = rocksdict.Options(raw_mode=True)
+    made.create_if_missing(True)
+    made.create_missing_column_families(True)
+    made.set_block_based_table_factory(table)
+    made.set_compression_type(rocksdict.DBCompressionType.lz4())
+    made.set_atomic_flush(True)
+    made.set_db_write_buffer_size(max(memory_bytes // _BUFFERS, _LEAST_BUFFER_BYTES))
+    made.set_write_buffer_size(max(memory_bytes // _BUFFER, _LEAST_BUFFER_BYTES))
+    made.set_max_background_jobs(2)
+    made.set_max_open_files(_OPEN_FILES)
+    made.set_keep_log_file_num(1)
+    made.set_stats_dump_period_sec(0)
+    made.set_stats_persist_period_sec(0)
+    return made
+
+
+@lru_cache(maxsize=1)
+def unlogged() -> rocksdict.WriteOptions:
+    """Give the options of writes without a write-ahead log."""
+    made = rocksdict.WriteOptions()
+    made.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
+    return made

@@ -1,0 +1,60 @@
+"""The engines of local copies, for tests that hold for each of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.ports import LocalCopy
+from penstock.drivers.lmdb import copy as lmdb
+from penstock.drivers.memory import copy as memory
+from penstock.drivers.rocksdb import copy as rocksdb
+
+MEMORY_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine of local copies.
+
+    Attributes:
+        name: As the setting has it.
+        opener: Opens a copy.
+        outlives: Whether a copy outlives the process that made it.
+        counts: Whether ``approximate_count`` is exact.
+        opened: The copies that this process has open.
+    """
+
+    name: str
+    opener: Callable[[str, int], LocalCopy]
+    outlives: bool
+    counts: bool
+    opened: dict[str, Any]
+
+    def open(self, directory: str, memory_bytes: int = MEMORY_BYTES) -> LocalCopy:
+        return self.opener(directory, memory_bytes)
+
+    def die(self, directory: str) -> None:
+        """Do what the end of the process does to the copy."""
+        copy = self.opened.pop(directory, None)
+        if copy is not None:
+            copy.close_view()
+            if self.name == "lmdb" and copy._env is not None:
+                copy._env.close()
+
+    def discard(self, directory: str) -> None:
+        """Give back what a copy holds, which production never has to; a run of tests makes thousands."""
+        self.die(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+COPIES = {
+    engine.name: engine
+    for engine in (
+        Engine("lmdb", lmdb.open_local_copy, outlives=True, counts=True, opened=lmdb._OPEN),
+        Engine("rocksdb", rocksdb.open_local_copy, outlives=True, counts=False, opened=rocksdb._OPEN),
+        Engine("memory", memory.open_local_copy, outlives=False, counts=True, opened=memory._OPEN),
+    )
+}

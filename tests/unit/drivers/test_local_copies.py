@@ -1,0 +1,300 @@
+"""The contract of local copies, for every engine: versions, views, dropped byte stores, parked changes, processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.model.errors import StoreError
+from penstock.core.ports import LocalCopy, ParkedChanges, Version
+
+from .engines import COPIES, Engine
+
+ONE, TWO, THREE = Version(1, "aa"), Version(2, "bb"), Version(3, "cc")
+
+
+@pytest.fixture(params=COPIES.values(), ids=COPIES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine: Engine = request.param
+    yield engine
+    for directory in list(engine.opened):
+        if directory.startswith(str(tmp_path)):
+            engine.die(directory)
+
+
+@pytest.fixture
+def copy(engine: Engine, tmp_path: Path) -> LocalCopy:
+    return engine.open(str(tmp_path / "task"))
+
+
+def content(copy: LocalCopy, store: str = "s") -> list[tuple[bytes, bytes]]:
+    reader = copy.open_view().open(store)
+    try:
+        return list(reader.scan(None, None))
+    finally:
+        copy.close_view()
+
+
+class TestVersions:
+    def test_a_new_copy_has_none(self, copy: LocalCopy) -> None:
+        assert copy.version() is None
+        assert copy.why_empty().startswith("the local copy is missing")
+
+    def test_are_written_with_the_changes(self, copy: LocalCopy) -> None:
+        copy.apply({"s": [(b"a", b"1"), (b"b", b"2")], "t": [(b"x", b"9")]}, ONE)
+        assert (copy.version(), content(copy), content(copy, "t")) == (
+            ONE,
+            [(b"a", b"1"), (b"b", b"2")],
+            [(b"x", b"9")],
+        )
+        copy.apply({"s": [(b"b", None), (b"never", None), (b"a", b"")]}, TWO)
+        assert (copy.version(), content(copy)) == (TWO, [(b"a", b"")])
+
+    @pytest.mark.parametrize(
+        "version", [Version(-1, "restoring"), Version(7, ""), Version(0, "x"), Version(3, "x", "y")]
+    )
+    def test_are_read_as_they_were_written(self, copy: LocalCopy, version: Version) -> None:
+        copy.apply({}, version)
+        assert copy.version() == version
+
+    def test_wiping_leaves_nothing(self, copy: LocalCopy) -> None:
+        copy.apply({"s": [(b"a", b"1")], "t/1": [(b"a", b"1")]}, ONE)
+        copy.wipe()
+        assert (copy.version(), content(copy), copy.names()) == (None, [], frozenset())
+        copy.apply({"s": [(b"b", b"2")]}, TWO)
+        assert (copy.version(), content(copy)) == (TWO, [(b"b", b"2")])
+
+    def test_a_store_may_have_any_name_a_store_can_have(self, copy: LocalCopy) -> None:
+        for name in ("penstock.meta", "version", "name", "default", "s" * 249):
+            copy.apply({name: [(b"a", name.encode())]}, ONE)
+            assert (copy.version(), content(copy, name)) == (ONE, [(b"a", name.encode())])
+
+    def test_many_changes_are_one_version(self, copy: LocalCopy) -> None:
+        """More than one transaction of an engine may hold."""
+        changes = [(b"%07d" % n, b"x" * 50) for n in range(60_000)]
+        copy.apply({"s": changes[::-1], "t": changes[:10]}, ONE)
+        assert (copy.version(), content(copy), len(content(copy, "t"))) == (ONE, changes, 10)
+        copy.apply({"s": [(key, None) for key, _ in changes]}, TWO)
+        assert (copy.version(), content(copy)) == (TWO, [])
+
+
+class TestViews:
+    def test_show_what_was_written_before(self, copy: LocalCopy) -> None:
+        copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"2")]}, ONE)
+        view = copy.open_view()
+        assert [view.open(name).get(b"a") for name in ("s", "t")] == [b"1", b"2"]
+        copy.close_view()
+
+    def test_of_a_store_that_was_never_written_are_empty(self, copy: LocalCopy) -> None:
+        assert content(copy, "new") == []
+        assert "new" not in copy.names()
+
+    def test_may_be_closed_when_none_is_open(self, copy: LocalCopy) -> None:
+        copy.close_view()
+        copy.open_view()
+        copy.close_view()
+        copy.close_view()
+
+    def test_can_be_closed_in_the_middle_of_a_scan(self, copy: LocalCopy) -> None:
+        copy.apply({"s": [(b"%d" % n, b"") for n in range(9)]}, ONE)
+        reader = copy.open_view().open("s")
+        scan = reader.scan(None, None)
+        assert next(scan) == (b"0", b"")
+        copy.close_view()
+        copy.apply({"s": [(b"0", None)]}, TWO)
+        assert len(content(copy)) == 8
+        del reader, scan
+
+    def test_take_keys_of_any_length_as_bounds(self, copy: LocalCopy) -> None:
+        copy.apply({"s": [(b"a" * 500, b"1"), (b"b", b"2")]}, ONE)
+        reader = copy.open_view().open("s")
+        assert reader.get(b"a" * 5000) is None
+        assert [value for _, value in reader.scan(b"a" * 5000, None)] == [b"2"]
+        assert [value for _, value in reader.scan(None, b"a" * 5000, reverse=True)] == [b"1"]
+        copy.close_view()
+
+
+class TestDroppedByteStores:
+    def test_are_gone_with_the_version(self, copy: LocalCopy) -> None:
+        copy.apply({"s/1": [(b"a", b"1")], "s/2": [(b"a", b"2")]}, ONE)
+        copy.apply({"s/3": [(b"a", b"3")]}, TWO, ["s/1", "never"])
+        assert (copy.version(), copy.names()) == (TWO, {"s/2", "s/3"})
+        assert [content(copy, f"s/{n}") for n in (1, 2, 3)] == [[], [(b"a", b"2")], [(b"a", b"3")]]
+
+    def test_can_come_back_empty(self, copy: LocalCopy) -> None:
+        copy.apply({"s/1": [(b"a", b"1")]}, ONE)
+        copy.apply({}, TWO, ["s/1"])
+        copy.apply({"s/1": [(b"b", b"2")]}, THREE)
+        assert content(copy, "s/1") == [(b"b", b"2")]
+
+    def test_one_after_the_other(self, copy: LocalCopy) -> None:
+        for number in range(100):
+            copy.apply({f"s/{number}": [(b"a", b"%d" % number)]}, Version(number, "t"), [f"s/{number - 5}"])
+        assert copy.names() == {f"s/{number}" for number in range(95, 100)}
+        assert content(copy, "s/99") == [(b"a", b"99")]
+
+
+class TestParkedChanges:
+    def test_are_of_exactly_one_version(self, copy: LocalCopy) -> None:
+        copy.park(TWO, {"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
+        assert copy.parked(TWO) == ParkedChanges({"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
+        assert [copy.parked(v) for v in (ONE, Version(2, "other"), THREE)] == [None, None, None]
+
+    def test_of_several_attempts_lie_side_by_side(self, copy: LocalCopy) -> None:
+        copy.park(TWO, {"s": [(b"a", b"1")]})
+        copy.park(Version(2, "again"), {"s": [(b"a", b"2")]})
+        copy.park(TWO, {"s": [(b"a", b"3")]})
+        found = [copy.parked(version) for version in (TWO, Version(2, "again"))]
+        assert [parked and parked.changes["s"] for parked in found] == [[(b"a", b"3")], [(b"a", b"2")]]
+
+    def test_of_long_ago_are_removed(self, engine: Engine, copy: LocalCopy) -> None:
+        for number in range(1, 101):
+            copy.park(Version(number, "t"), {})
+        kept = [number for number in range(1, 101) if copy.parked(Version(number, "t")) is not None]
+        assert kept == list(range(99, 101) if engine.outlives else range(69, 101))
+
+    @pytest.mark.parametrize("size", [0, 1, 4, 10, 60, 80])
+    def test_that_were_cut_off_are_not_there(
+        self, copy: LocalCopy, tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        copy.park(TWO, {"s": [(b"a", b"1")]}, ["u/1"])
+        (file,) = (tmp_path / "task").glob("parked-*")
+        whole = file.read_bytes()
+        assert len(whole) > 80
+        file.write_bytes(whole[:size])
+        assert copy.parked(TWO) is None
+        assert "parked changes" in caplog.text
+
+    @pytest.mark.parametrize("at", [0, 5, 30, -1])
+    def test_that_were_written_over_are_not_there(self, copy: LocalCopy, tmp_path: Path, at: int) -> None:
+        copy.park(TWO, {"s": [(b"a", b"1")]})
+        (file,) = (tmp_path / "task").glob("parked-*")
+        damaged = bytearray(file.read_bytes())
+        damaged[at] ^= 0xFF
+        file.write_bytes(damaged)
+        assert copy.parked(TWO) is None
+
+
+class TestDirectories:
+    @pytest.mark.parametrize("made_again", [False, True])
+    def test_that_were_taken_away_hold_an_empty_copy(
+        self, engine: Engine, tmp_path: Path, made_again: bool
+    ) -> None:
+        directory = str(tmp_path / "task")
+        copy = engine.open(directory)
+        copy.apply({"s": [(b"a", b"1")]}, ONE)
+        copy.close_view()
+        shutil.rmtree(directory)
+        if made_again:
+            os.mkdir(directory)
+        again = engine.open(directory)
+        if engine.outlives:
+            assert (again.version(), content(again)) == (None, [])
+        again.apply({"s": [(b"a", b"2")]}, TWO)
+        again.park(THREE, {})
+        assert engine.open(directory) is again
+        assert (again.parked(THREE), content(again)) == (ParkedChanges({}, []), [(b"a", b"2")])
+
+    def test_that_cannot_be_made_are_told(self, engine: Engine, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(
+            StoreError, match=r"the local copy in .*/file/task cannot be used: .* the setting state_dir"
+        ):
+            engine.open(str(tmp_path / "file" / "task")).version()
+
+    def test_that_are_gone_cannot_be_parked_in(self, copy: LocalCopy, tmp_path: Path) -> None:
+        shutil.rmtree(tmp_path / "task", ignore_errors=True)
+        with pytest.raises(StoreError, match=r"cannot be used: .*No such file"):
+            copy.park(ONE, {})
+
+    def test_of_another_boot_are_thrown_away(self, engine: Engine, tmp_path: Path) -> None:
+        """Nothing is ever synced, so after a crash of the operating system nothing in the directory can be trusted."""
+        directory = str(tmp_path / "task")
+        copy = engine.open(directory)
+        copy.apply({"s": [(b"a", b"1")]}, ONE)
+        copy.park(TWO, {})
+        copy.close_view()
+        engine.die(directory)
+        (tmp_path / "task" / "boot-id").write_text("an earlier boot")
+        after = engine.open(directory)
+        assert (after.version(), after.parked(TWO)) == (None, None)
+        if engine.outlives:
+            assert "before the operating system was started anew" in after.why_empty()
+
+    def test_with_rubbish_in_the_place_of_the_files_hold_an_empty_copy(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        directory = str(tmp_path / "task")
+        engine.open(directory).apply({"s": [(b"%d" % n, b"1") for n in range(1000)]}, ONE)
+        engine.die(directory)
+        for path in (tmp_path / "task").rglob("*"):
+            if path.is_file() and path.name != "boot-id":
+                path.write_bytes(b"rubbish" * 4000)
+        copy = engine.open(directory)
+        assert (copy.version(), content(copy)) == (None, [])
+        if engine.outlives:
+            assert copy.why_empty() == "the local copy was damaged"
+        copy.apply({"s": [(b"a", b"2")]}, TWO)
+        assert content(copy) == [(b"a", b"2")]
+
+    def test_with_files_that_were_cut_off_hold_an_empty_copy(self, engine: Engine, tmp_path: Path) -> None:
+        directory = str(tmp_path / "task")
+        engine.open(directory).apply({"s": [(b"%d" % n, b"x" * 99) for n in range(9000)]}, ONE)
+        engine.die(directory)
+        for path in (tmp_path / "task").rglob("*"):
+            if path.suffix in (".mdb", ".sst"):
+                os.truncate(path, path.stat().st_size // 2)
+        copy = engine.open(directory)
+        assert (copy.version(), content(copy)) == (None, [])
+
+
+class TestProcesses:
+    def run(self, engine: Engine, directory: str, what: str) -> str:
+        code = (
+            f"from penstock.drivers.{engine.name} import open_local_copy\n"
+            "from penstock.core.ports import Version\n"
+            "import os\n"
+            f"copy = open_local_copy({directory!r}, 16 << 20)\n"
+            f"{what}"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 9), done.stderr
+        return done.stdout
+
+    def test_in_turn_see_what_the_others_wrote(self, engine: Engine, tmp_path: Path) -> None:
+        directory = str(tmp_path / "task")
+        copy = engine.open(directory)
+        copy.apply({"s": [(b"a", b"1")]}, ONE)
+        copy.close_view()
+        said = self.run(
+            engine,
+            directory,
+            "print(copy.version())\ncopy.apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))\ncopy.close_view()",
+        )
+        assert said == (f"{ONE}\n" if engine.outlives else "None\n")
+        assert (copy.version(), content(copy)) == (
+            (TWO, [(b"a", b"2")]) if engine.outlives else (ONE, [(b"a", b"1")])
+        )
+
+    def test_that_die_leave_an_earlier_version_whole(self, engine: Engine, tmp_path: Path) -> None:
+        directory = str(tmp_path / "task")
+        self.run(
+            engine,
+            directory,
+            "for n in range(1, 4):\n"
+            "    copy.apply({s: [(b'%d' % k, b'%d' % n) for k in range(500)] for s in 'stu'}, Version(n, 't'), [f'old/{n}'])\n"
+            "    if n == 2: copy.close_view()\n"
+            "os._exit(9)",
+        )
+        copy = engine.open(directory)
+        version = copy.version()
+        assert (version is not None and version.number >= 2) if engine.outlives else version is None
+        number = version.number if version else 0
+        for store in "stu":
+            assert set(content(copy, store)) == {(b"%d" % k, b"%d" % number) for k in range(500) if number}
