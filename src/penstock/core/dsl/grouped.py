@@ -55,7 +55,7 @@ class KGroupedStream(Generic[K, V]):
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64)
+        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
 
     def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
@@ -93,13 +93,15 @@ class KGroupedStream(Generic[K, V]):
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
+        *,
+        fits: bool = False,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
         spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator)
+        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator, fits)
         return KTable(graph, graph.add(node), self._key, value)
 
     def _source(self, store: str) -> str:

@@ -61,6 +61,8 @@ class ExpiringRows:
         """Set the entry of a key; None deletes it."""
         self._overlay.put(key, None if entry is None else (entry, self._now()))
 
+    put_fitting = put
+
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:

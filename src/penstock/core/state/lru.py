@@ -79,6 +79,8 @@ class LruRows:
             if self._count > self._capacity:
                 self._evict()
 
+    put_fitting = put
+
     def approximate_count(self) -> int:
         """Give the number of entries, exactly."""
         return self._count

@@ -38,9 +38,10 @@ class Overlay:
     Attributes:
         get: Gives the entry of a serialised key, or None.
         put: Sets the entry of a serialised key; None deletes it. Raises SerdeError if the value does not fit.
+        put_fitting: The same for a value that is known to fit.
     """
 
-    __slots__ = ("_base", "_order", "_own", "_values", "get", "put")
+    __slots__ = ("_base", "_order", "_own", "_values", "get", "put", "put_fitting")
 
     def __init__(self, values: Values, base: ByteReader) -> None:
         self._values = values
@@ -49,6 +50,7 @@ class Overlay:
         self._order: list[bytes] = []
         self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
         self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
+        self.put_fitting = self._own.__setitem__ if values.live else self.put
 
     def has(self, key: bytes) -> bool:
         """Tell whether there is an entry, without reading it."""
@@ -147,7 +149,7 @@ def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], Non
     def put(key: bytes, entry: Any) -> None:
         own[key] = kept(entry)
 
-    def put_stamped(key: bytes, entry: Any) -> None:  # the same, without a call: each count goes through here
+    def put_stamped(key: bytes, entry: Any) -> None:  # the same without a call, for the stores of the DSL
         if entry is not None and type(entry[0]) not in accepts:
             encode(entry)
         own[key] = entry

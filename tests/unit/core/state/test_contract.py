@@ -1,6 +1,6 @@
 """What stores of every kind have in common, over every engine.
 
-A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ENGINES`.
+A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ALL_ENGINES`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.core.model.errors import SerdeError, StoreError
 from penstock.core.plan import stores
 from penstock.core.ports import store_of
-from properties.engines import ENGINES, Engine
+from properties.engines import ALL_ENGINES, Engine
 from properties.shelves import Shelf
 
 TEXT, INT, JSON, BLOB = ps.serdes.string, ps.serdes.int64, ps.serdes.json, ps.serdes.bytes
@@ -96,7 +96,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=ALL_ENGINES)
 def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     engine: Callable[[], Engine] = request.param
     return engine

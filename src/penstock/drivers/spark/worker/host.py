@@ -213,7 +213,7 @@ class _TaskBatch:
             stores=view,
             policies=topology.policies,
             partitions_of=topology.partitions_of,
-            snapshot=snapshot_from_json(remembered.get("task")),
+            snapshot=snapshot_from_json(remembered.get("task"), topology.lineage.renamed_stores),
         )
         try:
             task.init(self._now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
@@ -82,10 +83,18 @@ class Spark:
         specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
         return {spec.name: spec.engine or self.engine for spec in specs}
 
-    def batch(self, topology: ps.Topology, rows: Sequence[Row], *, commit: bool = True) -> list[Row]:
+    def batch(
+        self,
+        topology: ps.Topology,
+        rows: Sequence[Row],
+        *,
+        commit: bool = True,
+        renamed: Mapping[str, str] | None = None,
+    ) -> list[Row]:
         plan = topology.plan("app")
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
-        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {})
+        groups, lineage = grouping_keys(layout.tasks), Lineage(renamed_stores=renamed or {})
+        spec = TopologySpec(plan, layout, groups, ps.ErrorPolicies(), {}, lineage)
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
         host = TaskHost(HostSpec(spec, copies))
         handle = Handle(self.head, self.log)
@@ -280,6 +289,34 @@ class _Shelving(ps.Processor):
         latest = versions.get(record.key, record.timestamp - MINUTE)
         found = [value for _, value in windows.all()], latest and latest.value, [k for k, _ in recent.all()]
         self.context.forward(record.with_value(str(found)))
+
+
+class _Windowing(ps.Processor):
+    """Puts records into its only store, a window store, and forwards what is there."""
+
+    def process(self, record: ps.Record) -> None:
+        (name,) = self.context._stores  # type: ignore[attr-defined]
+        store = self.context.state_store(name)
+        store.put(record.key, record.value, record.timestamp)
+        self.context.forward(record.with_value("".join(value for _, value in store.all())))
+
+
+def windowing(name: str) -> ps.Topology:
+    text = ps.serdes.string
+    builder = ps.StreamsBuilder()
+    builder.add_state_store(ps.stores.window(name, text, text, retention=2 * MINUTE, size=MINUTE))
+    builder.stream("in").process(_Windowing, stores=[name]).to("out")
+    return builder.build()
+
+
+def test_a_store_in_slices_keeps_them_under_a_new_name(spark: Spark) -> None:
+    spark.batch(windowing("old"), [row(wire.RECORDS, ("a", "1", 0), ("a", "2", 2 * MINUTE))])
+    renamed = spark.batch(
+        windowing("new"), [row(wire.RECORDS, ("a", "3", MINUTE), start=2)], renamed={"old": "new"}
+    )
+    assert sent(renamed) == [(b"a", b"32")]
+    late = spark.batch(windowing("new"), [row(wire.RECORDS, ("a", "4", 0), ("a", "5", 3 * MINUTE), start=3)])
+    assert sent(late) == [(b"a", b"32"), (b"a", b"25")]
 
 
 def shelving() -> ps.Topology:
