@@ -26,7 +26,7 @@ log = logging.getLogger("penstock.state")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_MARK: Final = "boot-id"
-_KEY = itemgetter(0)
+_KEY, _VALUE = itemgetter(0), itemgetter(1)
 
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
@@ -134,7 +134,7 @@ def in_parts(
     room = 0
     for store, items in changes.items():
         ordered = sorted(items, key=_KEY)
-        values = sum(len(value) for _, value in ordered if value is not None)
+        values = sum(map(len, filter(None, map(_VALUE, ordered))))
         each = entry_bytes + values // max(len(ordered), 1)
         at = 0
         while at < len(ordered):

@@ -64,16 +64,19 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
     if sys.byteorder == "big":
         sizes.byteswap()
     start = _HEAD.size + 8 * count
-    keys = _cut(data, sizes[:count], start)
-    values: Sequence[bytes | None] = _cut(data, sizes[count:], start + sum(sizes[:count]))
-    if count and min(sizes[count:]) < 0:
-        values = [None if size < 0 else value for size, value in zip(sizes[count:], values)]
-    return list(zip(keys, values))
+    key_sizes, value_sizes = sizes[:count], sizes[count:]
+    keys = _cut(data, key_sizes, start)
+    start += sum(key_sizes)
+    if not count or min(value_sizes) >= 0:
+        return list(zip(keys, _cut(data, value_sizes, start)))
+    values = _cut(data, [max(size, 0) for size in value_sizes], start)
+    return [(key, None if size < 0 else value) for key, size, value in zip(keys, value_sizes, values)]
 
 
 def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
     """Cut pieces of given sizes; one call of struct takes a third of the time of as many slices."""
-    return struct.unpack_from("".join([f"{max(size, 0)}s" for size in sizes]), data, start)
+    layout = "s".join(map(str, sizes))
+    return struct.unpack_from(f"{layout}s" if layout else "", data, start)
 
 
 def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:

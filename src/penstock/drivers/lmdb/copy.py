@@ -46,13 +46,15 @@ _DATA, _LOCK = "data.mdb", "lock.mdb"
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _CHECKED_EVERY = 256
-_FOR_CHANGES = 4
+_FOR_PAGES = 2
+"""The part of the memory that mapped pages may take."""
+_FOR_CHANGES = 8
 """The part of the memory that the pages of one transaction may take."""
 
 _BROKEN = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 
 _OPEN: dict[str, LmdbCopy] = {}
-_PAGES = MappedPages(DEFAULT_MEMORY_BYTES)
+_PAGES = MappedPages(DEFAULT_MEMORY_BYTES // _FOR_PAGES)
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> LmdbCopy:
@@ -65,7 +67,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     Raises:
         StoreError: If the directory cannot be written.
     """
-    _PAGES.most_bytes = memory_bytes
+    _PAGES.most_bytes = memory_bytes // _FOR_PAGES
     copy = _OPEN.get(directory)
     if copy is None or not copy.alive():
         copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes)
@@ -244,11 +246,15 @@ def _put(transaction: Any, database: Any, ordered: list[StoreChange]) -> None:
     if entries:
         cursor = transaction.cursor(db=database)
         behind = not cursor.last() or cursor.key() < entries[0][0]
-        cursor.putmulti(entries, append=behind)
+        for at in range(0, len(entries), _CHECKED_EVERY):
+            cursor.putmulti(entries[at : at + _CHECKED_EVERY], append=behind)
+            _PAGES.trim()
     if len(entries) < len(ordered):
-        for key, value in ordered:
-            if value is None:
-                transaction.delete(_PREFIX + key, db=database)
+        gone = [_PREFIX + key for key, value in ordered if value is None]
+        for count, key in enumerate(gone, 1):
+            transaction.delete(key, db=database)
+            if count % _CHECKED_EVERY == 0:
+                _PAGES.trim()
 
 
 class LmdbView:

@@ -3,8 +3,9 @@
 LMDB reads through a memory map of its file, so every page that was ever touched stays in the process's resident set until the
 system needs the memory. To the system such pages are free; to a limit on the process (a container, Spark's executor memory
 overhead) they are not. ``madvise(MADV_DONTNEED)`` on a shared mapping of a file takes the pages out of the process and leaves
-them in the page cache: the next access maps them again without reading the disk. It is allowed at any moment, also while
-a transaction reads.
+them in the page cache: the next access maps them again without reading the disk. It is allowed at any moment, also in the
+middle of a transaction. It has to be: the system maps the neighbours of a page that is touched too, sixteen at a time, so a few
+thousand keys at random are the whole file.
 
 Linux only. Elsewhere nothing is given back before the environment is closed.
 """

@@ -49,7 +49,7 @@ _TELL_AFTER_S = 1.0
 _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
 _ENTRY_BYTES = 200
-_FOR_CHANGES = 4
+_FOR_CHANGES = 8
 """The part of the memory that one batch of writes may take."""
 
 _OPEN: dict[str, RocksCopy] = {}

@@ -1,7 +1,7 @@
 """RocksDB's options for a local copy, sized from the memory that it may take.
 
-Half of the memory is the block cache, which holds indexes and filters too; a quarter is for write buffers, of all column
-families together; the rest is left for the changes that are being written. Blocks are compressed with LZ4: they are read from
+A quarter of the memory is the block cache, which holds indexes and filters too; an eighth is for write buffers, of all column
+families together, of which twice as much is there while they are flushed; the rest is left for changes on their way. Blocks are compressed with LZ4: they are read from
 the page cache, so disk and memory are spared at little cost.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import rocksdict
 
-_CACHE, _BUFFERS, _BUFFER = 2, 4, 8
+_CACHE, _BUFFERS, _BUFFER = 4, 8, 16
 _LEAST_BUFFER_BYTES: Final = 1 << 20
 _FILTER_BITS: Final = 10
 _OPEN_FILES: Final = 256

@@ -30,7 +30,7 @@ ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
 
 _ENTRY_BYTES: Final = 350
 """What a record takes in memory on its way beside its own bytes: two byte strings, twice, a tuple, a place in a dict."""
-_SHARE: Final = 2
+_SHARE: Final = 4
 """The part of the memory that records on their way may take; the rest is the copy's."""
 _LENGTH_BYTES: Final = 8
 
