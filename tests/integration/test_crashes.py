@@ -17,7 +17,7 @@ GUARANTEE = "exactly_once"
 RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("word-count", 11, ("executor", "worker", "broker", "driver")),
     ("windowed", 12, ("program", "worker", "transaction")),
-    ("two-stores", 13, ("executor", "host", "transaction")),
+    ("two-stores", 13, ("executor", "host", "disk")),
 ]
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]

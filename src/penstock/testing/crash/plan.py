@@ -15,13 +15,15 @@ from typing import Literal, get_args
 
 from penstock.testing.crash.app import Guarantee
 
-Target = Literal["program", "host", "driver", "executor", "worker", "broker", "transaction"]
+Target = Literal["program", "host", "disk", "driver", "executor", "worker", "broker", "transaction"]
 """What is killed with SIGKILL.
 
 ``program``
     The Python program and everything it has started, at once, as the end of a container does.
 ``host``
     The same, and the local copies of the stores are gone, as if it came up again on another host.
+``disk``
+    The same, and the checkpoint is gone, too: all there is left is in Kafka.
 ``driver``
     The driver's JVM alone.
 ``executor``
@@ -57,9 +59,15 @@ class KillPoint:
     choice: float
 
 
-def default_targets(guarantee: Guarantee) -> tuple[Target, ...]:
-    """Give all targets that make sense: only exactly once has transactions."""
-    return tuple(target for target in TARGETS if target != "transaction" or guarantee == "exactly_once")
+def possible_targets(guarantee: Guarantee, *, rebuilds: bool) -> tuple[Target, ...]:
+    """Give the targets that an application must stand.
+
+    Args:
+        guarantee: Only exactly once has transactions, and equal results of an application that has been rebuilt.
+        rebuilds: Whether all its stores have changelog topics.
+    """
+    impossible = set() if guarantee == "exactly_once" else {"transaction", "disk"}
+    return tuple(t for t in TARGETS if t not in impossible and (rebuilds or t != "disk"))
 
 
 def plan_kills(kills: int, targets: Sequence[Target], records: int, seed: int) -> tuple[KillPoint, ...]:

@@ -48,6 +48,7 @@ class Report:
         aborted: Further records in it, of transactions that did not come to their end.
         findings: What the journal checker found.
         wrong_states: Entries of stores that are missing, wrong or too many.
+        wrong_changelogs: The same of the newest records in changelog topics of key-value stores.
         went_back: How often a committed offset of the group was seen to go back.
         examples: The first few wrong entries in words.
         seconds: How long it took.
@@ -66,6 +67,7 @@ class Report:
     aborted: int
     findings: Findings
     wrong_states: int
+    wrong_changelogs: int
     went_back: int
     examples: tuple[str, ...]
     seconds: float
@@ -73,7 +75,8 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether the guarantee was kept."""
-        return not (self.findings.breaks(self.guarantee) or self.wrong_states or self.went_back)
+        wrong = self.wrong_states + self.wrong_changelogs + self.went_back
+        return not (wrong or self.findings.breaks(self.guarantee))
 
     def __str__(self) -> str:
         """Write the report for people."""
@@ -87,7 +90,7 @@ class Report:
             f"  restarts    {self.restarts}",
             *(f"  ended       {end}" for end in self.ends),
             f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
-            f"  stores      {self.wrong_states} wrong entries",
+            f"  stores      {self.wrong_states} wrong entries, {self.wrong_changelogs} in changelog topics",
             f"  offsets     went back {self.went_back} times",
             *(f"  example     {example}" for example in self._to_explain()),
             f"  {'RIGHT' if self.ok else 'WRONG'} after {self.seconds:.0f} s",
