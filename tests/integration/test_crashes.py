@@ -20,7 +20,7 @@ RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("two-stores", 13, ("executor", "host", "disk")),
 ]
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(("app", "seed", "targets"), RUNS, ids=[app for app, _, _ in RUNS])

@@ -41,3 +41,12 @@ def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_ev
     assert {"transaction", "disk"}.isdisjoint(at_least_once)
     assert "transaction" in exactly_once
     assert ("disk" in exactly_once) == rebuilds
+
+
+def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
+    without = plan_kills(40, ["broker", "worker"], 5_000, seed=1)
+    assert not any(point.in_transaction for point in without)
+    waiting = [point.in_transaction for point in plan_kills(40, ["broker"], 5_000, seed=1, transactions=True)]
+    assert 10 < sum(waiting) < 30
+    broker_in_transactions = plan_kills(9, ["transaction"], 5_000, seed=1)
+    assert all(point.in_transaction for point in broker_in_transactions)

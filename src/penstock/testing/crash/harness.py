@@ -98,7 +98,8 @@ def run_with_crashes(
         kafka = stack.enter_context(EmbeddedKafka(partitions=_PARTITIONS, directory=home / "kafka"))
         run = _Run(_Setup(app, guarantee, seed, records, master), kafka, home)
         stack.callback(run.close)
-        return run.conduct(plan_kills(kills, targets, records, seed))
+        transactions = guarantee == "exactly_once"
+        return run.conduct(plan_kills(kills, targets, records, seed, transactions=transactions))
 
 
 def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | None) -> tuple[Target, ...]:
@@ -215,6 +216,8 @@ class _Run:
         self._until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
         due = time.monotonic() + point.delay_ms / 1000
         self._until(lambda: time.monotonic() >= due, "the moment of a kill")
+        if point.in_transaction:
+            self._until(self._watch.transaction_is_open, "an open transaction")
         killed_at = time.monotonic()
         victim = self._kill(point)
         self._watch.look()
@@ -224,7 +227,9 @@ class _Run:
             lambda: self._watch.processed > before or self._watch.processed == ends,
             f"a batch after the kill of {point.target}",
         )
-        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim)
+        return Kill(
+            point.target, before, round(time.monotonic() - killed_at, 1), victim, point.in_transaction
+        )
 
     def _kill(self, point: KillPoint) -> str:
         """Kill what is to be killed, and start again what the application cannot; name a single process."""
@@ -236,8 +241,6 @@ class _Run:
                 shutil.rmtree(self._state)
             self._start()
         elif point.target in ("broker", "transaction"):
-            if point.target == "transaction":
-                self._until(self._watch.transaction_is_open, "an open transaction")
             self._kafka.kill()
             self._kafka.restart()
         else:

@@ -18,16 +18,19 @@ class Kill:
         position: The number of input records that had been processed and committed.
         recovery_s: Seconds until there were more.
         victim: The process, with the end of its command line; empty if it was more than one.
+        in_transaction: Whether a transaction was open.
     """
 
     target: Target
     position: int
     recovery_s: float
     victim: str = ""
+    in_transaction: bool = False
 
     def __str__(self) -> str:
         what = f"{self.target} ({self.victim})" if self.victim else self.target
-        return f"{what} after {self.position:,} records, progress again after {self.recovery_s:.1f} s"
+        when = f"after {self.position:,} records{', in a transaction' if self.in_transaction else ''}"
+        return f"{what} {when}; progress again after {self.recovery_s:.1f} s"
 
 
 @dataclass(frozen=True)
