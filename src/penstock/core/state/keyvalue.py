@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.contract import Drained
 from penstock.core.state.objects import Objects
 from penstock.core.state.rows import Rows

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.model.errors import PenstockError, SerdeError, StoreError
 from penstock.core.model.record import ValueAndTimestamp
-from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.values import Values
 
 K = TypeVar("K")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from penstock.core.plan.stores import KeyValueSpec, LruSpec, SessionSpec, StoreSpec, VersionedSpec, WindowSpec
+from penstock.core.plan.specs import KeyValueSpec, LruSpec, SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Alone, Store, Surroundings
 from penstock.core.state.expiry import ExpiringRows, index_name

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan.stores import SessionSpec
+from penstock.core.plan.specs import SessionSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at

@@ -22,7 +22,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from penstock.core.plan.stores import SlicedSpec
+from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import ByteStores, StoreChange, slice_name
 from penstock.core.state.contract import Drained
 from penstock.core.state.overlay import Overlay

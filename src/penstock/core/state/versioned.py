@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import VersionedRecord
-from penstock.core.plan.stores import LATEST, VersionedSpec
+from penstock.core.plan.specs import LATEST, VersionedSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, time_at

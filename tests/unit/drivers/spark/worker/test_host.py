@@ -12,6 +12,7 @@ from pyspark.sql import Row
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from penstock.core.plan.layout import lay_out
+from penstock.core.state.log import decode_manifest
 from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec
@@ -210,6 +211,62 @@ def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=1)])
     assert sent(spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), start=2)])) == [(b"a", b"1")]
+
+
+MINUTE = 60_000
+
+
+class _Shelving(ps.Processor):
+    """Puts records into stores of several kinds, and forwards what is there."""
+
+    def process(self, record: ps.Record) -> None:
+        windows, versions, recent = map(self.context.state_store, ("windows", "versions", "recent"))
+        windows.put(record.key, record.value, record.timestamp)
+        versions.put(record.key, record.value, record.timestamp)
+        recent.put(record.key, record.value)
+        latest = versions.get(record.key, record.timestamp - MINUTE)
+        found = [value for _, value in windows.all()], latest and latest.value, [k for k, _ in recent.all()]
+        self.context.forward(record.with_value(str(found)))
+
+
+def shelving() -> ps.Topology:
+    text = ps.serdes.string
+    builder = ps.StreamsBuilder()
+    builder.add_state_store(ps.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
+    builder.add_state_store(ps.stores.versioned("versions", text, text, history_retention=2 * MINUTE))
+    builder.add_state_store(ps.stores.lru("recent", text, text, capacity=2))
+    builder.stream("in").process(_Shelving, stores=["windows", "versions", "recent"]).to("out")
+    return builder.build()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
+    spark: Spark, tmp_path: Path, cut: bool
+) -> None:
+    """Also when the local copy is lost, and the store is built again from what the log still has."""
+    keys, found = "aabcb", []
+    for batch, key in enumerate(keys):
+        if cut:
+            spark.state_dir = tmp_path / str(batch)
+        cells = (key, str(batch), batch * MINUTE)
+        found += [
+            value.decode()
+            for _, value in sent(spark.batch(shelving(), [row(wire.RECORDS, cells, start=batch)]))
+        ]
+    assert found == [
+        "(['0'], None, ['a'])",
+        "(['0', '1'], '0', ['a'])",
+        "(['1', '2'], None, ['a', 'b'])",
+        "(['2', '3'], None, ['b', 'c'])",
+        "(['4', '3'], '2', ['b', 'c'])",
+    ]
+    manifest, kept = decode_manifest(bytes(spark.head[0]))
+    assert {name for name, _ in manifest.segments if name.startswith("windows/")} == {
+        "windows/120000",
+        "windows/180000",
+        "windows/240000",
+    }
+    assert kept["task"]["stores"]["windows"]["time"] == 4 * MINUTE
 
 
 class _Echo(ps.Processor):
