@@ -16,11 +16,11 @@ GUARANTEE = "exactly_once"
 
 RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("word-count", 11, ("executor", "worker", "broker", "driver")),
-    ("windowed", 12, ("program", "worker", "transaction")),
-    ("two-stores", 13, ("executor", "host", "transaction")),
+    ("windowed", 12, ("host", "worker", "transaction")),
+    ("two-stores", 13, ("executor", "disk", "transaction")),
 ]
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(("app", "seed", "targets"), RUNS, ids=[app for app, _, _ in RUNS])

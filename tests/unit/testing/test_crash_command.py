@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import APPS, CrashTestError, Findings, Kill, Report, run_with_crashes
+from penstock.testing.crash import (
+    APPS,
+    CrashTestError,
+    Findings,
+    Guarantee,
+    Kill,
+    Report,
+    Target,
+    run_with_crashes,
+)
 from penstock.testing.crash.command import main, rounds
 
 
@@ -26,6 +35,7 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
         (["--app", "penstock:Topology"], "'penstock:Topology' is no App"),
         (["--app", "windowed", "--targets", "broker,cat"], "no target 'cat'; there are program, host,"),
         (["--app", "windowed", "--guarantee", "twice"], "invalid choice: 'twice'"),
+        (["--app", "windowed,two-stores", "--targets", "transaction"], "'transaction' is not for 'windowed'"),
         ([], "required: --app"),
     ],
 )
@@ -38,9 +48,19 @@ def test_a_mistake_is_told_before_anything_starts(
     assert says in capsys.readouterr().err
 
 
-def test_there_is_no_open_transaction_at_least_once() -> None:
-    with pytest.raises(ValueError, match="needs guarantee='exactly_once'"):
-        run_with_crashes(APPS["windowed"], targets=["transaction"])
+@pytest.mark.parametrize(
+    ("app", "guarantee", "target"),
+    [
+        ("windowed", "at_least_once", "transaction"),
+        ("two-stores", "at_least_once", "disk"),
+        ("windowed", "exactly_once", "disk"),
+    ],
+)
+def test_a_target_that_no_application_can_stand_is_refused(
+    app: str, guarantee: Guarantee, target: Target
+) -> None:
+    with pytest.raises(ValueError, match=f"{target!r} is not for {app!r} with {guarantee!r}; its targets"):
+        run_with_crashes(APPS[app], guarantee=guarantee, targets=[target])
 
 
 def report(**more: object) -> Report:
@@ -50,7 +70,7 @@ def report(**more: object) -> Report:
         "seed": 7,
         "master": "local[2,4]",
         "records": 1_000,
-        "kills": (Kill("broker", 250, 4.25), Kill("worker", 750, 0.5, "pid 7")),
+        "kills": (Kill("broker", 250, 4.25, in_transaction=True), Kill("worker", 750, 0.5, "pid 7")),
         "restarts": 1,
         "ends": ("SparkRuntimeError: gone",),
         "batches": 12,
@@ -58,6 +78,7 @@ def report(**more: object) -> Report:
         "aborted": 40,
         "findings": Findings(),
         "wrong_states": 0,
+        "wrong_changelogs": 0,
         "went_back": 0,
         "examples": (),
         "seconds": 61.0,
@@ -70,19 +91,20 @@ def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
         "word-count, exactly_once, seed 7, local[2,4]",
         "  records     1,000 in, 3,000 out, 40 aborted",
         "  batches     12",
-        "  kill 1      broker after 250 records, progress again after 4.2 s",
-        "  kill 2      worker (pid 7) after 750 records, progress again after 0.5 s",
+        "  kill 1      broker after 250 records, in a transaction; progress again after 4.2 s",
+        "  kill 2      worker (pid 7) after 750 records; progress again after 0.5 s",
         "  restarts    1",
         "  ended       SparkRuntimeError: gone",
         "  journal     0 lost, 0 duplicated, 0 reordered, 0 wrong, 0 stale",
-        "  stores      0 wrong entries",
+        "  stores      0 wrong entries, 0 in changelog topics",
         "  offsets     went back 0 times",
         "  RIGHT after 61 s",
     ]
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"findings": Findings(duplicated=1)}, {"wrong_states": 1}, {"went_back": 1}]
+    "wrong",
+    [{"findings": Findings(duplicated=1)}, {"wrong_states": 1}, {"wrong_changelogs": 1}, {"went_back": 1}],
 )
 def test_a_report_of_something_wrong_is_not_ok(wrong: dict[str, object]) -> None:
     assert report().ok

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.crash.plan import TARGETS, default_targets, plan_kills
+from penstock.testing.crash.plan import TARGETS, plan_kills, possible_targets
 
 
 def test_a_seed_makes_one_plan() -> None:
@@ -32,6 +32,21 @@ def test_targets_take_turns(kills: int, seed: int) -> None:
     assert max(times.values()) - min(times[target] for target in TARGETS) <= 1
 
 
-@pytest.mark.parametrize(("guarantee", "has"), [("at_least_once", False), ("exactly_once", True)])
-def test_only_exactly_once_has_transactions_to_cut_off(guarantee: str, has: bool) -> None:
-    assert ("transaction" in default_targets(guarantee)) == has  # type: ignore[arg-type]
+@pytest.mark.parametrize("rebuilds", [False, True])
+def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_everything(
+    rebuilds: bool,
+) -> None:
+    at_least_once = possible_targets("at_least_once", rebuilds=rebuilds)
+    exactly_once = possible_targets("exactly_once", rebuilds=rebuilds)
+    assert {"transaction", "disk"}.isdisjoint(at_least_once)
+    assert "transaction" in exactly_once
+    assert ("disk" in exactly_once) == rebuilds
+
+
+def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
+    without = plan_kills(40, ["broker", "worker"], 5_000, seed=1)
+    assert not any(point.in_transaction for point in without)
+    waiting = [point.in_transaction for point in plan_kills(40, ["broker"], 5_000, seed=1, transactions=True)]
+    assert 10 < sum(waiting) < 30
+    broker_in_transactions = plan_kills(9, ["transaction"], 5_000, seed=1)
+    assert all(point.in_transaction for point in broker_in_transactions)

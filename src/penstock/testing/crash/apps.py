@@ -4,7 +4,8 @@
 * ``windowed``: a count per key and window of ten seconds in a window store, over records that are out of order. Windows
   expire after two minutes of stream time, so slices of the store are dropped all the time.
 * ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
-  each result carries both, so stores that come from different micro-batches cannot stay hidden.
+  each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
+  topics, so it must stand the loss of its checkpoint.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class _Booking(Processor[str, int, str, Any]):
 def _two_stores_topology(topics: Topics) -> Topology:
     builder = StreamsBuilder()
     for store in ("balances", "bookings"):
-        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64))
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog="kafka"))
     amounts = builder.stream(topics.input, value=serdes.int64)
     booked = amounts.process(_Booking, stores=["balances", "bookings"])
     booked.to(topics.output, value=serdes.json)

@@ -14,7 +14,7 @@ from typing import get_args
 from penstock.core.model.errors import PenstockError
 from penstock.testing.crash.app import App, Guarantee
 from penstock.testing.crash.apps import APPS
-from penstock.testing.crash.harness import run_with_crashes
+from penstock.testing.crash.harness import checked_targets, run_with_crashes
 from penstock.testing.crash.plan import TARGETS, Target
 from penstock.testing.crash.report import Report
 
@@ -50,7 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0 if every run was right, 1 if one was wrong or could not be finished.
     """
-    given = options().parse_args(arguments)
+    parser = options()
+    given = parser.parse_args(arguments)
+    try:
+        for app in given.app:
+            checked_targets(app, given.guarantee, given.targets)
+    except ValueError as error:
+        parser.error(str(error))
     reports: list[Report] = []
     unfinished = 0
     for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.model import serdes
-from penstock.testing.crash.app import App, Entry, Guarantee, Job, Topics
+from penstock.core.plan.split import Plan
+from penstock.core.plan.stores import KeyValueSpec
+from penstock.testing.crash.app import App, Entry, Expected, Guarantee, Job, Topics
 from penstock.testing.crash.journal import check_contents, check_journals, journals_of
-from penstock.testing.crash.plan import KillPoint, Target, default_targets, plan_kills
+from penstock.testing.crash.plan import KillPoint, Target, plan_kills, possible_targets
 from penstock.testing.crash.processes import CrashTestError, Program, kill_one
 from penstock.testing.crash.report import Kill, Report
 from penstock.testing.crash.stream import Feeder, Watch
@@ -61,7 +63,7 @@ def run_with_crashes(
         guarantee: The setting ``processing_guarantee``, and what is asked of the results.
         kills: How often something is killed.
         seed: Workload, kill points and victims are made from it.
-        targets: What may be killed; None takes all that make sense for the guarantee.
+        targets: What may be killed; None takes all that are possible.
         records: Length of the workload; None takes one that suits the number of kills.
         keep_logs: Directory for logs, checkpoint and state, which stay there; None uses a temporary one.
 
@@ -71,18 +73,15 @@ def run_with_crashes(
     Raises:
         CrashTestError: If the application cannot be started, fails again and again, or makes no progress; if the directory
             for the logs is not empty, or psutil is missing.
-        ValueError: If ``transaction`` is a target without exactly once.
+        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, and ``disk`` stores that all
+            have changelog topics.
 
     Example::
 
         report = run_with_crashes(APPS["word-count"], kills=2, seed=7)
         assert report.ok, str(report)
     """
-    targets = default_targets(guarantee) if targets is None else tuple(targets)
-    if "transaction" in targets and guarantee != "exactly_once":
-        raise ValueError(
-            "the target 'transaction' needs guarantee='exactly_once': there is no other open one"
-        )
+    targets = checked_targets(app, guarantee, targets)
     records = default_records(kills) if records is None else records
     master = _WITH_EXECUTORS if "executor" in targets else _WITHOUT_EXECUTORS
     with ExitStack() as stack:
@@ -99,7 +98,23 @@ def run_with_crashes(
         kafka = stack.enter_context(EmbeddedKafka(partitions=_PARTITIONS, directory=home / "kafka"))
         run = _Run(_Setup(app, guarantee, seed, records, master), kafka, home)
         stack.callback(run.close)
-        return run.conduct(plan_kills(kills, targets, records, seed))
+        transactions = guarantee == "exactly_once"
+        return run.conduct(plan_kills(kills, targets, records, seed, transactions=transactions))
+
+
+def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | None) -> tuple[Target, ...]:
+    """Give the targets of a run.
+
+    Raises:
+        ValueError: If one of those given is not possible for the application and the guarantee.
+    """
+    possible = possible_targets(guarantee, rebuilds=_rebuilds(app))
+    for target in targets or ():
+        if target not in possible:
+            raise ValueError(
+                f"the target {target!r} is not for {app.name!r} with {guarantee!r}; its targets are {', '.join(possible)}"
+            )
+    return possible if targets is None else tuple(targets)
 
 
 @dataclass(frozen=True)
@@ -201,6 +216,8 @@ class _Run:
         self._until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
         due = time.monotonic() + point.delay_ms / 1000
         self._until(lambda: time.monotonic() >= due, "the moment of a kill")
+        if point.in_transaction:
+            self._until(self._watch.transaction_is_open, "an open transaction")
         killed_at = time.monotonic()
         victim = self._kill(point)
         self._watch.look()
@@ -210,18 +227,20 @@ class _Run:
             lambda: self._watch.processed > before or self._watch.processed == ends,
             f"a batch after the kill of {point.target}",
         )
-        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim)
+        return Kill(
+            point.target, before, round(time.monotonic() - killed_at, 1), victim, point.in_transaction
+        )
 
     def _kill(self, point: KillPoint) -> str:
         """Kill what is to be killed, and start again what the application cannot; name a single process."""
-        if point.target in ("program", "host"):
+        if point.target in ("program", "host", "disk"):
             self._program.kill()
             if point.target == "host":
                 shutil.rmtree(self._state / self._id / "tasks", ignore_errors=True)
+            if point.target == "disk":
+                shutil.rmtree(self._state)
             self._start()
         elif point.target in ("broker", "transaction"):
-            if point.target == "transaction":
-                self._until(self._watch.transaction_is_open, "an open transaction")
             self._kafka.kill()
             self._kafka.restart()
         else:
@@ -233,8 +252,7 @@ class _Run:
 
     def _contents(self) -> Mapping[Entry, Any]:
         """Ask the application for the contents of its stores, if it answers such questions."""
-        plan = self._setup.app.topology(self._topics).plan(self._id)
-        if self._topics.ask not in plan.external_topics:
+        if self._topics.ask not in _plan(self._setup.app, self._topics).external_topics:
             return {}
         for partition in range(_PARTITIONS):
             self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
@@ -257,6 +275,7 @@ class _Run:
         expected = app.oracle(given)
         results = self._kafka.consume(self._topics.output, isolation="read_committed")
         wrong_states, examples = check_contents(expected, told)
+        wrong_changelogs, more_examples = check_contents(*self._changelogs(expected))
         return Report(
             app=app.name,
             guarantee=setup.guarantee,
@@ -271,10 +290,28 @@ class _Run:
             aborted=len(self._kafka.consume(self._topics.output)) - len(results),
             findings=check_journals(expected.journals, journals_of(results, app.key, app.value)),
             wrong_states=wrong_states,
+            wrong_changelogs=wrong_changelogs,
             went_back=self._watch.went_back,
-            examples=examples,
+            examples=examples + more_examples,
             seconds=round(time.monotonic() - self._began, 1),
         )
+
+    def _changelogs(self, expected: Expected) -> tuple[Expected, Mapping[Entry, Any]]:
+        """Read what the changelog topics of key-value stores hold, and give it with what they should hold."""
+        plan = _plan(self._setup.app, self._topics)
+        specs = {
+            name: spec
+            for sub in plan.subtopologies
+            for name, spec in sub.stores.items()
+            if name in plan.changelogs and isinstance(spec, KeyValueSpec)
+        }
+        held: dict[Entry, Any] = {}
+        for name, spec in specs.items():
+            records = self._kafka.consume(plan.changelogs[name], isolation="read_committed")
+            for key, values in journals_of(records, spec.key, spec.value).items():
+                if values[-1] is not None:
+                    held[name, key] = values[-1]
+        return Expected({}, {name: expected.stores.get(name, {}) for name in specs}), held
 
     def _batches(self) -> int:
         """Count the micro-batches in Spark's commit log, which keeps the latest ones under their numbers."""
@@ -282,8 +319,22 @@ class _Run:
         return 1 + max((int(commit.name) for commit in commits), default=-1)
 
 
+def _plan(app: App, topics: Topics) -> Plan:
+    return app.topology(topics).plan(app.name)
+
+
+def _rebuilds(app: App) -> bool:
+    """Tell whether everything can be rebuilt from Kafka: all stores have changelog topics."""
+    plan = _plan(app, _topics_of(app.name))
+    return set(plan.changelogs) == set(plan.store_fingerprints())
+
+
+def _topics_of(name: str) -> Topics:
+    return Topics(f"{name}-input", f"{name}-output", f"{name}-ask", f"{name}-contents")
+
+
 def _create_topics(kafka: EmbeddedKafka, name: str) -> Topics:
-    topics = Topics(f"{name}-input", f"{name}-output", f"{name}-ask", f"{name}-contents")
+    topics = _topics_of(name)
     for topic in (topics.input, topics.output, topics.ask, topics.contents):
         kafka.create_topic(topic)
     return topics

@@ -18,16 +18,19 @@ class Kill:
         position: The number of input records that had been processed and committed.
         recovery_s: Seconds until there were more.
         victim: The process, with the end of its command line; empty if it was more than one.
+        in_transaction: Whether a transaction was open.
     """
 
     target: Target
     position: int
     recovery_s: float
     victim: str = ""
+    in_transaction: bool = False
 
     def __str__(self) -> str:
         what = f"{self.target} ({self.victim})" if self.victim else self.target
-        return f"{what} after {self.position:,} records, progress again after {self.recovery_s:.1f} s"
+        when = f"after {self.position:,} records{', in a transaction' if self.in_transaction else ''}"
+        return f"{what} {when}; progress again after {self.recovery_s:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Report:
         aborted: Further records in it, of transactions that did not come to their end.
         findings: What the journal checker found.
         wrong_states: Entries of stores that are missing, wrong or too many.
+        wrong_changelogs: The same of the newest records in changelog topics of key-value stores.
         went_back: How often a committed offset of the group was seen to go back.
         examples: The first few wrong entries in words.
         seconds: How long it took.
@@ -66,6 +70,7 @@ class Report:
     aborted: int
     findings: Findings
     wrong_states: int
+    wrong_changelogs: int
     went_back: int
     examples: tuple[str, ...]
     seconds: float
@@ -73,7 +78,8 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether the guarantee was kept."""
-        return not (self.findings.breaks(self.guarantee) or self.wrong_states or self.went_back)
+        wrong = self.wrong_states + self.wrong_changelogs + self.went_back
+        return not (wrong or self.findings.breaks(self.guarantee))
 
     def __str__(self) -> str:
         """Write the report for people."""
@@ -87,7 +93,7 @@ class Report:
             f"  restarts    {self.restarts}",
             *(f"  ended       {end}" for end in self.ends),
             f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
-            f"  stores      {self.wrong_states} wrong entries",
+            f"  stores      {self.wrong_states} wrong entries, {self.wrong_changelogs} in changelog topics",
             f"  offsets     went back {self.went_back} times",
             *(f"  example     {example}" for example in self._to_explain()),
             f"  {'RIGHT' if self.ok else 'WRONG'} after {self.seconds:.0f} s",
