@@ -33,8 +33,8 @@ RESET = "penstock:reset"
 _RETRY_S = 0.1
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids give."""
-# A broker that has just come up may not know its topics yet.
-_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART}
+# A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
+_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 
 
 @dataclass(frozen=True)
