@@ -80,7 +80,7 @@ def told(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[
     if plan.local_copies is not None:
         yield f"  local copies    {plan.local_copies}"
     for topic, count in plan.internal.items():
-        yield f"  internal topic  {topic} ({count} partitions)"
+        yield f"  internal topic  {topic} ({count} partition{'' if count == 1 else 's'})"
     if not (files.exists() or plan.local_copies or plan.internal):
         yield "  nothing"
     for topic, group in plan.others.items():
