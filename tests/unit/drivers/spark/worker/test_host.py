@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
 from penstock.core.plan.layout import lay_out
 from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.spark import wire
@@ -33,6 +34,9 @@ class Value:
 
     def update(self, value: Any) -> None:
         self.value = value
+
+    def clear(self) -> None:
+        self.value = None
 
 
 class Map:
@@ -72,10 +76,19 @@ class Spark:
         self.head: Any = None
         self.log: dict[Any, Any] = {}
 
-    def batch(self, topology: ps.Topology, rows: Sequence[Row], *, commit: bool = True) -> list[Row]:
-        plan = topology.plan("app")
+    def batch(
+        self,
+        topology: ps.Topology,
+        rows: Sequence[Row],
+        *,
+        commit: bool = True,
+        before: Mapping[int, Part] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> list[Row]:
+        plan = continued(topology.plan("app"), before or {})
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
-        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {})
+        lineage = Lineage(parts_of(plan, layout, before or {}), {}, renamed or {})
+        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage)
         host = TaskHost(HostSpec(spec, open_local_copy, str(self.state_dir)))
         handle = Handle(self.head, self.log)
         host.init(handle)
@@ -210,6 +223,29 @@ def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=1)])
     assert sent(spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), start=2)])) == [(b"a", b"1")]
+
+
+def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="seen").to_stream().map_values(str).to("out")
+    renamed = {"counts": "seen"}
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    lost = spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed, commit=False)
+    assert report(lost).restored == 1  # the local copy has the old name
+    spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed)
+    again = spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 2), start=1)], renamed=renamed)
+    assert (sent(again), report(again).restored) == ([(b"a", b"2")], 0)
+    assert sent(spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 3), start=2)])) == [(b"a", b"3")]
+
+
+def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    builder = ps.StreamsBuilder()
+    builder.stream("elsewhere").group_by_key().count(store="others")
+    gone = {0: Part(("in",), ("counts",), 1)}
+    for _ in range(2):
+        assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
+        assert (spark.head, spark.log) == (None, {})
 
 
 class _Echo(ps.Processor):
