@@ -171,7 +171,7 @@ def big_state(records: int, engine: str, memory_bytes: int, updates: int, rounds
             read_s = _read(worker, rng.integers(0, records, updates * rounds))
         return {
             "engine": engine, "records": records, "bound_bytes": memory_bytes, "before_bytes": before,
-            "load_records_per_s": records / load_s, 
+            "load_records_per_s": records / load_s,
             "restore_records_per_s": fetched / restore_s, "restore_bytes": restoring[0] - before,
             "batch_s": seconds, "batch_bytes": updating[0] - before,
             "reads_per_s": updates * rounds / read_s, "read_bytes": reading[0] - before,

@@ -401,7 +401,7 @@ class TestOffsetsThatAreGone:
         apps.kafka.delete_topic(source)
         with pytest.raises(TopicNotFoundError) as error:
             running.await_termination(60)
-        says(error, source, "no such topic", "create it again", "another application id")
+        says(error, source, "no such topic or partition", "create it again", "another application id")
         assert running.status().state == "failed"
 
 

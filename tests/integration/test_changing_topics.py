@@ -93,7 +93,11 @@ class TestATopicThatIsMadeAgain:
 
     def test_is_read_from_its_beginning_if_that_is_wanted(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 2), apps.topic("out", 1)
-        settings = {"on_recreated_topic": "restart_from_beginning", "metadata_max_age_ms": 600_000}
+        settings = {
+            "on_recreated_topic": "restart_from_beginning",
+            "metadata_max_age_ms": 600_000,
+            "request_timeout_ms": 2_000,
+        }
         apps.kafka.produce(source, [("a", "x")] * 3, partition=0)
         running = apps.start(key_count(source, sink), **settings)
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the old topic")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
+from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Offsets, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
@@ -33,8 +33,8 @@ RESET = "penstock:reset"
 _RETRY_S = 0.1
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids give."""
-# A broker that has just come up may not know its topics yet.
-_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART}
+# A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
+_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,35 @@ class Broker:
                 )
             sleep(_RETRY_S)
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone; one that does not exist is fine.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
+        """
+        future = self._admin().delete_topics([topic], operation_timeout=self.timeout_s)[topic]
+        with suppress(TopicNotFoundError):
+            self._ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
+        deadline = monotonic() + self.timeout_s
+        while topic in self.partition_counts([topic]):
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"the topic {topic!r} is still there {self.timeout_s:.0f} s after it was deleted at {self.servers}; do it "
+                    "again when the cluster has caught up"
+                )
+            sleep(_RETRY_S)
+
+    def groups(self) -> list[str]:
+        """Give the ids of all consumer groups."""
+        listing = self._admin().list_consumer_groups(request_timeout=self.timeout_s)
+        found = self._ask("asking for groups", lambda: listing.result(self.timeout_s))
+        return [group.group_id for group in found.valid]
+
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
+
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
@@ -190,21 +219,32 @@ class Broker:
             consumer = self._consumer()
             self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
-    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec, *, read_committed: bool) -> Offsets:
+    def _offsets(
+        self,
+        partitions: Mapping[str, int],
+        spec: OffsetSpec,
+        *,
+        read_committed: bool,
+        may_be_missing: bool = False,
+    ) -> Offsets:
         isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}
         doing = f"asking for offsets of {', '.join(partitions)}"
-        return self._ask(doing, lambda: self._listed(wanted, isolation))
+        return self._ask(doing, lambda: self._listed(wanted, isolation, may_be_missing))
 
-    def _listed(self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel) -> Offsets:
+    def _listed(
+        self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel, may_be_missing: bool
+    ) -> Offsets:
         futures = self._admin().list_offsets(
             wanted, isolation_level=isolation, request_timeout=self.timeout_s
         )
         offsets: Offsets = {}
         for at, future in futures.items():
             offset = future.result().offset
+            if offset < 0 and may_be_missing:
+                continue
             if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking
                 raise KafkaException(
                     KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
@@ -219,7 +259,7 @@ class Broker:
         settings = {**self.settings, "group.id": self.group, "enable.auto.commit": False}
         return warm(Consumer, settings)
 
-    def _ask(self, doing: str, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
         """Ask, and ask again while the broker says that it is not ready yet."""
         deadline = monotonic() + self.timeout_s
         while True:
@@ -227,7 +267,7 @@ class Broker:
                 return question()
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in _ASK_AGAIN or monotonic() > deadline:
+                if cause.code() not in again or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
                 # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.

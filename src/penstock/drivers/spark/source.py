@@ -26,7 +26,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model.errors import BrokerUnavailableError, IncompatibleTopologyError, OffsetsLostError
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    IncompatibleTopologyError,
+    OffsetsLostError,
+    TopicNotFoundError,
+)
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.admission import admit, packed, ranges
 from penstock.core.plan.changes import recreated, recreated_error
@@ -270,11 +275,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
         if ends is not None:
-            beyond = [topic for topic, *_ in _beyond_the_end(positions, ends)]
+            beyond = {topic for topic, *_ in _beyond_the_end(positions, ends)}
             if beyond:  # of what can be read, but not necessarily of what there is
                 there = {topic: count for topic, count in self._counts().items() if topic in beyond}
                 log_ends = {**ends, **spec.broker.log_end_offsets(there)}
-                if self._found_recreated(positions, log_ends):
+                beyond = {topic for topic, *_ in _beyond_the_end(positions, log_ends)}
+                if beyond and self._recreated_among(beyond):
                     return start
                 positions = _without_lost(positions, log_ends, skip=spec.skip_lost)
             paused = set(orders.get("paused", ()))
@@ -300,17 +306,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         counts = {topic: count for topic, count in self._counts().items() if topic in again}
         return {**positions, **self._spec.broker.begin_offsets(counts)}
 
-    def _found_recreated(self, positions: Offsets, ends: Offsets) -> bool:
-        """Tell whether topics end before what was processed because they were made again, and tell the application.
+    def _recreated_among(self, topics: Iterable[str]) -> bool:
+        """Tell whether topics were made again since the query was started, and tell the application, which starts it anew.
 
         Raises:
             TopicRecreatedError: If such a topic is not to be read.
         """
-        beyond = [topic for topic, _, _, _ in _beyond_the_end(positions, ends)]
-        if not beyond:
-            return False
-        facts = self._spec.broker.topic_facts(beyond)
-        ids = {topic: fact.id for topic, fact in facts.items()}
+        ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
         again = recreated(self._spec.topology.lineage.topic_ids, ids)
         if again and not self._spec.restart_recreated:
             raise recreated_error(again)
@@ -349,6 +351,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._waiting_since is None:
                 self._waiting_since = time.monotonic()
                 log.warning("waiting for the broker: %s", error)
+            return None
+        except TopicNotFoundError:  # made again with fewer partitions, perhaps
+            if self._final is not None or not self._recreated_among(self._counts()):
+                raise
             return None
         if self._waiting_since is not None:
             log.warning("the broker is back after %.1f s", time.monotonic() - self._waiting_since)

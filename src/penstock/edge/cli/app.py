@@ -151,3 +151,74 @@ def rescale(
                 master=master,
             ),
         )
+
+
+@app.command()
+def reset(
+    application_id: Application,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),
+    ] = None,
+    input_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Move only this topic; may be given several times. Default: all that was read."),
+    ] = None,
+    internal_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Delete only this internal topic; may be given several times. Default: all."),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Begin at the first record there is. The default.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Begin at this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record at or after it, as 2026-01-31T18:00:00."),
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record that is at most so old, as PT12H."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="Begin so many offsets later; negative: earlier.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Begin where this file says, in lines of topic,partition,offset.")
+    ] = None,
+    state_dir: StateDir = None,
+    checkpoint_location: CheckpointLocation = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master, if the checkpoint is not on a local disk.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let a stopped application begin anew, at chosen offsets and with empty stores."""
+    from penstock.edge.cli.reset import reset as begin_anew
+    from penstock.edge.cli.reset import target_of
+    from penstock.edge.reset import Wish
+
+    with _told("reset"):
+        target = target_of(
+            to_earliest=to_earliest,
+            to_latest=to_latest,
+            to_offset=to_offset,
+            to_datetime=to_datetime,
+            by_duration=by_duration,
+            shift_by=shift_by,
+            from_file=from_file,
+        )
+        settings = _settings(
+            bootstrap_servers=bootstrap_servers,
+            state_dir=state_dir,
+            checkpoint_location=checkpoint_location,
+            master=master,
+        )
+        begin_anew(
+            Wish(application_id, target, input_topic or (), internal_topic or ()),
+            settings,
+            dry_run=dry_run,
+            sure=lambda: yes or typer.confirm("Reset?"),
+        )

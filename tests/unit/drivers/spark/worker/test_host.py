@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
-from penstock.core.plan.evolution import Lineage
+from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
 from penstock.core.plan.layout import lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
@@ -39,6 +39,9 @@ class Value:
 
     def update(self, value: Any) -> None:
         self.value = value
+
+    def clear(self) -> None:
+        self.value = None
 
 
 class Map:
@@ -89,12 +92,13 @@ class Spark:
         rows: Sequence[Row],
         *,
         commit: bool = True,
+        before: Mapping[int, Part] | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> list[Row]:
-        plan = topology.plan("app")
+        plan = continued(topology.plan("app"), before or {})
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
-        groups, lineage = grouping_keys(layout.tasks), Lineage(renamed_stores=renamed or {})
-        spec = TopologySpec(plan, layout, groups, ps.ErrorPolicies(), {}, lineage)
+        lineage = Lineage(parts_of(plan, layout, before or {}), {}, renamed or {})
+        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage)
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
         host = TaskHost(HostSpec(spec, copies))
         handle = Handle(self.head, self.log)
@@ -357,6 +361,29 @@ def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
         "windows/240000",
     }
     assert kept["task"]["stores"]["windows"]["time"] == 4 * MINUTE
+
+
+def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="seen").to_stream().map_values(str).to("out")
+    renamed = {"counts": "seen"}
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    lost = spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed, commit=False)
+    assert report(lost).restored == 1  # the local copy has the old name
+    spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed)
+    again = spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 2), start=1)], renamed=renamed)
+    assert (sent(again), report(again).restored) == ([(b"a", b"2")], 0)
+    assert sent(spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 3), start=2)])) == [(b"a", b"3")]
+
+
+def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    builder = ps.StreamsBuilder()
+    builder.stream("elsewhere").group_by_key().count(store="others")
+    gone = {0: Part(("in",), ("counts",), 1)}
+    for _ in range(2):
+        assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
+        assert (spark.head, spark.log) == (None, {})
 
 
 class _Echo(ps.Processor):
