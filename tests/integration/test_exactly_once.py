@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.core.model.errors import ProductionError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.split import commits_topic
+from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import signal
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from types import FrameType
 from typing import Any, Literal
 
-from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from typing_extensions import Self
 
 from penstock.core.model.errors import (
-    BrokerUnavailableError,
     CoPartitioningError,
     PenstockError,
     SettingsError,
-    SparkRuntimeError,
 )
 from penstock.core.plan.changes import changes, recreated_error
 from penstock.core.plan.describe import started_text
@@ -32,31 +21,24 @@ from penstock.core.plan.layout import default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
-from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher, TopicFacts
+from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.kafka.changelog import KafkaChangelogs
-from penstock.drivers.kafka.fetch import KafkaFetcher
-from penstock.drivers.kafka.marks import Marks
-from penstock.drivers.kafka.publish import KafkaPublisher
-from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.source import SourceSpec, TopologySpec
-from penstock.drivers.spark.submit.checkpoint import files_of, progress_of
+from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
-from penstock.drivers.spark.submit.session import configured, partitions_of, session_for
+from penstock.drivers.spark.submit.session import configured, partitions_of
 from penstock.drivers.spark.worker.host import HostSpec
-from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
 from penstock.drivers.spark.worker.progress import TellApplication
-from penstock.drivers.spark.worker.report import Report
 from penstock.edge import rescale
-from penstock.edge.continuity import Continuity, check_drained, continuity
+from penstock.edge.clients import Clients
+from penstock.edge.continuity import check_drained, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.lease import Lease
+from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
-from penstock.edge.status import Book, Status
+from penstock.edge.signals import stopping_on_signals
 from penstock.edge.topics import Topics
 from penstock.edge.upkeep import Upkeep
 
@@ -97,6 +79,7 @@ class Application:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
         self.plan: Plan = _planned(topology, application_id, self.settings)
+        self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
         self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
@@ -114,7 +97,7 @@ class Application:
             PenstockError: As :meth:`start`, and when the application fails later.
         """
         running = self.start(until=until)
-        with _stopping_on_signals(running):
+        with stopping_on_signals(running.stop):
             running.await_termination()
         return running
 
@@ -139,12 +122,7 @@ class Application:
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
-        broker = Broker(
-            self.settings.client("admin", self.id),
-            self.id,
-            self.settings.read_committed,
-            self.settings.request_timeout_ms / 1000,
-        )
+        broker = self._clients.broker()
         running = RunningApplication(self.id, None if self.settings.exactly_once else broker, lease)
         try:
             running._query = self._launch(running, broker, until_end=until == "end")
@@ -173,7 +151,8 @@ class Application:
         sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
         facts = broker.topic_facts(plan.plan.broker_topics)
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
-        log.info("%s", started_text(plan.plan, layout, self.id))
+        commits = self._prepare_commits(running, plan.plan, progress)
+        log.info("%s", started_text(plan.plan, layout, self.id, commits))
         running._continues = plan, facts
         running._rescale_later = rescale.at_start(
             progress,
@@ -186,12 +165,17 @@ class Application:
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
         spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage)
         begin = {"rebuild": rebuild, "new_topics": created}
-        kept = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
-        if progress is not None:
-            kept = max(kept, progress.shuffle_partitions)
-        if settings.exactly_once or plan.plan.changelogs:
-            self._marks().prepare(kept, settings.replication_factor)
         return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
+        """Prepare the topic of commits, if there is one; give its least number of partitions."""
+        settings = self.settings
+        if not settings.exactly_once and not plan.changelogs:
+            return 0
+        wanted = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
+        self._clients.marks().prepare(count, settings.replication_factor)
+        return count
 
     def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
         """Let the application follow what changes while it runs."""
@@ -237,18 +221,11 @@ class Application:
     ) -> StreamingQuery:
         settings = self.settings
         session = running._session_of(settings)()
-        fetcher = KafkaFetcher(
-            settings.client("consumer", self.id),
-            self.id,
-            settings.read_committed,
-            settings.task_timeout_ms / 1000,
-            settings.on_lost_offsets == "skip",
-        )
         control = running._control.address
         source = SourceSpec(
             spec,
             broker,
-            fetcher,
+            self._clients.fetcher(),
             control,
             settings.max_batch_records,
             settings.max_batch_bytes,
@@ -261,38 +238,14 @@ class Application:
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(spec, self._copies, TellApplication.here(control), self._changelogs(spec.plan)),
-            SinkSpec(self._publisher(), frozenset(spec.plan.broker_topics), control),
+            HostSpec(spec, self._copies, TellApplication.here(control), self._clients.changelogs(spec.plan)),
+            SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
             settings.trigger_interval_ms,
         )
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)
-
-    def _marks(self) -> Marks:
-        settings = self.settings
-        return Marks(settings.client("admin", self.id), self.id, settings.request_timeout_ms / 1000)
-
-    def _changelogs(self, plan: Plan) -> KafkaChangelogs | None:
-        """Give what reads changelog topics: only what is committed, whatever the application itself reads."""
-        settings = self.settings
-        if not plan.changelogs:
-            return None
-        timeout_s, patience_s = settings.request_timeout_ms / 1000, settings.task_timeout_ms / 1000
-        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
-        return KafkaChangelogs(
-            Broker(admin, self.id, read_committed=True, timeout_s=timeout_s),
-            KafkaFetcher(consumer, self.id, read_committed=True, patience_s=patience_s),
-        )
-
-    def _publisher(self) -> Publisher:
-        settings = self.settings
-        producer = settings.client("producer", self.id)
-        if not settings.exactly_once:
-            return KafkaPublisher(producer)
-        consumer, patience_s = settings.client("consumer", self.id), settings.task_timeout_ms / 1000
-        return KafkaTransactions(producer, consumer, self.id, patience_s, settings.transaction_timeout_ms)
 
 
 def _planned(topology: Topology, application_id: str, settings: Settings) -> Plan:
@@ -305,276 +258,3 @@ def _planned(topology: Topology, application_id: str, settings: Settings) -> Pla
     if settings.exactly_once and plan.changelogs:
         return topology.plan(application_id, through_shuffle=False)
     return plan
-
-
-class RunningApplication:
-    """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
-
-    def __init__(self, application_id: str, committer: OffsetCommitter | None, lease: Lease) -> None:
-        self.id = application_id
-        self._committer = committer
-        """Commits the group's offsets; None if the transactions do that."""
-        self._lease = lease
-        self._session: SparkSession | None = None
-        self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
-        self._relaunch: Callable[[], StreamingQuery]
-        self._rescale_later = False
-        self._upkeep: Upkeep | None = None
-        self._changing = threading.RLock()
-        self._steady = threading.Event()
-        self._steady.set()
-        self._book = Book()
-        self._hold = threading.Event()
-        self._between_batches = threading.Event()
-        self._first_batch = threading.Event()
-        self._paused: frozenset[str] = frozenset()
-        self._state = "starting"
-        self._error: PenstockError | None = None
-        self._query: StreamingQuery | None = None
-        self._control = ControlServer(self._answer, secrets.token_bytes(16))
-        self._ending = threading.Lock()
-
-    def stop(self, timeout_s: float = _STOP_WAIT_S) -> None:
-        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
-
-        Args:
-            timeout_s: How long the batch at work may take before the query is stopped all the same.
-        """
-        with self._changing:
-            if self._state in ("stopped", "failed") or self._query is None:
-                return
-            self._state = "stopping"
-            self._halt(self._query, timeout_s)
-            self._finish()
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the application has ended.
-
-        Args:
-            timeout_s: How long to wait, None without end.
-
-        Returns:
-            Whether it has ended.
-
-        Raises:
-            PenstockError: If it has failed.
-        """
-        if self._query is None:
-            return True
-        try:
-            ended = self._wait(timeout_s)
-        except StreamingQueryException as error:
-            self._fail(error)
-        if self._error is not None:
-            raise self._error
-        if ended:
-            self._finish()
-        return bool(ended)
-
-    def pause(self, topics: list[str] | None = None) -> None:
-        """Stop reading topics, all of them by default; what was read is finished."""
-        self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
-
-    def resume(self) -> None:
-        """Read all topics again."""
-        self._paused = frozenset()
-
-    def status(self) -> Status:
-        """Say what the application is doing."""
-        if self._state in ("starting", "running") and self._query is not None:
-            error: Exception | None
-            try:
-                error = None if self._query.isActive else self._query.exception()
-            except (OSError, Py4JError) as gone:
-                error = SparkRuntimeError(f"Spark has ended: its JVM does not answer ({type(gone).__name__})")
-            if error is not None:
-                self._remember(error)
-        return self._book.status(self._state, None if self._error is None else str(self._error))
-
-    def metrics(self) -> dict[str, int]:
-        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
-        return self._book.metrics()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    # What the processes of Spark ask.
-
-    def _answer(self, question: str, data: Any) -> Any:
-        if question == "plan":
-            self._book.planned(data["positions"], data["ends"])
-            hold = self._hold.is_set()
-            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
-                self._between_batches.set()
-            return {
-                "hold": hold,
-                "paused": sorted(self._paused),
-                "wake_at_ms": self._book.wake_at_ms(),
-                "bytes_per_record": self._book.bytes_per_record(),
-            }
-        if question == "topics":
-            if self._upkeep is not None:
-                self._upkeep.wake()
-            return True
-        if question == "batch":
-            reports = [Report.decode(report) for report in data["reports"]]
-            for report in reports:
-                for notice in report.notices:
-                    log.warning("%s", notice)
-            offsets = self._book.committed(data["batch"], reports)
-            self._commit(offsets)
-            self._first_batch.set()
-            return True
-        if question == RESTORING:
-            log.warning("%s", data.line())
-            self._book.restoring(data)
-            return True
-        raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
-
-    def _commit(self, offsets: Mapping[Any, int]) -> None:
-        if self._committer is None:
-            return
-        try:
-            self._committer.commit(
-                {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
-            )
-        except BrokerUnavailableError as error:
-            log.warning("offsets are committed with a later batch: %s", error)
-
-    def _is_shuffle(self, topic: str) -> bool:
-        return topic not in self._book.ends and topic not in self._book.positions
-
-    # Going on with another query.
-
-    def _halt(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
-        """Stop a query between two batches, or in the middle of one when the time is over."""
-        self._hold.set()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while query.isActive and not self._between_batches.wait(_POLL_S):
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        query.stop()
-
-    def _restart(self, reason: str) -> None:
-        """Stop the query between two batches and start it again, on the same session and checkpoint."""
-        with self._changing:
-            if self._state != "running" or self._query is None:
-                return
-            log.warning("restarting the query: %s", reason)
-            self._steady.clear()
-            try:
-                self._halt(self._query)
-                if self._query.exception() is None:
-                    self._hold.clear()
-                    self._between_batches.clear()
-                    self._query = self._relaunch()
-            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
-                self._remember(error)
-                self._release()
-            finally:
-                self._steady.set()
-
-    def _end_with(self, error: PenstockError) -> None:
-        """Stop the query between two batches because of an error that it has not met itself."""
-        with self._changing:
-            if self._state != "running" or self._query is None:
-                return
-            self._error = error
-            self._halt(self._query)
-            self._remember(error)
-            self._release()
-
-    def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
-        """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
-
-        def session() -> SparkSession:
-            if self._session is None:
-                self._session = session_for(self.id, settings.master, settings.spark)
-            return self._session
-
-        return session
-
-    # Beginning and end.
-
-    def _await_first_batch(self) -> None:
-        assert self._query is not None
-        while not self._first_batch.wait(_POLL_S):
-            if not self._query.isActive:
-                self.await_termination()
-                break
-        if self._state == "starting":
-            self._state = "running"
-
-    def _wait(self, timeout_s: float | None) -> bool:
-        """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            query = self._query
-            assert query is not None
-            ended = bool(query.awaitTermination(1))
-            if ended and not self._steady.wait(1):
-                continue
-            if (ended and query is self._query) or self._state == "stopped":
-                return True
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-
-    def _remember(self, error: Exception) -> None:
-        if isinstance(error, PenstockError):
-            self._error = error
-        else:
-            self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
-        self._state = "failed"
-
-    def _fail(self, error: Exception) -> None:
-        self._remember(error)
-        self._release()
-        assert self._error is not None
-        raise self._error from None
-
-    def _finish(self) -> None:
-        with self._ending:
-            if self._state != "failed":
-                self._state = "stopped"
-            self._release()
-
-    def _abandon(self) -> None:
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-        self._release()
-
-    def _release(self) -> None:
-        """Give back what nobody else can use while the application is at work."""
-        if self._upkeep is not None:
-            self._upkeep.close()
-        self._control.close()
-        self._lease.release()
-
-
-def _spark_error(text: str) -> str:
-    """Keep of Spark's error what a person can use: its first part, without plans and offsets."""
-    return f"the Spark query ended with an error that is not Penstock's: {text.split('=== Streaming Query ===')[0].strip()}"
-
-
-class _stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread."""
-
-    def __init__(self, running: RunningApplication) -> None:
-        self._running = running
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._stop)
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        log.info("signal %d: stopping after the batch at work", number)
-        threading.Thread(target=self._running.stop, name="penstock-stop").start()

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
+from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config
 from penstock.core.plan.layout import Layout
-from penstock.core.plan.nodes import REPARTITION_CONFIG
 from penstock.core.plan.split import Plan
-from penstock.core.state.changelog import topic_config
 from penstock.drivers.kafka.broker import Broker
 
 _WAIT_S = 3.0
@@ -64,7 +63,7 @@ class Topics:
                     raise _unfit(topic, existing[topic], wanted)
                 if topic not in existing:
                     created.append(store.name)
-                self.broker.ensure_topic(topic, wanted, topic_config(store), self.replication_factor)
+                self.broker.ensure_topic(topic, wanted, changelog_config(store), self.replication_factor)
         return created
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.core.plan.nodes import REPARTITION_CONFIG, Node, Sink, Source
+from penstock.core.plan.internal import COMMITS_CONFIG, REPARTITION_CONFIG, changelog_config
+from penstock.core.plan.nodes import Node, Sink, Source
 
 if TYPE_CHECKING:
     from penstock.core.plan.layout import Layout
@@ -41,23 +42,33 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([f"Application {plan.application_id}", *_plan_lines(plan, {})])
 
 
-def started_text(plan: Plan, layout: Layout, group: str) -> str:
+def started_text(plan: Plan, layout: Layout, group: str, commits: int = 0) -> str:
     """Say what an application that is about to start reads, keeps and writes, in how many tasks and partitions.
 
     Args:
         plan: The plan.
         layout: Its tasks and numbers of partitions.
         group: The consumer group.
+        commits: Partitions of the topic of commits, 0 if there is none.
     """
     tasks = Counter(task.subtopology for task in layout.tasks)
     notes = {sub.id: f", {_counted(tasks[sub.id], 'task')}" for sub in plan.subtopologies}
     lines = [f"Application {plan.application_id} (consumer group {group})", *_plan_lines(plan, notes, layout)]
     for topic in plan.internal_topics.values():
         if not topic.through_shuffle:
-            config = ", ".join(f"{name}={value}" for name, value in REPARTITION_CONFIG.items())
-            count = _counted(layout.partitions[topic.name], "partition")
-            lines.append(f"  internal topic {topic.name} ({count}, {config})")
+            lines.append(_internal(topic.name, layout.partitions[topic.name], REPARTITION_CONFIG))
+    for sub in plan.subtopologies:
+        for store in sub.stores.values():
+            if store.name in plan.changelogs:
+                lines.append(_internal(plan.changelogs[store.name], tasks[sub.id], changelog_config(store)))
+    if commits:
+        lines.append(_internal(plan.commits_topic, commits, COMMITS_CONFIG))
     return "\n".join(lines)
+
+
+def _internal(topic: str, partitions: int, config: Mapping[str, str]) -> str:
+    told = ", ".join(f"{name}={value}" for name, value in config.items())
+    return f"  internal topic {topic} ({_counted(partitions, 'partition')}, {told})"
 
 
 def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = None) -> list[str]:

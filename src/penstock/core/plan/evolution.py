@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
 from penstock.core.model.ids import TaskId
+from penstock.core.plan.internal import repartition_topic
 from penstock.core.plan.layout import Layout
-from penstock.core.plan.split import Plan, SubTopology, repartition_topic
+from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.stores import checked_name
 
 V = TypeVar("V")

@@ -7,7 +7,7 @@ its new and its old value); the comment of each group of nodes says which it tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,10 +68,6 @@ class Sink(Node):
     key: Serde[Any]
     value: Serde[Any]
     partitioner: StreamPartitioner | None = None
-
-
-REPARTITION_CONFIG: Mapping[str, str] = {"retention.ms": "-1"}
-"""How a repartition topic is created: nothing is deleted that may not have been read yet."""
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def listed_offsets(lines: Iterable[str]) -> Offsets:
     return offsets
 
 
-_INTERNAL = ("-repartition", "-changelog")
+_INTERNAL = ("-repartition", "-changelog", "-commits")
 
 
 def internal_topics(

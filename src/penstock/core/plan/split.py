@@ -18,6 +18,7 @@ from functools import cached_property
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
+from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Filter, Node, Repartition, Sink, Source
 from penstock.core.plan.stores import StoreSpec
 
@@ -173,36 +174,6 @@ def split(
     groups = _connected(expanded)
     subs = tuple(_subtopology(i, names, expanded, stores) for i, names in enumerate(groups))
     return Plan(application_id, subs, _internal_topics(application_id, nodes, subs, allowed=through_shuffle))
-
-
-def repartition_topic(application_id: str, name: str) -> str:
-    """Give the name of an internal topic, as Kafka Streams does.
-
-    Example:
-        >>> repartition_topic("shop", "counts")
-        'shop-counts-repartition'
-    """
-    return f"{application_id}-{name}-repartition"
-
-
-def changelog_topic(application_id: str, store: str) -> str:
-    """Give the name of a store's changelog topic, as Kafka Streams does.
-
-    Example:
-        >>> changelog_topic("shop", "counts")
-        'shop-counts-changelog'
-    """
-    return f"{application_id}-{store}-changelog"
-
-
-def commits_topic(application_id: str) -> str:
-    """Give the name of the topic, and of the group, that say what an application has committed.
-
-    Example:
-        >>> commits_topic("shop")
-        'shop-commits'
-    """
-    return f"{application_id}-commits"
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:

@@ -17,26 +17,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from penstock.core.model.record import Headers, Records
-from penstock.core.plan.stores import KeyValueSpec, SlicedSpec, StoreSpec, VersionedSpec
+from penstock.core.plan.stores import KeyValueSpec, StoreSpec
 from penstock.core.ports import StoreChange, slice_name
 
 _STAMP: Final = struct.Struct(">q")
 _AT_ZERO: Final[Headers] = (("timestamp", b"0"),)
 """Kafka's clients take the timestamp 0 for "now", so a record of an entry of that time says it in a header."""
-_DAY_MS: Final = 86_400_000
-
-
-def topic_config(spec: StoreSpec) -> dict[str, str]:
-    """Give how a store's changelog topic is created.
-
-    Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
-    a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
-    """
-    if isinstance(spec, VersionedSpec):
-        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(spec.retention_ms + _DAY_MS)}
-    if isinstance(spec, SlicedSpec):
-        return {"cleanup.policy": "compact,delete", "retention.ms": str(spec.retention_ms + _DAY_MS)}
-    return {"cleanup.policy": "compact"}
 
 
 def to_records(

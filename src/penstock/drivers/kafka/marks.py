@@ -15,13 +15,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.split import commits_topic
+from penstock.core.plan.internal import COMMITS_CONFIG, commits_topic
 from penstock.core.ports import BatchId, OffsetRange
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.clients import ClientSettings, log, warm
 from penstock.drivers.kafka.fetch import KafkaFetcher
-
-MARKS_CONFIG = {"cleanup.policy": "compact"}
 
 
 def mark_record(partition: int, batch: BatchId) -> tuple[bytes, bytes]:
@@ -55,7 +53,7 @@ class Marks:
         """
         name = commits_topic(self.application_id)
         broker = Broker(self.settings, name, read_committed=True, timeout_s=self.timeout_s)
-        broker.ensure_topic(name, partitions, MARKS_CONFIG, replication_factor)
+        broker.ensure_topic(name, partitions, COMMITS_CONFIG, replication_factor)
         counts = broker.partition_counts([name])
         begin, end = broker.begin_offsets(counts)[name], broker.end_offsets(counts)[name]
         known = broker.committed_offsets(counts).get(name, {})

@@ -35,7 +35,7 @@ from penstock.core.model.errors import (
 )
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.split import commits_topic
+from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
 from penstock.drivers.kafka.clients import ClientSettings, is_unavailable, translated, warm
 from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record

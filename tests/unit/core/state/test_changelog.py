@@ -8,8 +8,9 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.record import Records
+from penstock.core.plan.internal import changelog_config
 from penstock.core.ports import StoreChange
-from penstock.core.state.changelog import from_records, is_live, to_records, topic_config
+from penstock.core.state.changelog import from_records, is_live, to_records
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 
@@ -87,6 +88,6 @@ def test_slices_that_the_store_has_dropped_are_not_live() -> None:
 
 
 def test_topics_are_configured_as_kafka_streams_does() -> None:
-    assert topic_config(PLAIN) == {"cleanup.policy": "compact"}
-    assert topic_config(WINDOW) == {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR)}
-    assert topic_config(KINDS["versioned"])["min.compaction.lag.ms"] == str(25 * HOUR)
+    assert changelog_config(PLAIN) == {"cleanup.policy": "compact"}
+    assert changelog_config(WINDOW) == {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR)}
+    assert changelog_config(KINDS["versioned"])["min.compaction.lag.ms"] == str(25 * HOUR)
