@@ -1,6 +1,7 @@
 # Everything a newcomer or CI runs. Each target sets up what it needs: `.venv` comes from pyproject.toml alone.
 PYTHON ?= python3
 BIN := .venv/bin
+SEED ?= 1
 
 .PHONY: help setup demo test test-unit check format bench soak clean
 .DEFAULT_GOAL := help
@@ -38,5 +39,9 @@ format: setup ## Format the code and apply the safe lint fixes
 bench: setup ## Race Kafka Streams on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
 
+soak: setup ## 200 kills over three applications, exactly once, in about an hour; writes build/soak.json
+	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,two-stores --guarantee exactly_once \
+		--kills 200 --kills-per-run 20 --seed $(SEED) --results build/soak.json
+
 clean: ## Remove the environment and what the tools left
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build

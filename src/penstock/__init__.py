@@ -32,12 +32,13 @@ from penstock.core.plan.topology import Topology
 
 if TYPE_CHECKING:
     from penstock import spark, testing
-    from penstock.edge.app import Application, RunningApplication
+    from penstock.edge.app import Application
+    from penstock.edge.running import RunningApplication
     from penstock.edge.status import Status
 
 _LATER = {
     "Application": "penstock.edge.app",
-    "RunningApplication": "penstock.edge.app",
+    "RunningApplication": "penstock.edge.running",
     "Status": "penstock.edge.status",
     "spark": "penstock.spark",
     "testing": "penstock.testing",

@@ -25,6 +25,8 @@ from penstock.drivers.spark.worker.report import Report
 from penstock.edge.cli.app import app as command_line
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
+from penstock.testing.crash import TARGETS
+from penstock.testing.crash.command import options as crash_options
 
 from .markdown import PAGES, ROOT, Block, anchors_of, blocks_of, links_of, name_of, table_rows
 
@@ -175,7 +177,7 @@ def spelled(annotation: Any) -> str:
 def test_errors_are_those_of_the_code() -> None:
     told = [row[0].split("`")[1] for row in table_rows(ROOT / "docs/reference/errors.md", "class")]
     classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
-    assert told == [*classes, "EmbeddedKafkaError"]
+    assert told == [*classes, "EmbeddedKafkaError", "CrashTestError"]
 
 
 def test_metrics_are_those_of_the_code() -> None:
@@ -184,6 +186,17 @@ def test_metrics_are_those_of_the_code() -> None:
     book.committed(0, [Report("0_0", dropped={"<reason>": 1}, first_record_ms=1)])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
+
+
+def test_options_of_the_crash_harness_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/crash-harness.md", "argument")
+    options = [action.option_strings[-1] for action in crash_options()._actions]
+    assert {row[0].split("`")[1].split()[0] for row in rows} == set(options) - {"--help"}
+
+
+def test_targets_of_the_crash_harness_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/crash-harness.md", "target")
+    assert [row[0].strip("`") for row in rows] == list(TARGETS)
 
 
 def test_commands_are_those_of_the_code() -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.core.state.session import SessionStore
+from penstock.core.state.versioned import VersionedStore
 from penstock.testing import TopologyTestDriver
 
 from .micro_batches import MicroBatches, Row
@@ -51,6 +53,10 @@ class Recording:
             stores=content["stores"],
             dropped=content["dropped"],
         )
+
+    def input_keys(self) -> list[str]:
+        """Give the keys of all inputs in their order."""
+        return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
     def in_batches_of(self, size: int) -> Recording:
         """Join up to `size` inputs per batch, and give the outputs as they are read after such batches."""
@@ -101,7 +107,7 @@ def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
                     driver.pipe(entry["topic"], *record, headers=headers_of(entry))
 
         outputs = collect(recording, run, driver.read)
-        stores = {name: dump(driver.store(name)) for name in recording.stores}
+        stores = {name: dump(driver.store(name), recording) for name in recording.stores}
         return Replayed(outputs, stores, driver.metrics()["dropped_records"])
 
 
@@ -118,7 +124,7 @@ def in_micro_batches(*, chunk: int, budget: int | None) -> Replay:
                 runner.process(batch[0]["topic"], [row_of(entry) for entry in batch])
 
         outputs = collect(recording, run, lambda topic: runner.sent.pop(topic, []))
-        stores = {name: dump(runner.store(name)) for name in recording.stores}
+        stores = {name: dump(runner.store(name), recording) for name in recording.stores}
         return Replayed(outputs, stores, runner.dropped)
 
     return replay_
@@ -166,9 +172,13 @@ def spell(topic: str, record: ps.Record) -> Entry:
     }
 
 
-def dump(store: Any) -> list[Any]:
+def dump(store: Any, recording: Recording) -> list[Any]:
     """List a store as a recording does: with timestamps where the store keeps them, windows by key, start and end."""
-    return [spell_entry(key, value) for key, value in store.all()]
+    if isinstance(store, VersionedStore):
+        versions = [(key, store.get(key)) for key in recording.input_keys()]
+        return [[key, *version] for key, version in versions if version is not None]
+    entries = [spell_entry(key, value) for key, value in store.all()]
+    return sorted(entries, key=lambda e: [*e[0].values()]) if isinstance(store, SessionStore) else entries
 
 
 def spell_entry(key: str | ps.Windowed, value: Any) -> list[Any]:

@@ -638,3 +638,61 @@ def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
 def window_store_retain_duplicates(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(window_store("ws", retain_duplicates=True))
     builder.stream("in").process(each(browse_duplicates), stores=["ws"]).to("out")
+
+
+def browse_sessions(context: ps.ProcessorContext, record: ps.Record) -> None:
+    if record.key is None:
+        return
+    store, key, at = context.state_store("ss"), record.key, record.timestamp
+    end = at + (100 if record.value is None else int(record.value.split(":")[0]))
+    if record.value is None:
+        store.remove(ps.Windowed(key, at, end))
+    else:
+        store.put(ps.Windowed(key, at, end), record.value)
+    low, high = max(0, at - 300), at + 300
+    seen = {
+        "one": text(store.fetch_session(key, at, end)),
+        "find": windows_listed(store.find_sessions(key, low, high)),
+        "back": windows_listed(store.reverse_find_sessions(key, low, high)),
+        "fetch": windows_listed(store.fetch(key)),
+        "range": windows_listed(store.find_sessions_range("b", "c", low, high)),
+    }
+    context.forward(record.with_value(";".join(f"{name}={value}" for name, value in seen.items())))
+
+
+@scenario("out")
+@dsl
+def session_store_fetch(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(ps.stores.session("ss", STRING, STRING, retention=2000))
+    builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
+
+
+def version_text(found: ps.VersionedRecord | None) -> str:
+    return "null" if found is None else f"{found.value}@{found.timestamp}.."
+
+
+def browse_versions(context: ps.ProcessorContext, record: ps.Record) -> None:
+    if record.key is None:
+        return
+    store, key, at = context.state_store("vs"), record.key, record.timestamp
+    if record.value is None:
+        head = f"delete={version_text(store.delete(key, at))}"
+    else:
+        valid_to = store.put(key, None if record.value == "null" else record.value, at)
+        head = f"put={'NOT_PUT' if valid_to is None else valid_to}"
+    seen = {
+        "get": store.get(key),
+        "asof": store.get(key, at),
+        "asof-500": store.get(key, max(0, at - 500)),
+        "asof-1800": store.get(key, max(0, at - 1800)),
+        "asof+400": store.get(key, at + 400),
+    }
+    found = [f"{name}={version_text(version)}" for name, version in seen.items()]
+    context.forward(record.with_value(";".join([head, *found])))
+
+
+@scenario("out")
+@dsl
+def versioned_store_get(builder: ps.StreamsBuilder) -> None:
+    builder.add_state_store(ps.stores.versioned("vs", STRING, STRING, history_retention=2000))
+    builder.stream("in").process(each(browse_versions), stores=["vs"]).to("out")

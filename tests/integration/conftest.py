@@ -31,6 +31,12 @@ def apps(
     made.stop_all()
 
 
+@pytest.fixture
+def apps_without_spark(kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest) -> Apps:
+    """Names and topics for tests that start no application."""
+    return Apps(kafka, unique(request), tmp_path)
+
+
 @pytest.fixture(scope="module")
 def module_apps(
     kafka: EmbeddedKafka,

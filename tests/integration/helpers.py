@@ -98,6 +98,15 @@ def lag(kafka: EmbeddedKafka, group: str, topic: str) -> int:
     return sum(end - committed.get(partition, 0) for partition, end in kafka.end_offsets(topic).items())
 
 
+def committed_records(kafka: EmbeddedKafka, topic: str) -> list[ConsumedRecord]:
+    """Read what transactions have committed to a topic; their markers may be written a moment after the commit."""
+    eventually(
+        lambda: kafka.end_offsets(topic, isolation="read_committed") == kafka.end_offsets(topic),
+        f"transactions of {topic} to be complete",
+    )
+    return kafka.consume(topic, isolation="read_committed")
+
+
 def written(kafka: EmbeddedKafka, topic: str) -> int:
     """Give the number of records (and markers) in a topic."""
     return sum(kafka.end_offsets(topic).values())

@@ -33,6 +33,7 @@ from penstock.core.model.errors import (
     SettingsError,
     StoreError,
     TopicNotFoundError,
+    TopicRecreatedError,
 )
 from penstock.testing import EmbeddedKafka
 
@@ -383,10 +384,15 @@ class TestOffsetsThatAreGone:
             apps.run(topology)
         apps.kafka.create_topic(source, 1)
         apps.kafka.produce(source, [("a", "first of the new topic")])
-        with pytest.raises(OffsetsLostError) as error:
+        with pytest.raises(TopicRecreatedError) as error:
             apps.run(topology)
-        says(error, f"topic {source!r}", "partition 0", "ends at offset 1", "up to 3", "deleted and made anew",
-             "another application id")  # fmt: skip
+        says(
+            error,
+            f"topic {source!r}",
+            "deleted and created again",
+            "'restart_from_beginning'",
+            "penstock reset",
+        )
         assert written(apps.kafka, sink) == 3
 
     def test_a_topic_deleted_while_it_is_read(self, apps: Apps) -> None:
@@ -395,7 +401,7 @@ class TestOffsetsThatAreGone:
         apps.kafka.delete_topic(source)
         with pytest.raises(TopicNotFoundError) as error:
             running.await_termination(60)
-        says(error, source, "no such topic", "create it again", "another application id")
+        says(error, source, "no such topic or partition", "create it again", "another application id")
         assert running.status().state == "failed"
 
 

@@ -133,6 +133,8 @@ class TestRecords:
         everything = [(None, b"committed"), (None, b"aborted"), (None, b"open")]
         assert pairs(shared.consume(topic)) == everything
         assert pairs(shared.consume(topic, isolation="read_committed")) == everything[:1]
+        assert shared.end_offsets(topic)[0] == 5
+        assert shared.end_offsets(topic, isolation="read_committed")[0] == 4
         producer.abort_transaction(30)
         three_records_and_markers = 6  # the broker answers before it writes the marker
         assert await_true(lambda: shared.end_offsets(topic)[0] == three_records_and_markers, seconds=10)

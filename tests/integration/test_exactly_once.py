@@ -13,12 +13,13 @@ import penstock as ps
 from penstock.core.model.errors import ProductionError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.marks import Marks, marks_name
+from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.testing import EmbeddedKafka
 
-from .helpers import Apps, eventually, lag, values_by_key
+from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import shout, word_count
 
 pytestmark = pytest.mark.broker
@@ -46,7 +47,7 @@ class Deliveries:
         return wanted
 
     def delivered(self) -> list[bytes | None]:
-        return [record.value for record in self.kafka.consume(self.topic, isolation="read_committed")]
+        return [record.value for record in committed_records(self.kafka, self.topic)]
 
 
 def some(*values: bytes) -> Records:
@@ -111,7 +112,7 @@ class TestADelivery:
 class TestMarks:
     def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
-        forget_group(deliveries.kafka, marks_name(deliveries.id))
+        forget_group(deliveries.kafka, commits_topic(deliveries.id))
         deliveries.marks.prepare(2, -1)
         assert not deliveries.deliver(7, b"a")
         assert deliveries.deliver(8, b"b")
@@ -131,7 +132,7 @@ class TestAnApplication:
         lines = [f"a b{n % 7} c{n % 3}" for n in range(3_000)]
         apps.kafka.produce(source, [(None, line) for line in lines])
         apps.run(word_count(source, sink), processing_guarantee="exactly_once", max_batch_records=1_000)
-        counts = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+        counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
         expected = Counter(word for line in lines for word in line.split())
         assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
         assert lag(apps.kafka, apps.id, source) == 0
@@ -151,7 +152,7 @@ class TestAnApplication:
         last.unlink()
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
         apps.run(topology, processing_guarantee=guarantee)
-        assert len(apps.kafka.consume(sink, isolation="read_committed")) == sent
+        assert len(committed_records(apps.kafka, sink)) == sent
 
     def test_with_a_new_checkpoint_is_not_mistaken_for_an_old_one(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
@@ -160,6 +161,4 @@ class TestAnApplication:
         apps.run(topology, **once)
         shutil.rmtree(apps.home / apps.id)
         apps.run(topology, **once)
-        eventually(
-            lambda: len(apps.kafka.consume(sink, isolation="read_committed")) == 20, "both runs' results"
-        )
+        eventually(lambda: len(committed_records(apps.kafka, sink)) == 20, "both runs' results")

@@ -86,6 +86,35 @@ class Ledger(ps.Processor[str, str, str, str]):
             ledger.put(record.key, record.value)
 
 
+class EveryShelf(ps.Processor[str, str, str, str]):
+    """Puts each record into a store of every kind that forgets, and says what it finds there."""
+
+    stores = (
+        ps.stores.window("windows", ps.serdes.string, ps.serdes.string, retention=120_000, size=10_000),
+        ps.stores.session("sessions", ps.serdes.string, ps.serdes.string, retention=120_000),
+        ps.stores.versioned("versions", ps.serdes.string, ps.serdes.string, history_retention=120_000),
+        ps.stores.key_value("expiring", ps.serdes.string, ps.serdes.string, ttl=90_000),
+        ps.stores.lru("recent", ps.serdes.string, ps.serdes.string, capacity=3),
+    )
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        windows, sessions, versions, expiring, recent = (
+            self.context.state_store(store.name) for store in self.stores
+        )
+        key, value, at = record.key, record.value, record.timestamp
+        windows.put(key, value, at)
+        sessions.put(ps.Windowed(key, at - 1_000, at), value)
+        seen = [
+            list(windows.fetch(key, 0, at)),
+            list(sessions.all()),
+            versions.put(key, value, at),
+            versions.get(key, at - 50_000),
+            expiring.put_if_absent(key, value),
+            recent.put(key, value) or list(recent.all()),
+        ]
+        self.context.forward(record.with_value(repr(seen)))
+
+
 class Clock(ps.Processor[str, str, str, str]):
     """Counts the ticks of the wall clock in a store and says the number each time."""
 
@@ -197,3 +226,20 @@ class Mortal(ps.Processor[str, str, str, str]):
             grave.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         self.context.forward(record.with_value(str(number)))
+
+
+class WindowCounts(ps.Processor[str, str, str, int]):
+    """Counts per key and window of ten seconds, in a window store."""
+
+    def init(self, context: ps.ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self.windows = context.state_store("windows")
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        start = record.timestamp - record.timestamp % 10_000
+        if self.windows.fetch(record.key, start) is None:
+            self.windows.put(record.key, 0, start)
+        count = self.windows.fetch(record.key, start)
+        if count is not None:
+            self.windows.put(record.key, count + 1, start)
+            self.context.forward(ps.Record(f"{record.key}@{start}", count + 1, record.timestamp))

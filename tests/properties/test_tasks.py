@@ -45,6 +45,61 @@ class Seen(ps.Processor):
         self.context.forward(record.with_value(f"{record.value}#{count}").with_headers(headers))
 
 
+class Shelved(ps.Processor):
+    """Puts records into a store that knows time, and forwards what it then finds there."""
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        super().init(context)
+        (name,) = context._stores  # type: ignore[attr-defined]
+        self.store = context.state_store(name)
+
+    def process(self, record: ps.Record) -> None:
+        found = self.found(record.key or "", record.value, record.timestamp * 10_000)
+        self.context.forward(record.with_value(str(found)))
+
+    def found(self, key: str, value: str | None, at: int) -> object:
+        raise NotImplementedError
+
+
+class InWindows(Shelved):
+    def found(self, key: str, value: str | None, at: int) -> object:
+        self.store.put(key, value, at)
+        return [*self.store.fetch(key, at - 70_000, at), *self.store.reverse_all()]
+
+
+class InSessions(Shelved):
+    def found(self, key: str, value: str | None, at: int) -> object:
+        merged = list(self.store.find_sessions(key, at - 20_000, at + 20_000))
+        for session, _ in merged:
+            self.store.remove(session)
+        start = min([at, *(session.start for session, _ in merged)])
+        end = max([at, *(session.end for session, _ in merged)])
+        self.store.put(ps.Windowed(key, start, end), str(value) + "".join(v for _, v in merged))
+        return list(self.store.all())
+
+
+class InVersions(Shelved):
+    def found(self, key: str, value: str | None, at: int) -> object:
+        return self.store.put(key, value, at), self.store.get(key), self.store.get(key, at - 50_000)
+
+
+class InKeys(Shelved):
+    def found(self, key: str, value: str | None, at: int) -> object:
+        other = self.store.get("a")
+        self.store.put(key, value)
+        return other, list(self.store.all())
+
+
+def shelved(
+    processor: Callable[[], ps.Processor], make: Callable[..., ps.stores.StoreSpec], **options: Any
+) -> Operator:
+    def operator(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+        builder.add_state_store(make(f"shelf-{number}", TEXT, TEXT, **options))
+        return stream.process_values(processor, stores=[f"shelf-{number}"])
+
+    return operator
+
+
 class Ticks(ps.Processor):
     """Forwards records, and a line whenever stream time has moved on."""
 
@@ -124,6 +179,14 @@ OPERATORS: dict[str, Operator] = {
         s.to_table(store=f"t-{n}").filter(lambda k, v: v > "a", store=f"f-{n}").to_stream()
     ),
     "by length": by_length,
+    "windows": shelved(InWindows, ps.stores.window, retention=70_000, size=10_000),
+    "windows with duplicates": shelved(
+        InWindows, ps.stores.window, retention=70_000, size=10_000, retain_duplicates=True
+    ),
+    "sessions": shelved(InSessions, ps.stores.session, retention=70_000),
+    "versions": shelved(InVersions, ps.stores.versioned, history_retention=70_000),
+    "expiring": shelved(InKeys, ps.stores.key_value, ttl=10),
+    "recent": shelved(InKeys, ps.stores.lru, capacity=2),
 }
 
 
@@ -199,9 +262,14 @@ class Run:
 
     def finish(self) -> Result:
         for host in self.hosts:
-            self.result.stores.update({name: list(host.store(name).all()) for name in host.sub.stores})
+            self.result.stores.update({name: content(host.store(name)) for name in host.sub.stores})
             host.task.close()
         return self.result
+
+
+def content(store: Any) -> list[Any]:
+    """List what a store holds; a versioned store cannot be walked."""
+    return list(store.all()) if hasattr(store, "all") else [store.get(key) for key in ("", "a", "b", "c")]
 
 
 WAYS: list[tuple[int, int | None, bool]] = [

@@ -50,6 +50,16 @@ def values(outcome: Outcome, topic: str = "out") -> list[str | None]:
     return [value for _, value, _ in sent(outcome, topic)]
 
 
+class At:
+    """The surroundings of a store that is looked at between steps."""
+
+    def __init__(self, stream_time: int) -> None:
+        self.stream_time = stream_time
+
+    def drop(self, reason: str) -> None:
+        raise AssertionError(f"a look drops nothing, but: {reason}")
+
+
 class Host:
     """Runs one task of a topology: feeds it, carries its changes into the stores, and can start it anew."""
 
@@ -95,8 +105,9 @@ class Host:
 
     def store(self, name: str) -> Any:
         """Give a store as the next task would see it."""
-        memory = self.task.snapshot().stores.get(name, {})
-        return open_store(self.sub.stores[name], self.committed, memory=memory)
+        snapshot = self.task.snapshot()
+        memory = snapshot.stores.get(name, {})
+        return open_store(self.sub.stores[name], self.committed, At(snapshot.stream_time_ms), memory)
 
     def _new_task(self, snapshot: Snapshot | None) -> Task:
         task = Task(

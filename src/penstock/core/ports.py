@@ -168,11 +168,26 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+class TopicFacts(NamedTuple):
+    """What tells a topic from another one of the same name, and from itself before.
+
+    Attributes:
+        id: The broker's id of the topic; empty if the broker gives none.
+        partitions: Number of partitions.
+    """
+
+    id: str
+    partitions: int
+
+
 class TopicReader(Protocol):
     """What the planner asks the broker."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the number of partitions of each topic that exists."""
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists."""
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
@@ -180,8 +195,14 @@ class TopicReader(Protocol):
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last record that may be read, per partition."""
 
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
 
 
 class Fetcher(Protocol):
@@ -192,6 +213,16 @@ class Fetcher(Protocol):
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range, in offset order, a few thousand records at a time."""
+
+
+class ChangelogReader(Protocol):
+    """Reads what the application has written to its own topics."""
+
+    def extent(self, topic: str, partition: int) -> int:
+        """Give the number of offsets of a partition: at least as many as there are records."""
+
+    def read(self, topic: str, partition: int) -> Iterator[Records]:
+        """Read a partition to its present end; one that does not exist is empty."""
 
 
 class BatchId(NamedTuple):

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import signal
-import threading
-import time
 from collections.abc import Mapping
-from types import FrameType
+from functools import partial
 from typing import Any, Literal
 
-from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from typing_extensions import Self
 
 from penstock.core.model.errors import (
-    BrokerUnavailableError,
+    CoPartitioningError,
     PenstockError,
     SettingsError,
-    SparkRuntimeError,
-    TopicNotFoundError,
 )
-from penstock.core.plan.layout import Layout, default_grouper, lay_out
+from penstock.core.plan.changes import changes, recreated_error
+from penstock.core.plan.describe import started_text
+from penstock.core.plan.evolution import checked_renames
+from penstock.core.plan.layout import default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
-from penstock.core.ports import OffsetCommitter, PartitionGrouper, Publisher
+from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.kafka.fetch import KafkaFetcher
-from penstock.drivers.kafka.marks import Marks
-from penstock.drivers.kafka.publish import KafkaPublisher
-from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.source import SourceSpec, TopologySpec
+from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
-from penstock.drivers.spark.submit.session import configured, partitions_of, session_for
+from penstock.drivers.spark.submit.session import configured, partitions_of
 from penstock.drivers.spark.worker.host import HostSpec
-from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
 from penstock.drivers.spark.worker.progress import TellApplication
-from penstock.drivers.spark.worker.report import Report
+from penstock.edge import rescale
+from penstock.edge.clients import Clients
+from penstock.edge.continuity import check_drained, continuity
 from penstock.edge.engines import copies_spec
+from penstock.edge.lease import Lease
+from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
-from penstock.edge.status import Book, Status
+from penstock.edge.signals import stopping_on_signals
+from penstock.edge.topics import Topics
+from penstock.edge.upkeep import Upkeep
 
 log = logging.getLogger("penstock.application")
 
@@ -63,6 +56,8 @@ class Application:
         application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
         topology: What to run.
         partition_grouper: Forms partition groups; the default is KIP-28's.
+        renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
+            there when the renaming is done.
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
     Raises:
@@ -78,13 +73,16 @@ class Application:
         topology: Topology,
         *,
         partition_grouper: PartitionGrouper = default_grouper,
+        renamed_stores: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self.plan: Plan = topology.plan(application_id)
-        self._copies = copies_spec(self.plan, self.settings, self.settings.state_dir / self.id / "tasks")
+        self.plan: Plan = _planned(topology, application_id, self.settings)
+        self._clients = Clients(self.settings, self.id)
+        self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
+        self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
 
     def run(self, until: Literal["end"] | None = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT or an error.
@@ -99,7 +97,7 @@ class Application:
             PenstockError: As :meth:`start`, and when the application fails later.
         """
         running = self.start(until=until)
-        with _stopping_on_signals(running):
+        with stopping_on_signals(running.stop):
             running.await_termination()
         return running
 
@@ -114,326 +112,149 @@ class Application:
 
         Raises:
             BrokerUnavailableError: If no broker answers.
+            ApplicationRunningError: If the application runs on this state directory already.
             TopicNotFoundError: If a topic does not exist.
+            TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
             PenstockError: If the first batch fails for another reason.
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
-        broker = Broker(
-            self.settings.client("admin", self.id),
-            self.id,
-            self.settings.read_committed,
-            self.settings.request_timeout_ms / 1000,
-        )
-        layout, sink_partitions = self._prepare_topics(broker)
-        log.info("%s", self.plan)
-        running = RunningApplication(self.id, None if self.settings.exactly_once else broker)
+        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        broker = self._clients.broker()
+        running = RunningApplication(self.id, None if self.settings.exactly_once else broker, lease)
         try:
-            running._query = self._start_query(
-                running, broker, layout, sink_partitions, until_end=until == "end"
-            )
+            running._query = self._launch(running, broker, until_end=until == "end")
             running._await_first_batch()
+            if until is None:
+                self._keep_up(running, broker)
         except BaseException:
             running._abandon()
             raise
         return running
 
-    def _prepare_topics(self, broker: Broker) -> tuple[Layout, dict[str, int]]:
-        """Check that topics exist and fit, and create the internal ones."""
+    def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
+        """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
+        settings = self.settings
+        location = settings.checkpoint(self.id)
+        progress = progress_of(files_of(location, running._session_of(settings)))
+        plan = continuity(self.plan, progress, self._renamed)
         existing = broker.partition_counts()
-        layout = lay_out(self.plan, existing, self._grouper)
-        for topic in self.plan.internal_topics.values():
-            if topic.through_shuffle:
-                continue
-            wanted = layout.partitions[topic.name]
-            if topic.name not in existing:
-                broker.create_topic(
-                    topic.name, wanted, {"retention.ms": "-1"}, self.settings.replication_factor
-                )
-                existing[topic.name] = wanted
-            elif existing[topic.name] != wanted:
-                raise SettingsError(
-                    f"the internal topic {topic.name!r} has {existing[topic.name]} partitions, but {wanted} are needed. It "
-                    "belongs to an earlier form of this application: use another application id, or delete the topic "
-                    "together with the application's checkpoint"
-                )
-        written = [*self.plan.sink_topics]
-        if self.settings.dead_letter_topic is not None:
-            written.append(self.settings.dead_letter_topic)
-        return layout, _await_sinks(broker, written)
+        layout = plan.laid_out(existing, self._grouper)
+        check_drained(plan.plan, progress, broker, existing)
+        topics = Topics(broker, settings.replication_factor)
+        rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
+        topics.prepare_repartitions(plan.plan, layout, existing)
+        created = topics.prepare_changelogs(plan.plan, layout, existing)
+        dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
+        sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
+        facts = broker.topic_facts(plan.plan.broker_topics)
+        plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
+        commits = self._prepare_commits(running, plan.plan, progress)
+        log.info("%s", started_text(plan.plan, layout, self.id, commits))
+        running._continues = plan, facts
+        running._rescale_later = rescale.at_start(
+            progress,
+            settings.shuffle_partitions,
+            settings.on_changed_shuffle_partitions,
+            location,
+            running._session_of(settings),
+        )
+        lineage = plan.lineage(layout, facts)
+        groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
+        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage)
+        begin = {"rebuild": rebuild, "new_topics": created}
+        return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
+        """Prepare the topic of commits, if there is one; give its least number of partitions."""
+        settings = self.settings
+        if not settings.exactly_once and not plan.changelogs:
+            return 0
+        wanted = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
+        self._clients.marks().prepare(count, settings.replication_factor)
+        return count
+
+    def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
+        """Let the application follow what changes while it runs."""
+        running._relaunch = partial(self._launch, running, broker, until_end=False)
+        if running._rescale_later:
+            running._restart("the interrupted micro-batch is complete, and the state moves now")
+        look = partial(self._look_at_topics, running, broker)
+        running._upkeep = Upkeep(look, self.settings.metadata_max_age_ms / 1000)
+
+    def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
+        """Follow topics that have changed: run on with their new partitions, or end with an error."""
+        plan, before = running._continues
+        now = broker.topic_facts(before)
+        found = changes(before, now)
+        if found.recreated and self.settings.on_recreated_topic == "fail":
+            running._end_with(recreated_error(found.recreated))
+        elif found.recreated:
+            running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
+        elif found.grown:
+            try:
+                plan.laid_out(broker.partition_counts(), self._grouper)
+            except PenstockError as error:
+                self._uneven(running, error)
+            else:
+                grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
+                running._restart(f"the number of partitions has changed: {', '.join(grown)}")
+
+    def _uneven(self, running: RunningApplication, error: PenstockError) -> None:
+        """End because topics no longer fit together, or go on without their new partitions for now."""
+        if not isinstance(error, CoPartitioningError) or self.settings.on_uneven_partitions == "fail":
+            running._end_with(error)
+        else:
+            log.warning("going on without the new partitions until the topics are alike again: %s", error)
 
     def _start_query(
         self,
         running: RunningApplication,
         broker: Broker,
-        layout: Layout,
-        sinks: Mapping[str, int],
+        spec: TopologySpec,
+        begin: Mapping[str, Any],
         *,
         until_end: bool,
     ) -> StreamingQuery:
         settings = self.settings
-        session = session_for(self.id, settings.master, settings.spark)
-        spec = TopologySpec(self.plan, layout, grouping_keys(layout.tasks), settings.policies, dict(sinks))
-        fetcher = KafkaFetcher(
-            settings.client("consumer", self.id),
-            self.id,
-            settings.read_committed,
-            settings.task_timeout_ms / 1000,
-            settings.on_lost_offsets == "skip",
-        )
+        session = running._session_of(settings)()
         control = running._control.address
         source = SourceSpec(
             spec,
             broker,
-            fetcher,
+            self._clients.fetcher(),
             control,
             settings.max_batch_records,
             settings.max_batch_bytes,
             session.sparkContext.defaultParallelism,
             settings.auto_offset_reset,
+            begin,
+            settings.on_lost_offsets == "skip",
+            settings.on_recreated_topic == "restart_from_beginning",
         )
-        home = settings.state_dir / self.id
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(spec, self._copies, TellApplication.here(control)),
-            SinkSpec(self._publisher(session), frozenset(self.plan.broker_topics), control),
-            settings.checkpoint_location or (home / "checkpoint").absolute().as_uri(),
+            HostSpec(spec, self._copies, TellApplication.here(control), self._clients.changelogs(spec.plan)),
+            SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
+            settings.checkpoint(self.id),
             until_end,
             settings.trigger_interval_ms,
         )
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)
 
-    def _publisher(self, session: SparkSession) -> Publisher:
-        settings = self.settings
-        producer = settings.client("producer", self.id)
-        if not settings.exactly_once:
-            return KafkaPublisher(producer)
-        admin, consumer = settings.client("admin", self.id), settings.client("consumer", self.id)
-        marks = Marks(admin, self.id, settings.request_timeout_ms / 1000)
-        marks.prepare(partitions_of(session, settings.shuffle_partitions), settings.replication_factor)
-        patience_s = settings.task_timeout_ms / 1000
-        return KafkaTransactions(producer, consumer, self.id, patience_s, settings.transaction_timeout_ms)
 
+def _planned(topology: Topology, application_id: str, settings: Settings) -> Plan:
+    """Split the topology.
 
-def _await_sinks(broker: Broker, topics: list[str]) -> dict[str, int]:
-    """Look for the topics that are written; asking for one makes brokers with auto.create.topics.enable create it."""
-    deadline = time.monotonic() + _TOPIC_WAIT_S
-    while True:
-        found = {topic: count for topic, count in broker.writable_topics(topics).items() if count}
-        missing = [topic for topic in topics if topic not in found]
-        if not missing:
-            return found
-        if time.monotonic() > deadline:
-            raise TopicNotFoundError(
-                f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not create "
-                f"by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
-            )
-
-
-class RunningApplication:
-    """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
-
-    def __init__(self, application_id: str, committer: OffsetCommitter | None) -> None:
-        self.id = application_id
-        self._committer = committer
-        """Commits the group's offsets; None if the transactions do that."""
-        self._book = Book()
-        self._hold = threading.Event()
-        self._between_batches = threading.Event()
-        self._first_batch = threading.Event()
-        self._paused: frozenset[str] = frozenset()
-        self._state = "starting"
-        self._error: PenstockError | None = None
-        self._query: StreamingQuery | None = None
-        self._control = ControlServer(self._answer, secrets.token_bytes(16))
-        self._ending = threading.Lock()
-
-    def stop(self, timeout_s: float = _STOP_WAIT_S) -> None:
-        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
-
-        Args:
-            timeout_s: How long the batch at work may take before the query is stopped all the same.
-        """
-        if self._state in ("stopped", "failed") or self._query is None:
-            return
-        self._state = "stopping"
-        self._hold.set()
-        deadline = time.monotonic() + timeout_s
-        while (
-            self._query.isActive and time.monotonic() < deadline and not self._between_batches.wait(_POLL_S)
-        ):
-            pass
-        self._query.stop()
-        self._finish()
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the application has ended.
-
-        Args:
-            timeout_s: How long to wait, None without end.
-
-        Returns:
-            Whether it has ended.
-
-        Raises:
-            PenstockError: If it has failed.
-        """
-        if self._query is None:
-            return True
-        try:
-            ended = self._wait(timeout_s)
-        except StreamingQueryException as error:
-            self._fail(error)
-        if self._error is not None:
-            raise self._error
-        if ended:
-            self._finish()
-        return bool(ended)
-
-    def pause(self, topics: list[str] | None = None) -> None:
-        """Stop reading topics, all of them by default; what was read is finished."""
-        self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
-
-    def resume(self) -> None:
-        """Read all topics again."""
-        self._paused = frozenset()
-
-    def status(self) -> Status:
-        """Say what the application is doing."""
-        if self._state in ("starting", "running") and self._query is not None:
-            error: Exception | None
-            try:
-                error = None if self._query.isActive else self._query.exception()
-            except (OSError, Py4JError) as gone:
-                error = SparkRuntimeError(f"Spark has ended: its JVM does not answer ({type(gone).__name__})")
-            if error is not None:
-                self._remember(error)
-        return self._book.status(self._state, None if self._error is None else str(self._error))
-
-    def metrics(self) -> dict[str, int]:
-        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
-        return self._book.metrics()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    # What the processes of Spark ask.
-
-    def _answer(self, question: str, data: Any) -> Any:
-        if question == "plan":
-            self._book.planned(data["positions"], data["ends"])
-            hold = self._hold.is_set()
-            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
-                self._between_batches.set()
-            return {
-                "hold": hold,
-                "paused": sorted(self._paused),
-                "wake_at_ms": self._book.wake_at_ms(),
-                "bytes_per_record": self._book.bytes_per_record(),
-            }
-        if question == "batch":
-            reports = [Report.decode(report) for report in data["reports"]]
-            for report in reports:
-                for notice in report.notices:
-                    log.warning("%s", notice)
-            offsets = self._book.committed(data["batch"], reports)
-            self._commit(offsets)
-            self._first_batch.set()
-            return True
-        if question == RESTORING:
-            log.warning("%s", data.line())
-            self._book.restoring(data)
-            return True
-        raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
-
-    def _commit(self, offsets: Mapping[Any, int]) -> None:
-        if self._committer is None:
-            return
-        try:
-            self._committer.commit(
-                {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
-            )
-        except BrokerUnavailableError as error:
-            log.warning("offsets are committed with a later batch: %s", error)
-
-    def _is_shuffle(self, topic: str) -> bool:
-        return topic not in self._book.ends and topic not in self._book.positions
-
-    # Beginning and end.
-
-    def _await_first_batch(self) -> None:
-        assert self._query is not None
-        while not self._first_batch.wait(_POLL_S):
-            if not self._query.isActive:
-                self.await_termination()
-                break
-        if self._state == "starting":
-            self._state = "running"
-
-    def _wait(self, timeout_s: float | None) -> bool:
-        """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
-        assert self._query is not None
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._query.awaitTermination(1):
-            if self._state == "stopped":
-                return True
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-        return True
-
-    def _remember(self, error: Exception) -> None:
-        if isinstance(error, PenstockError):
-            self._error = error
-        else:
-            self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
-        self._state = "failed"
-
-    def _fail(self, error: Exception) -> None:
-        self._remember(error)
-        self._control.close()
-        assert self._error is not None
-        raise self._error from None
-
-    def _finish(self) -> None:
-        with self._ending:
-            if self._state != "failed":
-                self._state = "stopped"
-            self._control.close()
-
-    def _abandon(self) -> None:
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-        self._control.close()
-
-
-def _spark_error(text: str) -> str:
-    """Keep of Spark's error what a person can use: its first part, without plans and offsets."""
-    return f"the Spark query ended with an error that is not Penstock's: {text.split('=== Streaming Query ===')[0].strip()}"
-
-
-class _stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread."""
-
-    def __init__(self, running: RunningApplication) -> None:
-        self._running = running
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._stop)
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        log.info("signal %d: stopping after the batch at work", number)
-        threading.Thread(target=self._running.stop, name="penstock-stop").start()
+    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
+    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+    """
+    plan = topology.plan(application_id)
+    if settings.exactly_once and plan.changelogs:
+        return topology.plan(application_id, through_shuffle=False)
+    return plan

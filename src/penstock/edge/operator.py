@@ -88,6 +88,10 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
             f"the topology reads {', '.join(plan.external_topics)}, but DataFrames were given for "
             f"{', '.join(inputs) or 'nothing'}: give one for each topic, and none for others"
         )
+    if plan.changelogs:
+        raise TopologyError(
+            f"store {next(iter(plan.changelogs))!r} has a changelog topic, which only a penstock.Application publishes"
+        )
     through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
     if through_kafka:
         raise TopologyError(

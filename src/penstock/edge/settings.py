@@ -84,6 +84,9 @@ class Settings(BaseSettings):
         le=1024,
         description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8",
     )
+    on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
+        "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
+    )
     master: str = Field("local[*]", description="Spark master, if no session is active")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
     kafka: dict[str, Any] = Field(
@@ -114,7 +117,16 @@ class Settings(BaseSettings):
     on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
     dead_letter_topic: str | None = Field(None, description="topic for records that fail under dead_letter")
     on_lost_offsets: Literal["fail", "skip"] = Field(
-        "fail", description="what to do when the broker has deleted unread records"
+        "fail", description="what to do when the broker no longer has the offsets that were reached"
+    )
+    on_recreated_topic: Literal["fail", "restart_from_beginning"] = Field(
+        "fail", description="what to do when a topic that is read was deleted and created again"
+    )
+    on_uneven_partitions: Literal["fail", "wait"] = Field(
+        "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
+    )
+    metadata_max_age_ms: int = Field(
+        30_000, ge=100, description="how long it may take to notice that a topic has changed"
     )
 
     @classmethod
@@ -174,6 +186,14 @@ class Settings(BaseSettings):
     def exactly_once(self) -> bool:
         """Whether outputs, changelogs and offsets are committed in transactions."""
         return self.processing_guarantee == "exactly_once"
+
+    def home(self, application_id: str) -> Path:
+        """Give the directory of an application: local copies, its lock and, by default, its checkpoint."""
+        return self.state_dir / application_id
+
+    def checkpoint(self, application_id: str) -> str:
+        """Give the URL of an application's checkpoint."""
+        return self.checkpoint_location or (self.home(application_id) / "checkpoint").absolute().as_uri()
 
     def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
         """Give librdkafka's settings for a kind of client."""

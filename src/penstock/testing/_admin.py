@@ -12,13 +12,18 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar, final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.testing._java import EmbeddedKafkaError
+from penstock.testing._records import Isolation
 
 T = TypeVar("T")
 
+_LEVELS: dict[Isolation, IsolationLevel] = {
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+    "read_committed": IsolationLevel.READ_COMMITTED,
+}
 _REQUEST_TIMEOUT_S = 30.0
 _PAUSE_S = 0.02
 _NOT_YET = {
@@ -63,11 +68,12 @@ class BrokerAdmin:
         places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
 
-    def end_offsets(self, topic: str) -> dict[int, int]:
-        """Give the offsets that the next records get, by partition."""
+    def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
+        """Give the offsets before which a reader of an isolation level can read, by partition."""
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
-        found = self._all_of(f"end offsets of {topic}", lambda client: client.list_offsets(wanted))
+        level = {"isolation_level": _LEVELS[isolation]}
+        found = self._all_of(f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level))
         return {place.partition: result.offset for place, result in found.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:

@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -85,6 +85,7 @@ class TiedProcess:
         command: Program and arguments.
         log: File to which standard output and standard error are appended.
         directory: Working directory.
+        environment: Environment variables; None takes those of this process.
 
     Example:
         >>> sleeper = TiedProcess(["sleep", "60"], log=Path("/dev/null"), directory=Path("/"))
@@ -93,7 +94,14 @@ class TiedProcess:
         -9
     """
 
-    def __init__(self, command: Sequence[str], *, log: Path, directory: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         watchdog = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH],
             stdin=subprocess.PIPE,
@@ -108,6 +116,7 @@ class TiedProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
+                env=environment,
                 start_new_session=True,
             )
         self._kill = weakref.finalize(self, _kill, os.getpid(), self._process, watchdog)

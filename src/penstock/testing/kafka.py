@@ -266,11 +266,13 @@ class EmbeddedKafka:
         """
         return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
 
-    def end_offsets(self, topic: str) -> dict[int, int]:
+    def end_offsets(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
         """Give the offset that the next record of each partition will get.
 
         Args:
             topic: Name of the topic.
+            isolation: With ``"read_committed"``, the last stable offsets: in a partition with an open transaction, the
+                offset of the first record of the oldest one.
 
         Returns:
             Offsets by partition, transaction markers counted.
@@ -278,7 +280,7 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: There is no such topic, or the broker does not answer.
         """
-        return self._admin.end_offsets(topic)
+        return self._admin.end_offsets(topic, isolation)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Give the offsets that a consumer group has committed.

@@ -11,7 +11,7 @@ from penstock.core.dsl.ktable import KTable
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
-from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.stores import Kept, StoreSpec
 from penstock.core.plan.topology import Topology
 
 K = TypeVar("K")
@@ -111,7 +111,7 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: str | None = ...,
+        store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: str | None = ...,
     ) -> KTable[K, V]: ...
@@ -123,7 +123,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: str | None = ...,
+        store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: str | None = ...,
     ) -> KTable[Any, Any]: ...
@@ -134,7 +134,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        store: str | None = None,
+        store: Kept | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: str | None = None,
     ) -> KTable[Any, Any]:
@@ -160,7 +160,7 @@ class StreamsBuilder:
         key, value = key or graph.default_key, value or graph.default_value
         source = graph.name("KSTREAM-SOURCE", None)
         graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
-        spec = graph.add_store(store or f"{topic}-table", key, value)
+        spec = graph.add_store(store, f"{topic}-table", key, value)
         node = graph.add(TableSource(graph.name("KTABLE-SOURCE", None), (source,), spec))
         return KTable(graph, node, key, value)
 

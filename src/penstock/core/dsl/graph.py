@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Node, Repartition
-from penstock.core.plan.stores import StoreSpec, key_value
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
 from penstock.core.plan.topology import Topology
 
 
@@ -34,9 +34,12 @@ class Graph:
         self.topology.add(node)
         return node.name
 
-    def add_store(self, name: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the timestamped store of a table."""
-        spec = key_value(name, key, value, timestamped=True)
+    def add_store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Add the timestamped store of a table; without a name it gets the default one."""
+        kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+        spec = key_value(
+            kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
+        )
         self.topology.add_state_store(spec)
         return spec
 

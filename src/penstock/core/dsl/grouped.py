@@ -10,6 +10,7 @@ from penstock.core.dsl.graph import Graph
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
+from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable
@@ -45,7 +46,7 @@ class KGroupedStream(Generic[K, V]):
         self._repartition = repartition
         self._name = name
 
-    def count(self, *, store: str | None = None) -> KTable[K, int]:
+    def count(self, *, store: Kept | None = None) -> KTable[K, int]:
         """Count the records per key.
 
         Args:
@@ -54,9 +55,9 @@ class KGroupedStream(Generic[K, V]):
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64)
+        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
 
-    def reduce(self, reducer: Callable[[V, V], V | None], *, store: str | None = None) -> KTable[K, V]:
+    def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
 
         Args:
@@ -71,7 +72,7 @@ class KGroupedStream(Generic[K, V]):
         aggregator: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: str | None = None,
+        store: Kept | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records per key.
 
@@ -87,18 +88,20 @@ class KGroupedStream(Generic[K, V]):
 
     def _aggregated(
         self,
-        store: str | None,
+        store: Kept | None,
         kind: str,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
+        *,
+        fits: bool = False,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
-        spec = graph.add_store(store or f"{name}-store", self._key, value)
-        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator)
+        spec = graph.add_store(store, f"{name}-store", self._key, value)
+        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator, fits)
         return KTable(graph, graph.add(node), self._key, value)
 
     def _source(self, store: str) -> str:

@@ -11,6 +11,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
 from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
+from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable
@@ -262,7 +263,7 @@ class KStream(Generic[K, V]):
         return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
 
     def to_table(
-        self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, store: str | None = None
+        self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, store: Kept | None = None
     ) -> KTable[K, V]:
         """Take the newest value per key as a table; a null value deletes the key.
 
@@ -276,7 +277,7 @@ class KStream(Generic[K, V]):
         graph = self._graph
         key, value = key or self._key or graph.default_key, value or self._value or graph.default_value
         name = graph.name("KSTREAM-TOTABLE", None)
-        spec = graph.add_store(store or f"{name}-store", key, value)
+        spec = graph.add_store(store, f"{name}-store", key, value)
         parent = self._node
         if self._rekeyed:
             parent = graph.repartition(parent, spec.name, key, value, None, drop_null_keys=True)

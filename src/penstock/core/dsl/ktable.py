@@ -11,6 +11,7 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
+from penstock.core.plan.stores import Kept
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,7 +33,7 @@ class KTable(Generic[K, V]):
         self._value = value
 
     def filter(
-        self, predicate: Callable[[K, V], object], *, store: str | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value holds; the others count as deleted.
 
@@ -45,7 +46,7 @@ class KTable(Generic[K, V]):
         return self._derived(node, self._value, store)
 
     def filter_not(
-        self, predicate: Callable[[K, V], object], *, store: str | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
         node = nodes.TableFilter(
@@ -60,7 +61,7 @@ class KTable(Generic[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[V2] | None = ...,
-        store: str | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
 
@@ -71,7 +72,7 @@ class KTable(Generic[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[V2] | None = ...,
-        store: str | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
 
@@ -81,7 +82,7 @@ class KTable(Generic[K, V]):
         *,
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: str | None = None,
+        store: Kept | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
         """Turn each value into another; deleted rows stay deleted and are not mapped.
@@ -123,11 +124,11 @@ class KTable(Generic[K, V]):
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", None), (self._node,), selector))
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
 
-    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: str | None) -> KTable[K, Any]:
+    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
         graph = self._graph
         name = graph.add(node)
         if store is not None:
-            spec = graph.add_store(store, self._key or graph.default_key, value or graph.default_value)
+            spec = graph.add_store(store, "", self._key or graph.default_key, value or graph.default_value)
             name = graph.add(nodes.TableStore(graph.name("KTABLE-STORE", None), (name,), spec))
         return KTable(graph, name, self._key, value)
 
@@ -149,7 +150,7 @@ class KGroupedTable(Generic[K, V]):
         self._name = name
         self._repartitioned = False
 
-    def count(self, *, store: str | None = None) -> KTable[K, int]:
+    def count(self, *, store: Kept | None = None) -> KTable[K, int]:
         """Count the rows per new key."""
         return self._aggregated(store, "COUNT", zero, plus_one, minus_one, serdes.int64)
 
@@ -158,7 +159,7 @@ class KGroupedTable(Generic[K, V]):
         adder: Callable[[V, V], V | None],
         subtractor: Callable[[V, V], V | None],
         *,
-        store: str | None = None,
+        store: Kept | None = None,
     ) -> KTable[K, V]:
         """Combine the values per new key; the first value of a group is taken as it is.
 
@@ -176,7 +177,7 @@ class KGroupedTable(Generic[K, V]):
         subtractor: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: str | None = None,
+        store: Kept | None = None,
     ) -> KTable[K, A]:
         """Aggregate the rows per new key.
 
@@ -193,7 +194,7 @@ class KGroupedTable(Generic[K, V]):
 
     def _aggregated(
         self,
-        store: str | None,
+        store: Kept | None,
         kind: str,
         initializer: Callable[[], Any] | None,
         adder: Callable[[Any, Any, Any], Any],
@@ -202,7 +203,7 @@ class KGroupedTable(Generic[K, V]):
     ) -> KTable[Any, Any]:
         graph = self._graph
         name = graph.name(f"KTABLE-{kind}", None)
-        spec = graph.add_store(store or f"{name}-store", self._key, value)
+        spec = graph.add_store(store, f"{name}-store", self._key, value)
         node = nodes.TableAggregate(name, (self._source(spec.name),), spec, initializer, adder, subtractor)
         return KTable(graph, graph.add(node), self._key, value)
 

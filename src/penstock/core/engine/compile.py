@@ -328,7 +328,8 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
 def _(node: n.Aggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
-    fetch, write, key_bytes = store.fetch, store.write, node.store.key.serialize
+    fetch, key_bytes = store.fetch, node.store.key.serialize
+    write = store.write_fitting if node.fits else store.write
     initializer, aggregator = node.initializer, node.aggregator
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

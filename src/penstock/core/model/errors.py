@@ -68,8 +68,16 @@ class OffsetsLostError(PenstockError):
     """The broker no longer has offsets that have not been processed yet."""
 
 
+class TopicRecreatedError(PenstockError):
+    """A topic that is read was deleted and created again, so its offsets no longer mean what they meant."""
+
+
 class IncompatibleTopologyError(PenstockError):
     """The checkpoint belongs to a topology that cannot be continued by this one."""
+
+
+class ApplicationRunningError(PenstockError):
+    """The application is already at work on this state directory, so nobody else may start or change it."""
 
 
 class SparkRuntimeError(PenstockError):

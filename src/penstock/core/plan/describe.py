@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import html as _html
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.core.plan.internal import COMMITS_CONFIG, REPARTITION_CONFIG, changelog_config
 from penstock.core.plan.nodes import Node, Sink, Source
 
 if TYPE_CHECKING:
+    from penstock.core.plan.layout import Layout
     from penstock.core.plan.split import Plan, SubTopology
 
 
 def text(plan: Plan) -> str:
     """Describe a plan in the words of ``TopologyDescription.toString``."""
     lines = ["Topologies:"]
-    for sub in plan.subtopologies:
+    for sub in _present(plan):
         lines.extend(["", f"  Sub-topology: {sub.id}"] if sub.id else [f"   Sub-topology: {sub.id}"])
         for node in sub.nodes.values():
             lines.extend(_node_lines(sub, node))
@@ -35,24 +39,67 @@ def _node_lines(sub: SubTopology, node: Node) -> list[str]:
 
 def plan_text(plan: Plan) -> str:
     """Say what an application will read, keep and write."""
-    lines = [f"Application {plan.application_id}"]
+    return "\n".join([f"Application {plan.application_id}", *_plan_lines(plan, {})])
+
+
+def started_text(plan: Plan, layout: Layout, group: str, commits: int = 0) -> str:
+    """Say what an application that is about to start reads, keeps and writes, in how many tasks and partitions.
+
+    Args:
+        plan: The plan.
+        layout: Its tasks and numbers of partitions.
+        group: The consumer group.
+        commits: Partitions of the topic of commits, 0 if there is none.
+    """
+    tasks = Counter(task.subtopology for task in layout.tasks)
+    notes = {sub.id: f", {_counted(tasks[sub.id], 'task')}" for sub in plan.subtopologies}
+    lines = [f"Application {plan.application_id} (consumer group {group})", *_plan_lines(plan, notes, layout)]
+    for topic in plan.internal_topics.values():
+        if not topic.through_shuffle:
+            lines.append(_internal(topic.name, layout.partitions[topic.name], REPARTITION_CONFIG))
     for sub in plan.subtopologies:
+        for store in sub.stores.values():
+            if store.name in plan.changelogs:
+                lines.append(_internal(plan.changelogs[store.name], tasks[sub.id], changelog_config(store)))
+    if commits:
+        lines.append(_internal(plan.commits_topic, commits, COMMITS_CONFIG))
+    return "\n".join(lines)
+
+
+def _internal(topic: str, partitions: int, config: Mapping[str, str]) -> str:
+    told = ", ".join(f"{name}={value}" for name, value in config.items())
+    return f"  internal topic {topic} ({_counted(partitions, 'partition')}, {told})"
+
+
+def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = None) -> list[str]:
+    lines: list[str] = []
+    for sub in _present(plan):
         where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
-        lines.append(f"  sub-topology {sub.id} ({where})")
-        lines.extend(f"    reads  {topic}{_how(plan, topic)}" for topic in sub.source_topics)
+        lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
+        lines.extend(f"    reads  {topic}{_how(plan, topic, layout)}" for topic in sub.source_topics)
         lines.extend(f"    keeps  {store.name} ({store.fingerprint})" for store in sub.stores.values())
         for node in sub.nodes.values():
             if isinstance(node, Sink):
                 topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
-                lines.append(f"    writes {topic}{_how(plan, topic)}")
-    return "\n".join(lines)
+                lines.append(f"    writes {topic}{_how(plan, topic, None)}")
+    return lines
 
 
-def _how(plan: Plan, topic: str) -> str:
+def _how(plan: Plan, topic: str, layout: Layout | None) -> str:
     internal = plan.internal_topics.get(topic)
-    if internal is None:
-        return ""
-    return " (Spark's shuffle)" if internal.through_shuffle else " (internal topic)"
+    notes = [] if internal is None else ["Spark's shuffle" if internal.through_shuffle else "internal topic"]
+    if layout is not None:
+        notes.append(_counted(layout.partitions[topic], "partition"))
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _present(plan: Plan) -> list[SubTopology]:
+    """Give the sub-topologies but those that only keep the number of a part that is gone."""
+    return [sub for sub in plan.subtopologies if sub.nodes]
 
 
 def mermaid(plan: Plan) -> str:
@@ -63,7 +110,7 @@ def mermaid(plan: Plan) -> str:
     def id_of(name: str) -> str:
         return ids.setdefault(name, f"n{len(ids)}")
 
-    for sub in plan.subtopologies:
+    for sub in _present(plan):
         lines.append(f"  subgraph sub{sub.id}[Sub-topology {sub.id}]")
         lines.extend(f'    {id_of(node.name)}["{node.name}"]' for node in sub.nodes.values())
         lines.extend(f'    {id_of("store:" + store)}[("{store}")]' for store in sub.stores)
@@ -75,7 +122,7 @@ def mermaid(plan: Plan) -> str:
 def dot(plan: Plan) -> str:
     """Draw a plan in Graphviz' DOT language."""
     lines = ["digraph topology {", "  node [shape=box];"]
-    for sub in plan.subtopologies:
+    for sub in _present(plan):
         lines.append(f'  subgraph cluster_{sub.id} {{ label="Sub-topology {sub.id}";')
         lines.extend(f'    "{node.name}";' for node in sub.nodes.values())
         lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in sub.stores)
@@ -94,7 +141,7 @@ def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
     readers = {
         topic: source.name for sub in plan.subtopologies for source in sub.sources for topic in source.topics
     }
-    for sub in plan.subtopologies:
+    for sub in _present(plan):
         for node in sub.nodes.values():
             edges.extend((parent, node.name, False) for parent in node.parents)
             edges.extend((node.name, f"store:{store}", True) for store in node.store_names)

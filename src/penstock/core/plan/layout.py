@@ -55,13 +55,20 @@ def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPa
     ]
 
 
-def lay_out(plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper = default_grouper) -> Layout:
+def lay_out(
+    plan: Plan,
+    external: Mapping[str, int],
+    grouper: PartitionGrouper = default_grouper,
+    kept: Mapping[str, int] | None = None,
+) -> Layout:
     """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
 
     Args:
         plan: The plan.
         external: Partition counts of the external topics, as the broker gives them.
         grouper: Forms the partition groups of a sub-topology.
+        kept: Numbers that repartitions had before: one that does not ask for a number keeps it, however many partitions
+            have been added to the topics in front of it since, because its keys have their state in as many tasks.
 
     Raises:
         TopicNotFoundError: If an external topic is missing.
@@ -72,7 +79,7 @@ def lay_out(plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper =
     if missing:
         raise missing_topics(missing)
     counts = {topic: external[topic] for topic in plan.external_topics}
-    _count_internal_topics(plan, counts)
+    _count_internal_topics(plan, counts, kept or {})
     for sub in plan.subtopologies:
         _check_copartitioning(sub, counts)
     tasks: dict[TaskId, frozenset[TopicPartition]] = {}
@@ -92,12 +99,13 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     )
 
 
-def _count_internal_topics(plan: Plan, counts: dict[str, int]) -> None:
+def _count_internal_topics(plan: Plan, counts: dict[str, int], kept: Mapping[str, int]) -> None:
     """Add the counts of the internal topics, each when what it takes its count from is known."""
     waiting = dict(plan.internal_topics)
     for topic in list(waiting.values()):
-        if topic.partitions is not None:
-            counts[topic.name] = topic.partitions
+        wanted = topic.partitions or kept.get(topic.name)
+        if wanted is not None:
+            counts[topic.name] = wanted
             del waiting[topic.name]
     while waiting:
         complete = [name for name in waiting if not any(t in waiting for t in _upstream_topics(plan, name))]
@@ -156,6 +164,8 @@ def _checked_groups(
     sub: SubTopology, counts: Mapping[str, int], grouper: PartitionGrouper
 ) -> Sequence[frozenset[TopicPartition]]:
     mine = {topic: counts[topic] for topic in sub.source_topics}
+    if not mine:
+        return []  # a part that the topology no longer has
     groups = grouper(mine)
     wanted = sorted(TopicPartition(topic, number) for topic, count in mine.items() for number in range(count))
     if sorted(partition for group in groups for partition in group) != wanted:

@@ -206,10 +206,12 @@ class Aggregate(_Materialised):
     Attributes:
         initializer: Makes the first aggregate of a key; None takes the first value itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the key.
+        fits: Whether every aggregate is known to fit the store's value serde, as a count does.
     """
 
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
+    fits: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from functools import cached_property
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
+from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Filter, Node, Repartition, Sink, Source
 from penstock.core.plan.stores import StoreSpec
 
@@ -106,6 +107,21 @@ class Plan:
         return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
 
     @cached_property
+    def changelogs(self) -> Mapping[str, str]:
+        """The changelog topic of each store that has one."""
+        return {
+            store.name: changelog_topic(self.application_id, store.name)
+            for sub in self.subtopologies
+            for store in sub.stores.values()
+            if store.changelog == "kafka"
+        }
+
+    @property
+    def commits_topic(self) -> str:
+        """The internal topic that holds the marks of delivered batches, and the snapshots of tasks with changelogs."""
+        return commits_topic(self.application_id)
+
+    @cached_property
     def sink_topics(self) -> tuple[str, ...]:
         """The fixed names of topics that results are sent to, without internal ones."""
         names = (
@@ -136,13 +152,20 @@ class Plan:
         return describe.plan_text(self)
 
 
-def split(application_id: str, nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec]) -> Plan:
+def split(
+    application_id: str,
+    nodes: Mapping[str, Node],
+    stores: Mapping[str, StoreSpec],
+    *,
+    through_shuffle: bool = True,
+) -> Plan:
     """Split a graph of nodes into sub-topologies.
 
     Args:
         application_id: What internal topics are named after.
         nodes: Nodes by name, parents before children.
         stores: Stores by name.
+        through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
 
     Raises:
         TopologyError: If two repartitions have one name.
@@ -150,11 +173,7 @@ def split(application_id: str, nodes: Mapping[str, Node], stores: Mapping[str, S
     expanded = _expand_repartitions(application_id, nodes)
     groups = _connected(expanded)
     subs = tuple(_subtopology(i, names, expanded, stores) for i, names in enumerate(groups))
-    return Plan(application_id, subs, _internal_topics(application_id, nodes, subs))
-
-
-def _topic(application_id: str, node: Repartition) -> str:
-    return f"{application_id}-{node.topic_name}-repartition"
+    return Plan(application_id, subs, _internal_topics(application_id, nodes, subs, allowed=through_shuffle))
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -166,7 +185,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         if not isinstance(node, Repartition):
             expanded[node.name] = dataclasses.replace(node, parents=parents)
             continue
-        topic = _topic(application_id, node)
+        topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
         if node.drop_null_keys:
             parts.append(Filter(f"{node.name}-filter", parents, _has_key))
@@ -216,7 +235,7 @@ def _subtopology(
 
 
 def _internal_topics(
-    application_id: str, nodes: Mapping[str, Node], subs: tuple[SubTopology, ...]
+    application_id: str, nodes: Mapping[str, Node], subs: tuple[SubTopology, ...], *, allowed: bool
 ) -> dict[str, InternalTopic]:
     home = {name: sub for sub in subs for name in sub.nodes}
     internal: dict[str, InternalTopic] = {}
@@ -228,14 +247,14 @@ def _internal_topics(
     before: set[int] = set()
     behind: set[int] = set()
     for node, upstream, downstream in ends:
-        topic = _topic(application_id, node)
+        topic = repartition_topic(application_id, node.topic_name)
         if topic in internal:
             raise TopologyError(
                 f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
             )
         # A query has one shuffle: what is before it cannot also be behind it.
         through_shuffle = upstream.stateless and upstream.id not in behind and downstream.id not in before
-        through_shuffle = through_shuffle and upstream.id != downstream.id
+        through_shuffle = allowed and through_shuffle and upstream.id != downstream.id
         if through_shuffle:
             before.add(upstream.id)
             behind.add(downstream.id)

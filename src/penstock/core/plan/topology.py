@@ -269,11 +269,12 @@ class Topology:
                     f"store {store!r} is connected to no processor; connect it or leave it out"
                 )
 
-    def plan(self, application_id: str = "application") -> Plan:
+    def plan(self, application_id: str = "application", *, through_shuffle: bool = True) -> Plan:
         """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
 
         Args:
             application_id: What internal topics are named after.
+            through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
 
         Returns:
             The plan; ``print(plan)`` shows it.
@@ -282,7 +283,7 @@ class Topology:
             TopologyError: If the topology is not valid.
         """
         self.validate()
-        return split(application_id, self._nodes, self._stores)
+        return split(application_id, self._nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
         """Describe the topology as text, as Kafka Streams' ``Topology.describe()`` does."""

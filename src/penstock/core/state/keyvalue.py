@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.contract import Drained
 from penstock.core.state.objects import Objects
 from penstock.core.state.rows import Rows
@@ -27,17 +27,18 @@ class KeyValueStore(Generic[K, V]):
     Attributes:
         fetch: Gives the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
         write: Sets the entry of a serialised key, for the engine.
+        write_fitting: The same for a value that is known to fit the store's value serde.
 
     Source: ``org.apache.kafka.streams.state.KeyValueStore``; for timestamped stores ``TimestampedKeyValueStore``.
     """
 
-    __slots__ = ("_objects", "_rows", "fetch", "name", "write")
+    __slots__ = ("_objects", "_rows", "fetch", "name", "write", "write_fitting")
 
     def __init__(self, spec: StoreSpec, objects: Objects[K, V], rows: Rows) -> None:
         self.name = spec.name
         self._objects = objects
         self._rows = rows
-        self.fetch, self.write = rows.get, rows.put
+        self.fetch, self.write, self.write_fitting = rows.get, rows.put, rows.put_fitting
 
     def get(self, key: K) -> V | None:
         """Give the value of a key, or None.

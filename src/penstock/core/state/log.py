@@ -310,6 +310,27 @@ def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, l
     return replace(manifest, segments=left, history=(token,)), gone
 
 
+def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
+    """Give stores new names; segments stay where they are.
+
+    The history is forgotten, as in :func:`without_stores`: local copies hold the old names and are rebuilt.
+
+    Args:
+        manifest: The manifest.
+        names: New name per old name of a store; what the manifest does not have changes nothing.
+    """
+    segments = {(_renamed(store, names), group): found for (store, group), found in manifest.segments.items()}
+    if segments.keys() == manifest.segments.keys():
+        return manifest
+    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names.items())]).encode()):08x}"
+    return replace(manifest, segments=segments, history=(token,))
+
+
+def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
+    store, slash, number = byte_store.partition("/")
+    return f"{names.get(store, store)}{slash}{number}"
+
+
 def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
     """Forget slices that have expired; give the segments to be removed.
 

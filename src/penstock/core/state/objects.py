@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.model.errors import PenstockError, SerdeError, StoreError
 from penstock.core.model.record import ValueAndTimestamp
-from penstock.core.plan.stores import StoreSpec
+from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.values import Values
 
 K = TypeVar("K")
@@ -60,6 +60,14 @@ class Objects(Generic[K, V]):
                 f"store {self._store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
             )
         return value
+
+    def kept(self, value: V | None) -> Any:
+        """Give what an overlay keeps of a value that is put.
+
+        Raises:
+            SerdeError: If the value does not fit the store.
+        """
+        return self.values.kept(self.entry(value))
 
     def value(self, entry: Any) -> Any:
         """Give the value of an entry, as it is read."""

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from penstock.core.plan.stores import KeyValueSpec, StoreSpec, WindowSpec
+from penstock.core.plan.specs import KeyValueSpec, LruSpec, SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Alone, Store, Surroundings
+from penstock.core.state.expiry import ExpiringRows, index_name
 from penstock.core.state.keyvalue import KeyValueStore
+from penstock.core.state.lru import LruRows
 from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.rows import PlainRows
+from penstock.core.state.session import SessionStore
+from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
 
 _NOTHING: Mapping[str, Any] = {}
@@ -54,11 +58,33 @@ def _open(spec: StoreSpec, stores: ByteStores, task: Surroundings, memory: Mappi
 
 @_open.register
 def _(spec: KeyValueSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
-    objects: Objects[Any, Any] = Objects(spec)
-    rows = PlainRows(spec.name, Overlay(objects.values, stores.open(spec.name)))
-    return KeyValueStore(spec, objects, rows)
+    if spec.ttl_ms is None:
+        objects = Objects[Any, Any](spec)
+        overlay = Overlay(objects.values, stores.open(spec.name))
+        return KeyValueStore(spec, objects, PlainRows(spec.name, overlay))
+    objects = Objects[Any, Any](spec, more_stamps=1)
+    overlay = Overlay(objects.values, stores.open(spec.name))
+    index = stores.open(index_name(spec.name))
+    return KeyValueStore(spec, objects, ExpiringRows(spec.name, overlay, index, spec.ttl_ms, task))
+
+
+@_open.register
+def _(spec: LruSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    objects = Objects[Any, Any](spec)
+    overlay = Overlay(objects.values, stores.open(spec.name))
+    return KeyValueStore(spec, objects, LruRows(spec.name, overlay, stores, spec.capacity, memory))
 
 
 @_open.register
 def _(spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
     return WindowStore[Any, Any](spec, stores, task, memory)
+
+
+@_open.register
+def _(spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    return SessionStore[Any, Any](spec, stores, task, memory)
+
+
+@_open.register
+def _(spec: VersionedSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]) -> Store:
+    return VersionedStore[Any, Any](spec, stores, task, memory)

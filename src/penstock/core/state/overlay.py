@@ -38,9 +38,10 @@ class Overlay:
     Attributes:
         get: Gives the entry of a serialised key, or None.
         put: Sets the entry of a serialised key; None deletes it. Raises SerdeError if the value does not fit.
+        put_fitting: The same for a value that is known to fit.
     """
 
-    __slots__ = ("_base", "_order", "_own", "_values", "get", "put")
+    __slots__ = ("_base", "_order", "_own", "_values", "get", "put", "put_fitting")
 
     def __init__(self, values: Values, base: ByteReader) -> None:
         self._values = values
@@ -49,20 +50,29 @@ class Overlay:
         self._order: list[bytes] = []
         self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
         self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
+        self.put_fitting = self._own.__setitem__ if values.live else self.put
 
     def has(self, key: bytes) -> bool:
         """Tell whether there is an entry, without reading it."""
         entry = self._own.get(key, _ABSENT)
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
-    def committed(self, key: bytes) -> Any:
-        """Give the entry that a key had before the batch, or None."""
-        data = self._base.get(key)
-        return None if data is None else self._values.decode(data)
+    def committed(self, key: bytes) -> bytes | None:
+        """Give what a key had before the batch, as it is stored, or None."""
+        return self._base.get(key)
+
+    def keep(self, key: bytes, kept: Any) -> None:
+        """Set the entry of a serialised key to what ``Values.kept`` gave."""
+        self._own[key] = kept
 
     def own(self) -> dict[bytes, Any]:
         """Give what the batch has written; None marks what it has deleted."""
         return self._own
+
+    def scan_own(self) -> list[tuple[bytes, Any]]:
+        """Give the entries the batch has written, in no order, without those it has deleted."""
+        get = self.get
+        return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
@@ -134,21 +144,14 @@ def _getter(
 
 
 def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
-    check, encode, accepts = values.check, values.encode, values.accepts
+    kept, encode, accepts = values.kept, values.encode, values.accepts
 
-    def put_bytes(key: bytes, entry: Any) -> None:
-        own[key] = None if entry is None else encode(entry)
+    def put(key: bytes, entry: Any) -> None:
+        own[key] = kept(entry)
 
-    def put_checked(key: bytes, entry: Any) -> None:
-        if entry is not None:
-            check(entry)
-        own[key] = entry
-
-    def put_stamped(key: bytes, entry: Any) -> None:
+    def put_stamped(key: bytes, entry: Any) -> None:  # the same without a call, for the stores of the DSL
         if entry is not None and type(entry[0]) not in accepts:
             encode(entry)
         own[key] = entry
 
-    if not values.live:
-        return put_bytes
-    return put_stamped if values.stamps == 1 and accepts else put_checked
+    return put_stamped if values.live and accepts and values.stamps == 1 else put

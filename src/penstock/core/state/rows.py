@@ -24,6 +24,10 @@ class Rows(Protocol):
     def put(self) -> Callable[[bytes, Any], None]:
         """Sets the entry of a key; None deletes it. Raises SerdeError if the value does not fit."""
 
+    @property
+    def put_fitting(self) -> Callable[[bytes, Any], None]:
+        """Sets the entry of a key to a value that is known to fit."""
+
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
@@ -47,12 +51,12 @@ class PlainRows:
         overlay: Its byte store.
     """
 
-    __slots__ = ("_name", "_overlay", "approximate_count", "get", "put", "scan")
+    __slots__ = ("_name", "_overlay", "approximate_count", "get", "put", "put_fitting", "scan")
 
     def __init__(self, name: str, overlay: Overlay) -> None:
         self._name = name
         self._overlay = overlay
-        self.get, self.put = overlay.get, overlay.put
+        self.get, self.put, self.put_fitting = overlay.get, overlay.put, overlay.put_fitting
         self.scan, self.approximate_count = overlay.scan, overlay.approximate_count
 
     def drain(self) -> Drained:

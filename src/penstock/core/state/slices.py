@@ -22,7 +22,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from penstock.core.plan.stores import SlicedSpec
+from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import ByteStores, StoreChange, slice_name
 from penstock.core.state.contract import Drained
 from penstock.core.state.overlay import Overlay
@@ -83,9 +83,14 @@ class Slices:
         self._starts = [held.start for held in self._slices]
 
     @property
+    def horizon(self) -> int:
+        """The time up to which, in a store whose entries are as old as their retention, everything has expired."""
+        return max(self.time - self._retention, self._floor)
+
+    @property
     def oldest(self) -> int:
         """The first time that reads can see."""
-        return max(self.time - self._retention + 1, 0)
+        return max(self.time - self._retention + 1, self._floor)
 
     def observe(self, time: int) -> None:
         """Let the store's time advance."""
@@ -105,6 +110,10 @@ class Slices:
         if held is None:
             held = self._made(time)
         return None if held is None or self._has_expired(held.end) else held
+
+    def newest_first(self) -> list[Slice]:
+        """Give all slices, the newest first."""
+        return self._slices[::-1]
 
     def between(self, first: int, last: int) -> list[Slice]:
         """Give the slices with times from ``first`` to ``last``, both included, in the order of time."""

@@ -68,7 +68,7 @@ class Values:
             ) from error
 
     def check(self, entry: Any) -> None:
-        """Refuse a live entry whose value does not fit, by trying it out if its type does not tell.
+        """Refuse an entry whose value does not fit, by trying it out if its type does not tell.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -76,8 +76,21 @@ class Values:
         value = entry
         for _ in range(self.stamps):
             value = value[0]
-        if self.accepts and type(value) not in self.accepts:
+        if type(value) not in self.accepts and (self.accepts or not self.live):
             self.encode(entry)
+
+    def kept(self, entry: Any) -> Any:
+        """Give what an overlay keeps of an entry: objects that cannot be changed as they are, all others as bytes.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        if entry is None:
+            return None
+        if not self.live:
+            return self.encode(entry)
+        self.check(entry)
+        return entry
 
     def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
         """Give what a batch has put as changes.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan.stores import WindowSpec
+from penstock.core.plan.specs import WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at
@@ -70,9 +70,9 @@ class WindowStore(Generic[K, V]):
             SerdeError: If key or value do not fit the store's serdes.
         """
         start = closed(self._objects.key_bytes(key)) + self._time(window_start)
-        entry = self._objects.entry(value)
+        kept = self._objects.kept(value)
         if self._duplicates:
-            if entry is None:
+            if kept is None:
                 return
             self._count = (self._count + 1) & _MAX_NUMBER
             start += _NUMBER.pack(self._count)
@@ -81,7 +81,7 @@ class WindowStore(Generic[K, V]):
         if held is None:
             self._task.drop("expired window")
         else:
-            held.rows.put(start, entry)
+            held.rows.keep(start, kept)
 
     @overload
     def fetch(self, key: K, time_from: int) -> V | None: ...
@@ -101,8 +101,10 @@ class WindowStore(Generic[K, V]):
         """
         if time_to is not None:
             return self._fetch(key, time_from, time_to, reverse=False)
-        found = next(self._fetch(key, time_from, time_from, reverse=True), None)
-        return None if found is None else found[1]
+        if self._duplicates:
+            found = next(self._fetch(key, time_from, time_from, reverse=True), None)
+            return None if found is None else found[1]
+        return self._fetch_one(key, time_from)
 
     def reverse_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]:
         """Iterate backwards over a key's windows that start between two times."""
@@ -149,6 +151,14 @@ class WindowStore(Generic[K, V]):
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:
         return max(time_from, self._slices.oldest), min(time_to, FOREVER)
+
+    def _fetch_one(self, key: K, start: int) -> V | None:
+        serialised = self._objects.key_bytes(key)
+        held = self._slices.at(start) if start >= self._slices.oldest else None
+        if held is None:
+            return None
+        found: V | None = self._objects.value(held.rows.get(closed(serialised) + pack_time(start)))
+        return found
 
     def _fetch(self, key: K, time_from: int, time_to: int, *, reverse: bool) -> Iterator[tuple[int, V]]:
         prefix = closed(self._objects.key_bytes(key))

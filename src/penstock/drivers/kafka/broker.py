@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from penstock.core.model.errors import OffsetsLostError
+from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets
+from penstock.core.ports import Offsets, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")
 
+RESET = "penstock:reset"
+"""Metadata of a committed offset that a reset has put down for the next start. Whoever commits later writes over it."""
+
 _RETRY_S = 0.1
-# A broker that has just come up may not know its topics yet.
-_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART}
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id that brokers without topic ids give."""
+# A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
+_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,28 @@ class Broker:
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self.timeout_s)
+        facts: dict[str, TopicFacts] = {}
+        for topic, future in futures.items():
+            try:
+                found = future.result(self.timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise translated(error, f"asking for topic {topic!r}", self.servers) from error
+            identity = str(found.topic_id)
+            facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(found.partitions))
+        return facts
+
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
         counts: dict[str, int] = {}
@@ -84,7 +118,11 @@ class Broker:
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> None:
-        """Create a topic that does not exist; give one that has too few partitions more."""
+        """Create a topic that does not exist; give one that has too few partitions more; return when all are known.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
+        """
         existing = self.partition_counts([topic]).get(topic)
         if existing is None:
             self.create_topic(topic, partitions, config, replication_factor)
@@ -92,54 +130,121 @@ class Broker:
             more = [NewPartitions(topic, partitions)]
             future = self._admin().create_partitions(more, operation_timeout=self.timeout_s)[topic]
             self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
+        if existing is None or existing < partitions:
+            self._await_partitions(topic, partitions)
+
+    def _await_partitions(self, topic: str, partitions: int) -> None:
+        """Wait until the brokers that answer know of partitions that the controller has just made."""
+        deadline = monotonic() + self.timeout_s
+        while self.partition_counts([topic]).get(topic, 0) < partitions:
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
+                    f"{self.timeout_s:.0f} s. Is the cluster overloaded? Start again"
+                )
+            sleep(_RETRY_S)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone; one that does not exist is fine.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
+        """
+        future = self._admin().delete_topics([topic], operation_timeout=self.timeout_s)[topic]
+        with suppress(TopicNotFoundError):
+            self._ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
+        deadline = monotonic() + self.timeout_s
+        while topic in self.partition_counts([topic]):
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"the topic {topic!r} is still there {self.timeout_s:.0f} s after it was deleted at {self.servers}; do it "
+                    "again when the cluster has caught up"
+                )
+            sleep(_RETRY_S)
+
+    def groups(self) -> list[str]:
+        """Give the ids of all consumer groups."""
+        listing = self._admin().list_consumer_groups(request_timeout=self.timeout_s)
+        found = self._ask("asking for groups", lambda: listing.result(self.timeout_s))
+        return [group.group_id for group in found.valid]
+
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last readable record, per partition."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
+        return _by_topic(self._committed(partitions))
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        found = self._committed(partitions)
+        return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
+
+    def _committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         consumer = self._consumer()
         found = self._ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
-        offsets: Offsets = {}
-        for at in found:
-            if at.offset >= 0:
-                offsets.setdefault(at.topic, {})[at.partition] = at.offset
-        return offsets
+        return [at for at in found if at.offset >= 0]
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Commit the group's offsets.
+
+        Args:
+            offsets: The offsets.
+            metadata: What Kafka keeps beside each of them.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
         if offsets:
-            positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+            positions = [
+                ClientPartition(at.topic, at.partition, offset, metadata) for at, offset in offsets.items()
+            ]
             consumer = self._consumer()
             self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
-    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec) -> Offsets:
-        isolation = IsolationLevel.READ_COMMITTED if self.read_committed else IsolationLevel.READ_UNCOMMITTED
+    def _offsets(
+        self,
+        partitions: Mapping[str, int],
+        spec: OffsetSpec,
+        *,
+        read_committed: bool,
+        may_be_missing: bool = False,
+    ) -> Offsets:
+        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}
         doing = f"asking for offsets of {', '.join(partitions)}"
-        return self._ask(doing, lambda: self._listed(wanted, isolation))
+        return self._ask(doing, lambda: self._listed(wanted, isolation, may_be_missing))
 
-    def _listed(self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel) -> Offsets:
+    def _listed(
+        self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel, may_be_missing: bool
+    ) -> Offsets:
         futures = self._admin().list_offsets(
             wanted, isolation_level=isolation, request_timeout=self.timeout_s
         )
         offsets: Offsets = {}
         for at, future in futures.items():
             offset = future.result().offset
+            if offset < 0 and may_be_missing:
+                continue
             if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking
                 raise KafkaException(
                     KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
@@ -154,7 +259,7 @@ class Broker:
         settings = {**self.settings, "group.id": self.group, "enable.auto.commit": False}
         return warm(Consumer, settings)
 
-    def _ask(self, doing: str, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
         """Ask, and ask again while the broker says that it is not ready yet."""
         deadline = monotonic() + self.timeout_s
         while True:
@@ -162,12 +267,19 @@ class Broker:
                 return question()
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in _ASK_AGAIN or monotonic() > deadline:
+                if cause.code() not in again or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
                 # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
                 with suppress(KafkaException):
                     self._admin().list_topics(timeout=self.timeout_s)
+
+
+def _by_topic(found: Iterable[ClientPartition]) -> Offsets:
+    offsets: Offsets = {}
+    for at in found:
+        offsets.setdefault(at.topic, {})[at.partition] = at.offset
+    return offsets
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:

@@ -45,7 +45,11 @@ NOT_READY = {
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
 """What brokers answer while coordinators and leaders come up or move; asked again, they will know."""
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+_NO_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
 _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
 
 
@@ -102,7 +106,7 @@ def translated(error: KafkaException, doing: str, servers: str) -> PenstockError
         )
     if isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
         return TopicNotFoundError(
-            f"the broker at {servers} has no such topic (while {doing}: {cause.str()}). If it was deleted, create it again with "
+            f"the broker at {servers} has no such topic or partition (while {doing}: {cause.str()}). If it was deleted, create it again with "
             "as many partitions, and start over with another application id or checkpoint_location"
         )
     return PenstockError(f"Kafka refused {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}")

@@ -15,22 +15,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.internal import COMMITS_CONFIG, commits_topic
 from penstock.core.ports import BatchId, OffsetRange
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.clients import ClientSettings, log, warm
 from penstock.drivers.kafka.fetch import KafkaFetcher
-
-MARKS_CONFIG = {"cleanup.policy": "compact"}
-
-
-def marks_name(application_id: str) -> str:
-    """Give the name of the topic, and of the group, that hold the marks of an application.
-
-    Example:
-        >>> marks_name("word-count")
-        'word-count-commits'
-    """
-    return f"{application_id}-commits"
 
 
 def mark_record(partition: int, batch: BatchId) -> tuple[bytes, bytes]:
@@ -62,9 +51,9 @@ class Marks:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        name = marks_name(self.application_id)
+        name = commits_topic(self.application_id)
         broker = Broker(self.settings, name, read_committed=True, timeout_s=self.timeout_s)
-        broker.ensure_topic(name, partitions, MARKS_CONFIG, replication_factor)
+        broker.ensure_topic(name, partitions, COMMITS_CONFIG, replication_factor)
         counts = broker.partition_counts([name])
         begin, end = broker.begin_offsets(counts)[name], broker.end_offsets(counts)[name]
         known = broker.committed_offsets(counts).get(name, {})
@@ -74,10 +63,14 @@ class Marks:
 
     def _bring_back(self, planned: OffsetRange) -> None:
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
-        values = [value for records in fetcher.fetch(planned) for value in records.values if value]
-        if not values:
+        wanted = str(planned.partition).encode()
+        batch = None
+        for records in fetcher.fetch(planned):
+            for key, value in zip(records.keys, records.values):
+                if key == wanted and value is not None:
+                    batch = BatchId(**json.loads(value))
+        if batch is None:
             return
-        batch = BatchId(**json.loads(values[-1]))
         at = TopicPartition(planned.topic, planned.partition)
         log.info(
             "the broker had forgotten that batch %d was delivered (%s); it is marked again", batch.number, at

@@ -35,9 +35,10 @@ from penstock.core.model.errors import (
 )
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
 from penstock.drivers.kafka.clients import ClientSettings, is_unavailable, translated, warm
-from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record, marks_name
+from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record
 from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 log = logging.getLogger("penstock.kafka")
@@ -92,7 +93,7 @@ class Transaction:
     def __init__(self, spec: KafkaTransactions, partition: int) -> None:
         self._spec = spec
         self._servers = str(spec.settings.get("bootstrap.servers"))
-        self._mark = ClientPartition(marks_name(spec.application_id), partition)
+        self._mark = ClientPartition(commits_topic(spec.application_id), partition)
         self._batch = BatchId("", -1)
         self._failing = FailingProducer(
             {

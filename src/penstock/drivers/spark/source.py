@@ -3,12 +3,15 @@
 An offset, as Spark keeps it in the checkpoint, is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
-     "stores": {store: fingerprint}, "internal": {repartition topic: partitions}}
+     "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
+     "begin": what the first batch of a run is told}
 
 ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
 micro-batch, by which exactly-once delivery knows a batch it has already delivered. ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
 initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation. ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that
-a batch that is run again sees the same time. ``stores`` and ``internal`` are what a later topology is checked against.
+a batch that is run again sees the same time. ``stores`` and ``internal`` are what a later topology is checked against; by
+``parts`` it finds its state (see ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
 
 Planner and reader are different objects in different processes: the planner lives as long as the query, the reader is
 unpickled in the workers.
@@ -17,13 +20,14 @@ unpickled in the workers.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +37,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model.errors import BrokerUnavailableError, IncompatibleTopologyError, OffsetsLostError
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    IncompatibleTopologyError,
+    OffsetsLostError,
+    TopicNotFoundError,
+)
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.admission import admit, packed, ranges
+from penstock.core.plan.changes import recreated, recreated_error
+from penstock.core.plan.evolution import Lineage, newly_gone, with_new_names
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.core.ports import BatchId, Fetcher, OffsetRange, Offsets, TopicReader
@@ -61,6 +72,7 @@ class TopologySpec:
         groups: Spark's grouping key of each task.
         policies: What happens to records that fail.
         sink_partitions: Numbers of partitions of the topics written, for partitioners.
+        lineage: What it continues, and what it passes on.
     """
 
     plan: Plan
@@ -68,6 +80,7 @@ class TopologySpec:
     groups: Mapping[TaskId, int]
     policies: ErrorPolicies
     sink_partitions: Mapping[str, int]
+    lineage: Lineage = field(default_factory=Lineage)
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""
@@ -91,6 +104,10 @@ class SourceSpec:
         max_bytes: Bytes per batch.
         readers: How many tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest" or "latest".
+        begin: What the tasks are told in the first batch of a run: whether to ``rebuild`` from changelog topics, and the
+            stores whose changelog topics are new (``new_topics``).
+        skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
+        restart_recreated: Whether a topic that was made again is read from its beginning.
     """
 
     topology: TopologySpec
@@ -101,6 +118,9 @@ class SourceSpec:
     max_bytes: int
     readers: int
     offset_reset: str
+    begin: Mapping[str, Any]
+    skip_lost: bool = False
+    restart_recreated: bool = False
 
     def to_option(self) -> str:
         """Give the spec as the string that a data source's option can carry."""
@@ -139,12 +159,14 @@ class PlannedRead(InputPartition):
         ticks: Tasks to be woken without records.
         batch: The micro-batch, as it is written in chunk rows.
         now_ms: Wall clock of the batch.
+        begin: What the tasks are told in the first batch of a run, as JSON.
     """
 
     ranges: list[OffsetRange]
     ticks: list[str]
     batch: str
     now_ms: int
+    begin: bytes = b""
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,7 +179,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since: float | None = None
         self._begun = False
         self._cut_off = False
-        """Whether a run to the end has to wait for the broker: nothing to plan would tell Spark that it is done."""
+        """Whether a run to the end has to wait for the broker, or for a transaction of its own to be complete: nothing to
+        plan would tell Spark that it is done."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaStreamReader, (self._option,))
@@ -210,20 +233,29 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Give the pieces of a planned batch; depends on nothing but its arguments."""
         with wire.crossing():
-            planned = ranges(_positions(start), _positions(end))
+            planned = self._read_now(ranges(_positions(start), _positions(end)))
             batch = wire.batch_text(batch_id(end))
+            begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
             reads: list[InputPartition] = [
                 PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
             if end["tick"] != start["tick"]:
-                tasks = [str(task) for task in self._spec.topology.layout.tasks]
+                tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *newly_gone(start, end))]
                 readers = min(self._spec.readers, len(tasks))
-                reads.extend(PlannedRead([], tasks[i::readers], batch, end["now_ms"]) for i in range(readers))
+                reads.extend(
+                    PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
+                )
             return reads
+
+    def _read_now(self, planned: list[OffsetRange]) -> list[OffsetRange]:
+        """Leave out what an edited topology no longer reads, when it runs a micro-batch of its predecessor again."""
+        task_of = self._spec.topology.layout.task_of
+        return [r for r in planned if TopicPartition(r.topic, r.partition) in task_of]
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
         spec, now = self._spec, _now_ms()
-        check_stores(start["stores"], spec.topology.plan.store_fingerprints())
+        known = with_new_names(start["stores"], spec.topology.lineage.renamed_stores)
+        check_stores(known, spec.topology.plan.store_fingerprints())
         check_repartitions(start["internal"], spec.topology.internal_partitions())
         ends = self._ends()
         orders = (
@@ -235,20 +267,58 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         positions = _positions(start)
         if not self._begun:
-            positions = self._with_new_partitions(positions)
+            positions = self._with_new_partitions(self._without_recreated(start, positions))
             self._begun = True
-            return _offset(start, positions, start["tick"] + 1, now, spec.topology)
+            begun = _offset(start, positions, start["tick"] + 1, now, spec.topology)
+            return {**begun, "begin": dict(spec.begin)}
         wake_at = orders.get("wake_at_ms")
         due = wake_at is not None and wake_at <= now and self._final is None
         tick = start["tick"] + due
         if ends is not None:
-            _check_not_lost(positions, ends)
+            beyond = {topic for topic, *_ in _beyond_the_end(positions, ends)}
+            if beyond:  # of what can be read, but not necessarily of what there is
+                there = {topic: count for topic, count in self._counts().items() if topic in beyond}
+                log_ends = {**ends, **spec.broker.log_end_offsets(there)}
+                beyond = {topic for topic, *_ in _beyond_the_end(positions, log_ends)}
+                if beyond and self._recreated_among(beyond):
+                    return start
+                positions = _without_lost(positions, log_ends, skip=spec.skip_lost)
             paused = set(orders.get("paused", ()))
             readable = {topic: e for topic, e in ends.items() if topic not in paused}
             admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
-            if admitted != positions:
+            if admitted != _positions(start):
                 return _offset(start, admitted, tick, now, spec.topology)
+            self._cut_off = self._final is not None and self._awaits_transactions(ends)
         return _offset(start, positions, tick, now, spec.topology) if due else start
+
+    def _awaits_transactions(self, ends: Offsets) -> bool:
+        """Tell whether the application's own topics have records that cannot be read until a transaction is complete.
+
+        A transaction is committed a moment before the brokers have said so in every partition.
+        """
+        internal = self._spec.topology.plan.internal_topics
+        own = {topic: count for topic, count in self._counts().items() if topic in internal}
+        return any(ends[topic] != end for topic, end in self._spec.broker.log_end_offsets(own).items())
+
+    def _without_recreated(self, start: dict[str, Any], positions: Offsets) -> Offsets:
+        """Put topics that were made again since the checkpoint at their beginning; the application allows it."""
+        again = recreated(start.get("topic_ids", {}), self._spec.topology.lineage.topic_ids)
+        counts = {topic: count for topic, count in self._counts().items() if topic in again}
+        return {**positions, **self._spec.broker.begin_offsets(counts)}
+
+    def _recreated_among(self, topics: Iterable[str]) -> bool:
+        """Tell whether topics were made again since the query was started, and tell the application, which starts it anew.
+
+        Raises:
+            TopicRecreatedError: If such a topic is not to be read.
+        """
+        ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
+        again = recreated(self._spec.topology.lineage.topic_ids, ids)
+        if again and not self._spec.restart_recreated:
+            raise recreated_error(again)
+        if again:
+            self._spec.control.ask("topics", again)
+        return bool(again)
 
     def _with_new_partitions(self, positions: Offsets) -> Offsets:
         """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
@@ -258,7 +328,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, count in self._counts().items()
             if any(partition not in known.get(topic, {}) for partition in range(count))
         }
-        for topic, partitions in _reset_positions(self._spec, missing).items():
+        # What is written to a partition before it is noticed belongs to the stream: no offset reset skips it.
+        added = {topic: count for topic, count in missing.items() if topic in known}
+        fresh = {topic: count for topic, count in missing.items() if topic not in known}
+        begin = {**_reset_positions(self._spec, fresh), **self._spec.broker.begin_offsets(added)}
+        for topic, partitions in begin.items():
             known[topic] = {**partitions, **known.get(topic, {})}
         return known
 
@@ -277,6 +351,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._waiting_since is None:
                 self._waiting_since = time.monotonic()
                 log.warning("waiting for the broker: %s", error)
+            return None
+        except TopicNotFoundError:  # made again with fewer partitions, perhaps
+            if self._final is not None or not self._recreated_among(self._counts()):
+                raise
             return None
         if self._waiting_since is not None:
             log.warning("the broker is back after %.1f s", time.monotonic() - self._waiting_since)
@@ -354,31 +432,58 @@ def check_repartitions(before: Mapping[str, int], now: Mapping[str, int]) -> Non
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says."""
     plan, positions = spec.topology.plan, _reset_positions(spec, counts)
+    chosen = spec.broker.reset_offsets(counts)
+    if chosen:
+        log.warning("the application was reset: beginning at the offsets chosen then, with empty stores")
+        return _updated(positions, chosen)
     committed = spec.broker.committed_offsets(counts)
     if not any(committed.values()):
         return positions
-    if plan.store_fingerprints():
+    if plan.store_fingerprints() and not spec.begin.get("rebuild"):
         log.warning(
             "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
             "starting over from the %s offsets",
             spec.offset_reset,
         )
         return positions
-    for topic, partitions in committed.items():
-        positions[topic].update(partitions)
-    return positions
+    return _updated(positions, committed)
 
 
-def _check_not_lost(positions: Offsets, ends: Offsets) -> None:
-    for topic, partitions in positions.items():
-        for partition, at in partitions.items():
-            end = ends.get(topic, {}).get(partition, at)
-            if at > end:
-                raise OffsetsLostError(
-                    f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {at} have been "
-                    "processed: the topic was deleted and made anew, or this is another cluster. Start over with another "
-                    "application id or checkpoint_location, or bring the old topic back"
-                )
+def _updated(positions: Offsets, others: Offsets) -> Offsets:
+    return {topic: {**partitions, **others.get(topic, {})} for topic, partitions in positions.items()}
+
+
+def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[str, int, int, int]]:
+    """Give topic, partition, position and end where more has been processed than there is."""
+    return [
+        (topic, partition, at, ends[topic][partition])
+        for topic, partitions in positions.items()
+        for partition, at in partitions.items()
+        if at > ends.get(topic, {}).get(partition, at)
+    ]
+
+
+def _without_lost(positions: Offsets, ends: Offsets, *, skip: bool) -> Offsets:
+    """Go back to the end where a topic has become shorter, or refuse to.
+
+    Raises:
+        OffsetsLostError: If that is not to be skipped.
+    """
+    beyond = _beyond_the_end(positions, ends)
+    for topic, partition, at, end in beyond:
+        if not skip:
+            raise OffsetsLostError(
+                f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {at} have been processed: the "
+                "topic has lost its newest records (an unclean leader election, a restored backup), or this is another "
+                "cluster. To go on at the end there is now set on_lost_offsets='skip'; to start over use `penstock reset`"
+            )
+        log.warning(
+            "going back from offset %d to %d of %s-%d, where the topic now ends", at, end, topic, partition
+        )
+    ending: Offsets = {}
+    for topic, partition, _, end in beyond:
+        ending.setdefault(topic, {})[partition] = end
+    return _updated(positions, ending)
 
 
 def _offset(
@@ -396,6 +501,7 @@ def _offset(
         "now_ms": now_ms,
         "stores": topology.plan.store_fingerprints(),
         "internal": topology.internal_partitions(),
+        **topology.lineage.to_json(),
     }
 
 
@@ -416,7 +522,7 @@ def _now_ms() -> int:
 
 def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:
     where = ("", 0, "", 0, 0)
-    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, b"")
+    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, read.begin)
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:

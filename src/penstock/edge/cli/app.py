@@ -6,14 +6,20 @@ which Spark or a Kafka client is missing or broken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from importlib.metadata import version
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.core.model.errors import PenstockError
 from penstock.edge.cli.describe import described
+
+if TYPE_CHECKING:
+    from penstock.edge.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,6 +43,16 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"penstock {version('penstock')}")
         raise typer.Exit
+
+
+@contextmanager
+def _told(command: str) -> Iterator[None]:
+    """Tell an error of Penstock's in one line, and end with exit code 1."""
+    try:
+        yield
+    except PenstockError as error:
+        typer.echo(f"penstock {command}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.callback()
@@ -88,8 +104,121 @@ def describe(
     form: Annotated[Form, typer.Option("--format", help="What to print.")] = Form.text,
 ) -> None:
     """Show a topology; nothing is connected or started."""
-    try:
+    with _told("describe"):
         typer.echo(described(target, form.value))
-    except PenstockError as error:
-        typer.echo(f"penstock describe: {error}", err=True)
-        raise typer.Exit(1) from None
+
+
+Application = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="The application; it must be stopped.")
+]
+StateDir = Annotated[
+    Path | None, typer.Option(help="The application's state_dir. Default: as the settings say.")
+]
+CheckpointLocation = Annotated[
+    str | None,
+    typer.Option(help="The application's checkpoint_location. Default: as the settings say."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+def _settings(**given: object) -> Settings:
+    """Make settings of options; what is not given comes from the environment and the settings file."""
+    from penstock.edge.settings import settings_from
+
+    return settings_from({name: value for name, value in given.items() if value is not None})
+
+
+@app.command()
+def rescale(
+    application_id: Application,
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],
+    state_dir: StateDir = None,
+    checkpoint_location: CheckpointLocation = None,
+    master: Annotated[str | None, typer.Option(help="Spark master. Default: as the settings say.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
+    from penstock.edge.cli.rescale import Options
+    from penstock.edge.cli.rescale import rescale as move
+
+    with _told("rescale"):
+        move(
+            Options(application_id, partitions, dry_run),
+            _settings(
+                bootstrap_servers="not needed for this",
+                state_dir=state_dir,
+                checkpoint_location=checkpoint_location,
+                master=master,
+            ),
+        )
+
+
+@app.command()
+def reset(
+    application_id: Application,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),
+    ] = None,
+    input_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Move only this topic; may be given several times. Default: all that was read."),
+    ] = None,
+    internal_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Delete only this internal topic; may be given several times. Default: all."),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Begin at the first record there is. The default.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Begin at this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record at or after it, as 2026-01-31T18:00:00."),
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record that is at most so old, as PT12H."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="Begin so many offsets later; negative: earlier.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Begin where this file says, in lines of topic,partition,offset.")
+    ] = None,
+    state_dir: StateDir = None,
+    checkpoint_location: CheckpointLocation = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master, if the checkpoint is not on a local disk.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let a stopped application begin anew, at chosen offsets and with empty stores."""
+    from penstock.edge.cli.reset import reset as begin_anew
+    from penstock.edge.cli.reset import target_of
+    from penstock.edge.reset import Wish
+
+    with _told("reset"):
+        target = target_of(
+            to_earliest=to_earliest,
+            to_latest=to_latest,
+            to_offset=to_offset,
+            to_datetime=to_datetime,
+            by_duration=by_duration,
+            shift_by=shift_by,
+            from_file=from_file,
+        )
+        settings = _settings(
+            bootstrap_servers=bootstrap_servers,
+            state_dir=state_dir,
+            checkpoint_location=checkpoint_location,
+            master=master,
+        )
+        begin_anew(
+            Wish(application_id, target, input_topic or (), internal_topic or ()),
+            settings,
+            dry_run=dry_run,
+            sure=lambda: yes or typer.confirm("Reset?"),
+        )

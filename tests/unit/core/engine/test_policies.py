@@ -340,3 +340,40 @@ def test_a_node_the_engine_does_not_know_is_named() -> None:
     topology = ps.Topology().add_source("in", "in").add(Node("odd", ("in",)))
     with pytest.raises(TopologyError, match=r"the engine does not know nodes of type Node \('odd'\)"):
         Host(topology)
+
+
+class TestAValueThatDoesNotFitItsStore:
+    """It is refused when it is put, so it is the record's error."""
+
+    def by_processor(self) -> ps.Topology:
+        store = ps.stores.key_value("shelf", ps.serdes.string, ps.serdes.int64)
+        step = processing(
+            lambda context, record: (
+                context.state_store("shelf").put("k", record.value if record.value == "bad" else 1),
+                context.forward(record),
+            )
+        )
+        return one_processor(step, stores=[store])
+
+    def by_aggregate(self) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        kept = builder.stream("in", key=ps.serdes.string, value=ps.serdes.string).group_by_key()
+        counts = kept.aggregate(
+            lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ps.serdes.int64, store="shelf"
+        )
+        counts.to_stream().map_values(str).to("out")
+        return builder.build()
+
+    @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
+    def test_is_left_out_under_skip(self, how: str) -> None:
+        host = Host(getattr(self, how)(), policies=ps.ErrorPolicies(process="skip"))
+        outcome = host.run("in", ("k", "1", 0), ("k", "bad", 1), ("k", "2", 2))
+        assert outcome.metrics.dropped == {"process error": 1}
+        assert len(values(outcome)) == 2
+        assert "store 'shelf': serdes.int64 takes an int of 64 bits, but got str 'bad'" in outcome.notices[0]
+
+    @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
+    def test_stops_with_its_place_under_fail(self, how: str) -> None:
+        host = Host(getattr(self, how)())
+        with pytest.raises(ProcessingError, match=r"at topic 'in', partition 0, offset 1 .*store 'shelf'"):
+            host.run("in", ("k", "1", 0), ("k", "bad", 1))

@@ -6,6 +6,9 @@ import html
 import re
 
 import penstock as ps
+from penstock.core.plan.describe import started_text
+from penstock.core.plan.evolution import Part, continued
+from penstock.core.plan.layout import lay_out
 
 STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
 
@@ -132,3 +135,26 @@ def test_a_notebook_shows_the_text_escaped() -> None:
     shown = word_count()._repr_html_()
     assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == word_count().describe()
     assert "--&gt;" in shown
+
+
+STARTED = """\
+Application app (consumer group app)
+  sub-topology 1 (one task per partition group, 3 tasks)
+    reads  people (3 partitions)
+    keeps  people-table (timestamped-key-value string -> string)
+    writes app-counts-repartition (internal topic)
+  sub-topology 2 (one task per partition group, 3 tasks)
+    reads  app-counts-repartition (internal topic, 3 partitions)
+    keeps  counts (timestamped-key-value string -> int64)
+    writes out
+  internal topic app-counts-repartition (3 partitions, retention.ms=-1)"""
+
+
+def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
+    builder = ps.StreamsBuilder()
+    regions = builder.table("people").group_by(lambda _, region: (region, "1")).count(store="counts")
+    regions.to_stream().to("out", value=ps.serdes.int64)
+    plan = continued(builder.build().plan("app"), {0: Part(("gone",), (), 1)})
+    told = started_text(plan, lay_out(plan, {"people": 3}), "app")
+    assert told == STARTED
+    assert "Sub-topology: 0" not in str(plan)

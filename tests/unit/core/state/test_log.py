@@ -22,6 +22,7 @@ from penstock.core.state.log import (
     due_for_compaction,
     encode_manifest,
     key_group,
+    with_renamed_stores,
     without_stores,
 )
 
@@ -187,3 +188,26 @@ class TestCatchingUp:
         manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 14)
         manifest = grown(1, 1, group=OTHER, manifest=manifest)
         assert sequences(catch_up(manifest, Version(6, "t6"))) == [8]
+
+
+class TestNewNames:
+    def test_leave_segments_and_slices_where_they_are(self) -> None:
+        before = grown(3, group=("old", 5), manifest=grown(4, group=("old/7", 5)))
+        now = with_renamed_stores(before, {"old": "new"})
+        assert {key: [s.sequence for s in found] for key, found in now.segments.items()} == {
+            ("new/7", 5): [0],
+            ("new", 5): [1],
+        }
+        assert (now.version, now.next_sequence) == (before.version, before.next_sequence)
+
+    def test_rebuild_local_copies_and_are_repeatable(self) -> None:
+        before = grown(3, 4, group=("old", 5))
+        now = with_renamed_stores(before, {"old": "new"})
+        assert not now.remembers(before.current)
+        assert catch_up(now, before.current) is None
+        assert now == with_renamed_stores(before, {"old": "new"})
+
+    def test_change_nothing_twice(self) -> None:
+        now = with_renamed_stores(grown(3, group=("old", 5)), {"old": "new"})
+        assert with_renamed_stores(now, {"old": "new"}) is now
+        assert with_renamed_stores(Manifest(), {"old": "new"}) == Manifest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +52,15 @@ def register(session: SparkSession, *formats: type[DataSource]) -> None:
                 raise
 
 
+def _make_active(session: SparkSession) -> None:
+    """Let the JVM's thread behind this one see the session: Spark looks for a sink's format in the active session."""
+    jvm: Any = session._jvm
+    session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+
+
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
-    """Start the query."""
+    """Start the query, in any thread."""
+    _make_active(session)
     register(session, source.KafkaSource, sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
     writer = (

@@ -63,7 +63,7 @@ class TaskCopies:
 
     def restore(self, log: StateLog, manifest: Manifest) -> int:
         """Bring every copy up to the committed manifest; give the number of changes fetched from the log."""
-        self._remove_others()
+        self.remove_unused()
         return sum(
             log.restore(manifest.only(self._stores(engine)), copy) for engine, copy in self._copies.items()
         )
@@ -82,6 +82,10 @@ class TaskCopies:
         self._views = {}
         for copy in self._copies.values():
             copy.close_view()
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+        return frozenset(name for copy in self._copies.values() for name in copy.names())
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
         """Refuse changes that a copy could not hold.
@@ -104,7 +108,7 @@ class TaskCopies:
     def _stores(self, engine: str) -> Collection[str]:
         return {store for store, used in self._engines.items() if used == engine}
 
-    def _remove_others(self) -> None:
+    def remove_unused(self) -> None:
         """Remove the copies of engines that no store of the task uses any longer."""
         if os.path.isdir(self._directory):
             for name in os.listdir(self._directory):

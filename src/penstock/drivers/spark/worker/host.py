@@ -14,8 +14,9 @@ begins exactly where the first attempt did. Nothing here has to be rolled back.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +28,14 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.plan.evolution import with_new_names
 from penstock.core.plan.split import SubTopology
-from penstock.core.state.log import decode_manifest, encode_manifest, rehomed
+from penstock.core.ports import ByteStores, ChangelogReader
+from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec, check_stores
+from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.progress import Tell, log_progress
 from penstock.drivers.spark.worker.report import report_of
@@ -55,11 +60,13 @@ class HostSpec:
         topology: The application.
         copies: Where and how local copies are kept.
         tell: Who hears of the progress of restores.
+        changelogs: Reads changelog topics, None if there are none.
     """
 
     topology: TopologySpec
     copies: CopiesSpec
     tell: Tell = log_progress
+    changelogs: ChangelogReader | None = None
 
 
 class TaskHost(StatefulProcessor):
@@ -107,6 +114,9 @@ class _TaskBatch:
         self._id = TaskId.parse(rows[0].task)
         self._batch: str = rows[0].batch
         self._now_ms: int = rows[0].now_ms
+        ticks = [bytes(row.payload) for row in rows if row.kind == wire.TICK and row.payload]
+        self._begin: dict[str, Any] = json.loads(ticks[0]) if ticks else {}
+        """What the first batch of a run is told; see ``penstock.drivers.spark.source``."""
         restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, spec.tell)
         self._log = StateLog(segments, self._id, restores)
         self._read = 0
@@ -117,19 +127,32 @@ class _TaskBatch:
         topology = self._spec.topology
         plan = topology.plan
         sub = plan.subtopologies[self._id.subtopology]
+        if not sub.nodes:
+            self._forget()
+            return
         if plan.runs_before_shuffle(sub):
             return  # it has run already; a tick has nothing to start
         stored = self._head.get()
         manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
         fingerprints = plan.store_fingerprints()
-        check_stores(remembered.get("stores", {}), fingerprints)
+        renamed = topology.lineage.renamed_stores
+        manifest = with_renamed_stores(manifest, renamed)
+        check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
         manifest = self._log.forget_stores(manifest, sub.stores)
         engines = {store: self._spec.copies.engines[store] for store in sub.stores}
-        manifest = rehomed(manifest, remembered.get("engines", {}), engines)
+        manifest = rehomed(manifest, with_new_names(remembered.get("engines", {}), renamed), engines)
+        changelogs = Changelogs(plan, sub, self._id)
+        if stored is None and self._begin.get("rebuild") and changelogs.stores:
+            assert self._spec.changelogs is not None
+            remembered = changelogs.snapshot(self._spec.changelogs)
+            check_stores(remembered.get("stores", {}), fingerprints)
+            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._spec.tell))
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         try:
             restored = copies.restore(self._log, manifest)
-            task, outcome = self._step(sub, copies, remembered)
+            view = copies.open_view()
+            task, outcome = self._step(sub, view, remembered)
+            yield from self._sends(self._new_content(changelogs, remembered, copies.names(), view))
         finally:
             copies.close_view()
         manifest = self._log.write(manifest, outcome.changes, copies, outcome.dropped_slices)
@@ -137,12 +160,13 @@ class _TaskBatch:
             "task": snapshot_to_json(task.snapshot()),
             "stores": {s: fingerprints[s] for s in sub.stores},
             "engines": engines,
+            "published": changelogs.stores,
         }
         encoded = encode_manifest(manifest, kept)
         if stored is None or encoded != bytes(stored[0]):
             self._head.update((encoded,))
-        for topic, records in outcome.sends:
-            yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
+        yield from self._sends(outcome.sends)
+        yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
         report = report_of(
             self._id,
             outcome,
@@ -155,18 +179,41 @@ class _TaskBatch:
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
+    def _sends(self, sends: Iterable[tuple[str, Records]]) -> Iterator[Row]:
+        for topic, records in sends:
+            yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
+
+    def _new_content(
+        self, changelogs: Changelogs, remembered: Mapping[str, Any], names: Iterable[str], view: ByteStores
+    ) -> Iterator[tuple[str, Records]]:
+        """Give what stores held before this batch, if they publish to a topic that does not have it yet."""
+        published = set(remembered.get("published", ())) - set(self._begin.get("new_topics", ()))
+        new = [store for store in changelogs.stores if store not in published]
+        if new:
+            yield from changelogs.publish_content(new, names, view, self._now_ms)
+
+    def _forget(self) -> None:
+        """Delete the state of a task whose part the topology no longer has."""
+        stored = self._head.get()
+        if stored is None:
+            return
+        manifest, _ = decode_manifest(bytes(stored[0]))
+        self._log.forget_stores(manifest, ())
+        self._head.clear()
+        TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
+
     def _step(
-        self, sub: SubTopology, copies: TaskCopies, remembered: Mapping[str, Any]
+        self, sub: SubTopology, view: ByteStores, remembered: Mapping[str, Any]
     ) -> tuple[Task, Outcome]:
         topology = self._spec.topology
         task = Task(
             sub,
             self._id,
             application_id=topology.plan.application_id,
-            stores=copies.open_view(),
+            stores=view,
             policies=topology.policies,
             partitions_of=topology.partitions_of,
-            snapshot=snapshot_from_json(remembered.get("task")),
+            snapshot=snapshot_from_json(remembered.get("task"), topology.lineage.renamed_stores),
         )
         try:
             task.init(self._now_ms)

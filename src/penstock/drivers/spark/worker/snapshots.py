@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.queue import QueueId
 from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.evolution import with_new_names
 from penstock.drivers.spark import wire
 
 
@@ -28,8 +30,15 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
-    """Read what :func:`snapshot_to_json` gave, now or before stores remembered anything."""
+def snapshot_from_json(
+    data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
+) -> Snapshot | None:
+    """Read what :func:`snapshot_to_json` gave, now or before stores remembered anything.
+
+    Args:
+        data: What it gave; None is the beginning of a task.
+        renamed_stores: New name per old name of a store.
+    """
     if data is None:
         return None
     return Snapshot(
@@ -44,7 +53,7 @@ def snapshot_from_json(data: Mapping[str, Any] | None) -> Snapshot | None:
             _queue(topic, partition, lane): position
             for topic, partition, lane, position, _ in data["buffered"]
         },
-        data.get("stores", {}),
+        with_new_names(data.get("stores", {}), renamed_stores),
     )
 
 

@@ -37,6 +37,7 @@ from penstock.drivers.spark.worker.restore import Restore, RestoreSettings
 _CODEC: Final = "zstd"
 _COMPACTION_PER_WRITTEN = 3
 _COMPACTION_AT_LEAST = 1 << 20
+_LOADED_AT_ONCE = 200_000
 
 
 class Parking(Protocol):
@@ -75,6 +76,40 @@ class StateLog:
         """
         return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
+    def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
+        """Begin a log with content from elsewhere.
+
+        Args:
+            content: Changes by byte store, oldest first, any number at a time.
+
+        Returns:
+            The manifest of the first version, to which local copies are then restored.
+        """
+        manifest = advanced(Manifest(), secrets.token_hex(4))
+        waiting: dict[str, dict[bytes, bytes | None]] = {}
+        for part in content:
+            for store, items in part.items():
+                waiting.setdefault(store, {}).update(items)
+            if sum(map(len, waiting.values())) >= _LOADED_AT_ONCE:
+                manifest = self._loaded(manifest, waiting)
+                waiting = {}
+        return self._loaded(manifest, waiting)
+
+    def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:
+        for store, items in waiting.items():
+            manifest, _ = self._appended(manifest, store, list(items.items()))
+        return manifest
+
+    def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
+        """Append changes of a byte store, one segment per key group; give the bytes written."""
+        written = 0
+        for number, part in by_key_group(items).items():
+            data = _packed(codec.encode(part))
+            manifest, segment = appended(manifest, (store, number), len(data), len(part))
+            self._put(segment, data)
+            written += len(data)
+        return manifest, written
+
     def write(
         self,
         manifest: Manifest,
@@ -100,11 +135,8 @@ class StateLog:
         self._remove(gone)
         written = 0
         for store, items in changes.items():
-            for number, part in by_key_group(items).items():
-                data = _packed(codec.encode(part))
-                manifest, segment = appended(manifest, (store, number), len(data), len(part))
-                self._put(segment, data)
-                written += len(data)
+            manifest, size = self._appended(manifest, store, items)
+            written += size
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
         copy.park(manifest.current, changes, dropped)
         return manifest

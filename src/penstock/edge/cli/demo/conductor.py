@@ -17,12 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
-from penstock.edge.app import Application, RunningApplication
+from penstock.edge.app import Application
 from penstock.edge.cli.demo.board import Board, Scene
 from penstock.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
 from penstock.edge.cli.demo.text import repeated
 from penstock.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
 from penstock.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
+from penstock.edge.running import RunningApplication
 from penstock.testing.kafka import EmbeddedKafka
 
 APPLICATION_ID = "penstock-demo"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
 from penstock.core.plan.layout import lay_out
 from penstock.core.plan.split import Plan
+from penstock.core.state.log import decode_manifest
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.source import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
@@ -37,6 +39,9 @@ class Value:
 
     def update(self, value: Any) -> None:
         self.value = value
+
+    def clear(self) -> None:
+        self.value = None
 
 
 class Map:
@@ -81,10 +86,19 @@ class Spark:
         specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
         return {spec.name: spec.engine or self.engine for spec in specs}
 
-    def batch(self, topology: ps.Topology, rows: Sequence[Row], *, commit: bool = True) -> list[Row]:
-        plan = topology.plan("app")
+    def batch(
+        self,
+        topology: ps.Topology,
+        rows: Sequence[Row],
+        *,
+        commit: bool = True,
+        before: Mapping[int, Part] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> list[Row]:
+        plan = continued(topology.plan("app"), before or {})
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
-        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {})
+        lineage = Lineage(parts_of(plan, layout, before or {}), {}, renamed or {})
+        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage)
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
         host = TaskHost(HostSpec(spec, copies))
         handle = Handle(self.head, self.log)
@@ -263,6 +277,113 @@ def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=1)])
     assert sent(spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), start=2)])) == [(b"a", b"1")]
+
+
+MINUTE = 60_000
+
+
+class _Shelving(ps.Processor):
+    """Puts records into stores of several kinds, and forwards what is there."""
+
+    def process(self, record: ps.Record) -> None:
+        windows, versions, recent = map(self.context.state_store, ("windows", "versions", "recent"))
+        windows.put(record.key, record.value, record.timestamp)
+        versions.put(record.key, record.value, record.timestamp)
+        recent.put(record.key, record.value)
+        latest = versions.get(record.key, record.timestamp - MINUTE)
+        found = [value for _, value in windows.all()], latest and latest.value, [k for k, _ in recent.all()]
+        self.context.forward(record.with_value(str(found)))
+
+
+class _Windowing(ps.Processor):
+    """Puts records into its only store, a window store, and forwards what is there."""
+
+    def process(self, record: ps.Record) -> None:
+        (name,) = self.context._stores  # type: ignore[attr-defined]
+        store = self.context.state_store(name)
+        store.put(record.key, record.value, record.timestamp)
+        self.context.forward(record.with_value("".join(value for _, value in store.all())))
+
+
+def windowing(name: str) -> ps.Topology:
+    text = ps.serdes.string
+    builder = ps.StreamsBuilder()
+    builder.add_state_store(ps.stores.window(name, text, text, retention=2 * MINUTE, size=MINUTE))
+    builder.stream("in").process(_Windowing, stores=[name]).to("out")
+    return builder.build()
+
+
+def test_a_store_in_slices_keeps_them_under_a_new_name(spark: Spark) -> None:
+    spark.batch(windowing("old"), [row(wire.RECORDS, ("a", "1", 0), ("a", "2", 2 * MINUTE))])
+    renamed = spark.batch(
+        windowing("new"), [row(wire.RECORDS, ("a", "3", MINUTE), start=2)], renamed={"old": "new"}
+    )
+    assert sent(renamed) == [(b"a", b"32")]
+    late = spark.batch(windowing("new"), [row(wire.RECORDS, ("a", "4", 0), ("a", "5", 3 * MINUTE), start=3)])
+    assert sent(late) == [(b"a", b"32"), (b"a", b"25")]
+
+
+def shelving() -> ps.Topology:
+    text = ps.serdes.string
+    builder = ps.StreamsBuilder()
+    builder.add_state_store(ps.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
+    builder.add_state_store(ps.stores.versioned("versions", text, text, history_retention=2 * MINUTE))
+    builder.add_state_store(ps.stores.lru("recent", text, text, capacity=2))
+    builder.stream("in").process(_Shelving, stores=["windows", "versions", "recent"]).to("out")
+    return builder.build()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
+    spark: Spark, tmp_path: Path, cut: bool
+) -> None:
+    """Also when the local copy is lost, and the store is built again from what the log still has."""
+    keys, found = "aabcb", []
+    for batch, key in enumerate(keys):
+        if cut:
+            spark.state_dir = tmp_path / str(batch)
+        cells = (key, str(batch), batch * MINUTE)
+        found += [
+            value.decode()
+            for _, value in sent(spark.batch(shelving(), [row(wire.RECORDS, cells, start=batch)]))
+        ]
+    assert found == [
+        "(['0'], None, ['a'])",
+        "(['0', '1'], '0', ['a'])",
+        "(['1', '2'], None, ['a', 'b'])",
+        "(['2', '3'], None, ['b', 'c'])",
+        "(['4', '3'], '2', ['b', 'c'])",
+    ]
+    manifest, kept = decode_manifest(bytes(spark.head[0]))
+    assert {name for name, _ in manifest.segments if name.startswith("windows/")} == {
+        "windows/120000",
+        "windows/180000",
+        "windows/240000",
+    }
+    assert kept["task"]["stores"]["windows"]["time"] == 4 * MINUTE
+
+
+def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="seen").to_stream().map_values(str).to("out")
+    renamed = {"counts": "seen"}
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    lost = spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed, commit=False)
+    assert report(lost).restored == 1  # the local copy has the old name
+    spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed)
+    again = spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 2), start=1)], renamed=renamed)
+    assert (sent(again), report(again).restored) == ([(b"a", b"2")], 0)
+    assert sent(spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 3), start=2)])) == [(b"a", b"3")]
+
+
+def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
+    spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
+    builder = ps.StreamsBuilder()
+    builder.stream("elsewhere").group_by_key().count(store="others")
+    gone = {0: Part(("in",), ("counts",), 1)}
+    for _ in range(2):
+        assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
+        assert (spark.head, spark.log) == (None, {})
 
 
 class _Echo(ps.Processor):

@@ -25,8 +25,15 @@ def test_crosses_as_json() -> None:
         ({"node": "n", "ordinal": 0, "method": None, "kind": "wall_clock_time", "interval_ms": 5, "due_ms": 10, "cancelled": False},),
         {IN: Records([b"\xff", None], [None, b"v"], [1, 2], [7, 9], [(("h", None),), ()]), LANE: Records([b"k"], [b"v"], [3], [0])},
         {IN: 12, LANE: 1},
+        {"windows": {"time": 7, "slices": [[0, 60000]]}},
     )  # fmt: skip
     assert crossed(snapshot) == snapshot
+
+
+def test_of_a_time_when_stores_remembered_nothing_is_read_too() -> None:
+    old = snapshot_to_json(Snapshot(9))
+    del old["stores"]
+    assert snapshot_from_json(old) == Snapshot(9)
 
 
 def test_of_nothing_is_none() -> None:

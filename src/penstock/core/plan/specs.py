@@ -1,0 +1,217 @@
+"""Store specifications: what a store is called, what it holds, how long, and where it is kept.
+
+A specification says *what*; ``penstock.core.state.opening`` makes the store of a task from it. Its *fingerprint* names what
+must stay the same for content to be readable: kind and serdes. How long entries are kept, which engine holds the local
+copy and where changes are published may differ from one start of the application to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+
+Engine = Literal["lmdb", "rocksdb", "memory"]
+"""What holds the local copy of a store; None in a specification is the application's setting."""
+Changelog = Literal["spark", "kafka"]
+"""Where the changes of a store are published: Spark's state always has them, a changelog topic has them if asked."""
+
+LATEST: Final = -1
+"""What ``put`` of a versioned store gives for a version that no later one ends (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
+
+_SHORTEST_SLICE_MS = 60_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec:
+    """A store, as it is added to a topology (Kafka Streams: ``StoreBuilder``). Its subclasses are the kinds of stores.
+
+    Attributes:
+        name: Unique in its topology; the store's state is found by it after a restart.
+        key: Serde of the keys; iteration is in the order of the serialised keys.
+        value: Serde of the values.
+        timestamped: Whether each value is kept with the timestamp of its record; stores made by the DSL are.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: Where changes are published.
+    """
+
+    name: str
+    key: Serde[Any]
+    value: Serde[Any]
+    timestamped: bool = False
+    engine: Engine | None = None
+    changelog: Changelog = "spark"
+
+    def __post_init__(self) -> None:
+        checked_name(self.name, "store")
+        _one_of(self.name, "engine", self.engine, (None, *get_args(Engine)))
+        _one_of(self.name, "changelog", self.changelog, get_args(Changelog))
+
+    @property
+    def kind(self) -> str:
+        """What kind of store this is, as far as the layout of its content goes."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self) -> str:
+        """What must stay the same for the store's content to be readable."""
+        kind = f"timestamped-{self.kind}" if self.timestamped else self.kind
+        return f"{kind} {self.key.name} -> {self.value.name}"
+
+    def _at_least(self, option: str, value: int, least: int, why: str = "") -> None:
+        if value < least:
+            raise TopologyError(f"store {self.name!r}: {option} is at least {least} ms, not {value}{why}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValueSpec(StoreSpec):
+    """A key-value store.
+
+    Attributes:
+        ttl_ms: How long after its last write an entry expires, in stream time; None is never.
+    """
+
+    ttl_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ttl_ms is not None:
+            self._at_least("ttl", self.ttl_ms, 1)
+
+    @property
+    def kind(self) -> str:
+        """Expiring entries carry the time of their last write."""
+        return "key-value" if self.ttl_ms is None else "expiring-key-value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LruSpec(StoreSpec):
+    """A key-value store with a bounded number of entries, which gives up the least recently used one.
+
+    Attributes:
+        capacity: How many entries a task keeps.
+    """
+
+    capacity: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.capacity < 1:
+            raise TopologyError(f"store {self.name!r}: capacity is at least 1, not {self.capacity}")
+
+    @property
+    def kind(self) -> str:
+        """A key-value store beside an order of use."""
+        return "lru"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicedSpec(StoreSpec):
+    """A store that is kept in slices of time (see docs/decisions/0014-slices-of-time.md).
+
+    Attributes:
+        retention_ms: How far behind the store's stream time entries can be read.
+    """
+
+    retention_ms: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least("retention", self.retention_ms, 0)
+
+    @property
+    def slice_ms(self) -> int:
+        """How much time a new slice holds: half the retention, and at least a minute, as Kafka Streams' segments."""
+        return max(self.retention_ms // 2, _SHORTEST_SLICE_MS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSpec(SlicedSpec):
+    """A window store.
+
+    Attributes:
+        size_ms: How long a window is; only the ends of windows that are read follow from it.
+        retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
+    """
+
+    size_ms: int
+    retain_duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least("size", self.size_ms, 0)
+        self._at_least("retention", self.retention_ms, self.size_ms, "; windows would expire before they end")
+
+    @property
+    def kind(self) -> str:
+        """Duplicates carry a number."""
+        return "window-with-duplicates" if self.retain_duplicates else "window"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSpec(SlicedSpec):
+    """A session store."""
+
+    @property
+    def kind(self) -> str:
+        """Sessions by key, end and start."""
+        return "session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionedSpec(SlicedSpec):
+    """A versioned store: the history of each key; ``retention_ms`` is its history retention."""
+
+    @property
+    def kind(self) -> str:
+        """The latest versions, and slices of earlier ones."""
+        return "versioned"
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How an operator of the DSL keeps its result; what ``ps.stores.options`` gives.
+
+    Attributes:
+        name: The store's name.
+        engine: What holds the local copy; None is the application's setting.
+        changelog: Where changes are published.
+    """
+
+    name: str
+    engine: Engine | None = None
+    changelog: Changelog = "spark"
+
+
+Kept: TypeAlias = "str | StoreOptions"
+"""What operators of the DSL take as ``store``: a name, or a name with options."""
+
+
+def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:
+    if given not in allowed:
+        wanted = ", ".join(repr(choice) for choice in allowed)
+        raise TopologyError(f"store {store!r}: {option} is one of {wanted}, not {given!r}")
+
+
+_ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def checked_name(name: str, what: str) -> str:
+    """Give the name back if it can be part of a topic's name, as Kafka Streams demands of ``Named``.
+
+    Raises:
+        TopologyError: If it is empty, too long or has other characters.
+    """
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) < 250
+        or not _ALLOWED.issuperset(name)
+        or name in (".", "..")
+    ):
+        raise TopologyError(
+            f"{name!r} cannot be the name of a {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
+            "because topic names are made from it"
+        )
+    return name

@@ -1,0 +1,194 @@
+"""Session store: values by key, end and start of a session.
+
+Entries lie in the slice of their session's end, under
+
+    closed key | end (8) | start (8)
+
+so that the sessions of a key come in the order of their ends, and those that could still be merged with a record lie
+together at the end of the key's range. The store's time is the largest end put or removed. Sessions that end at or before
+``time - retention`` cannot be read; a put is refused, and counted as dropped, once its slice has expired (see
+docs/decisions/0014-slices-of-time.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from penstock.core.model.errors import StoreError
+from penstock.core.model.windowed import Windowed
+from penstock.core.plan.specs import SessionSpec
+from penstock.core.ports import ByteStores
+from penstock.core.state.contract import Drained, Surroundings
+from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at
+from penstock.core.state.objects import Objects
+from penstock.core.state.slices import Slices, scan, scan_key
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_WIDTH: Final = 16
+
+
+class SessionStore(Generic[K, V]):
+    """A session store of one task. Owned by the task; not thread-safe.
+
+    A session is a ``Windowed``: a key, a start and an end, both included, in int ms since the epoch. Iterators see the
+    batch's own writes up to the moment they are made; sessions come in the order of the serialised keys, then of their ends,
+    then of their starts.
+
+    Args:
+        spec: The store.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it.
+        memory: What :meth:`memory` gave last time.
+
+    Source: ``org.apache.kafka.streams.state.SessionStore``.
+    """
+
+    __slots__ = ("_objects", "_slices", "_task", "name")
+
+    def __init__(
+        self, spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
+    ) -> None:
+        self.name = spec.name
+        self._objects: Objects[K, V] = Objects(spec)
+        self._slices = Slices(spec, self._objects.values, stores, memory)
+        self._task = task
+
+    def put(self, session: Windowed, aggregate: V | None) -> None:
+        """Set the value of a session; None removes it.
+
+        A put into a slice of time that has expired is left out and counted as a dropped record.
+
+        Raises:
+            StoreError: If the key is None, or start and end are not times in this order.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        if aggregate is None:
+            return self.remove(session)
+        stored = self._stored(session)
+        kept = self._objects.kept(aggregate)
+        self._slices.observe(session.end)
+        held = self._slices.to_write(session.end)
+        if held is None:
+            self._task.drop("expired session")
+        else:
+            held.rows.keep(stored, kept)
+
+    def remove(self, session: Windowed) -> None:
+        """Remove a session.
+
+        Raises:
+            StoreError: If the key is None, or start and end are not times in this order.
+        """
+        stored = self._stored(session)
+        self._slices.observe(session.end)
+        held = self._slices.at(session.end)
+        if held is not None:
+            held.rows.keep(stored, None)
+
+    def fetch_session(self, key: K, start: int, end: int) -> V | None:
+        """Give the value of the session with exactly these bounds, or None."""
+        stored = self._stored(Windowed(key, start, end))
+        held = self._slices.at(end) if end >= self._slices.oldest else None
+        found: V | None = None if held is None else self._objects.value(held.rows.get(stored))
+        return found
+
+    def fetch(self, key: K) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over all sessions of a key."""
+        return self._find(key, 0, FOREVER, reverse=False)
+
+    def reverse_fetch(self, key: K) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over all sessions of a key."""
+        return self._find(key, 0, FOREVER, reverse=True)
+
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over all sessions of ``key_from <= key <= key_to``; None leaves a side open."""
+        return self._find_range(key_from, key_to, 0, FOREVER, reverse=False)
+
+    def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over all sessions of ``key_from <= key <= key_to``."""
+        return self._find_range(key_from, key_to, 0, FOREVER, reverse=True)
+
+    def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
+        return self._find(key, earliest_end, latest_start, reverse=False)
+
+    def reverse_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
+        return self._find(key, earliest_end, latest_start, reverse=True)
+
+    def find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over the sessions of a range of keys with ``end >= earliest_end`` and ``start <= latest_start``."""
+        return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=False)
+
+    def reverse_find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over the sessions of a range of keys; see :meth:`find_sessions_range`."""
+        return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over everything that has not expired."""
+        return self._find_range(None, None, 0, FOREVER, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[Windowed, V]]:
+        """Iterate backwards over everything that has not expired."""
+        return self._find_range(None, None, 0, FOREVER, reverse=True)
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, and forget it; see ``Store``."""
+        return self._slices.drain()
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return self._slices.memory()
+
+    def _stored(self, session: Windowed) -> bytes:
+        key, start, end = session
+        key_bytes = self._objects.key_bytes(key)
+        checked_time(self.name, "the start of a session", start)
+        checked_time(self.name, "the end of a session", end)
+        if start > end:
+            raise StoreError(
+                f"store {self.name!r}: a session does not end ({end}) before it starts ({start})"
+            )
+        return closed(key_bytes) + pack_time(end) + pack_time(start)
+
+    def _find(
+        self, key: K, earliest_end: int, latest_start: int, *, reverse: bool
+    ) -> Iterator[tuple[Windowed, V]]:
+        serialised = self._objects.key_bytes(key)
+        first = max(earliest_end, self._slices.oldest)
+        if first > FOREVER:
+            return iter(())
+        found = scan_key(
+            self._slices.between(first, FOREVER),
+            closed(serialised) + pack_time(first),
+            after(serialised),
+            reverse=reverse,
+        )
+        return self._sessions(found, first, latest_start)
+
+    def _find_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int, *, reverse: bool
+    ) -> Iterator[tuple[Windowed, V]]:
+        low = None if key_from is None else closed(self._objects.key_bytes(key_from))
+        high = None if key_to is None else after(self._objects.key_bytes(key_to))
+        first = max(earliest_end, self._slices.oldest)
+        found = scan(self._slices.between(first, FOREVER), low, high, reverse=reverse)
+        return self._sessions(found, first, latest_start)
+
+    def _sessions(
+        self, found: Iterable[tuple[bytes, Any]], earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed, V]]:
+        for stored, entry in found:
+            end, start = time_at(stored, -16), time_at(stored, -8)
+            if end >= earliest_end and start <= latest_start:
+                key, _ = split(stored, _WIDTH)
+                yield Windowed(self._objects.key(key), start, end), self._objects.value(entry)

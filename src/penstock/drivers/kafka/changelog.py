@@ -1,0 +1,51 @@
+"""Reading what an application has written to its own topics. Implements ``ChangelogReader``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.core.model.record import Records
+from penstock.core.ports import OffsetRange
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.fetch import KafkaFetcher
+
+
+@dataclass(frozen=True)
+class KafkaChangelogs:
+    """Reads partitions of internal topics from the beginning to the end. Picklable.
+
+    Attributes:
+        broker: Asks for offsets.
+        fetcher: Reads; both leave out records of open and aborted transactions.
+    """
+
+    broker: Broker
+    fetcher: KafkaFetcher
+
+    def extent(self, topic: str, partition: int) -> int:
+        """Give the number of offsets of a partition: at least as many as there are records.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        there = self._range(topic, partition)
+        return there.end - there.start
+
+    def read(self, topic: str, partition: int) -> Iterator[Records]:
+        """Read a partition to its present end; one that does not exist is empty.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        there = self._range(topic, partition)
+        if there.end > there.start:
+            yield from self.fetcher.fetch(there)
+
+    def _range(self, topic: str, partition: int) -> OffsetRange:
+        count = self.broker.partition_counts([topic]).get(topic, 0)
+        if partition >= count:
+            return OffsetRange(topic, partition, 0, 0)
+        begin = self.broker.begin_offsets({topic: count})[topic][partition]
+        end = self.broker.end_offsets({topic: count})[topic][partition]
+        return OffsetRange(topic, partition, begin, end)

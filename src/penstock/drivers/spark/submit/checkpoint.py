@@ -1,0 +1,199 @@
+"""The checkpoint from outside: what a stopped query has reached, how to move its state, how to delete it.
+
+Spark writes ``offsets/<n>`` before micro-batch n runs and ``commits/<n>`` when it is complete, so the largest numbers say
+how far a query has come, and whether its last micro-batch is still to be run again. Both are text files: a version, Spark's
+own settings as JSON, and one line per source, which is the offset that this package's planner gave.
+
+A local checkpoint is read as files. Any other one is reached through Spark's Hadoop file systems, which know how to get to
+HDFS or S3 with the credentials of the session.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlparse
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from penstock.core.model.errors import SparkRuntimeError
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_READABLE = "v1"
+
+
+class Files(Protocol):
+    """The files of a checkpoint, wherever it is."""
+
+    def names(self, directory: str) -> list[str]:
+        """Give the names in a directory of the checkpoint; none if it does not exist."""
+
+    def read(self, path: str) -> str:
+        """Give the text of a file."""
+
+    def exists(self) -> bool:
+        """Tell whether there is a checkpoint at all."""
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """A checkpoint on a disk of this machine."""
+
+    root: Path
+
+    def names(self, directory: str) -> list[str]:
+        """Give the names in a directory of the checkpoint; none if it does not exist."""
+        place = self.root / directory
+        return [path.name for path in place.iterdir()] if place.is_dir() else []
+
+    def read(self, path: str) -> str:
+        """Give the text of a file."""
+        return (self.root / path).read_text(encoding="utf-8")
+
+    def exists(self) -> bool:
+        """Tell whether there is a checkpoint at all."""
+        return self.root.is_dir()
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+        if self.root.is_dir():
+            shutil.rmtree(self.root)
+
+
+class HadoopFiles:
+    """A checkpoint that a Hadoop file system reaches; asked through a session's JVM."""
+
+    def __init__(self, session: SparkSession, location: str) -> None:
+        context: Any = session.sparkContext
+        self._jvm = context._jvm
+        self._root = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._system = self._root.getFileSystem(context._jsc.hadoopConfiguration())
+
+    def names(self, directory: str) -> list[str]:
+        """Give the names in a directory of the checkpoint; none if it does not exist."""
+        place = self._path(directory)
+        if not self._system.exists(place):
+            return []
+        return [status.getPath().getName() for status in self._system.listStatus(place)]
+
+    def read(self, path: str) -> str:
+        """Give the text of a file."""
+        stream = self._system.open(self._path(path))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def exists(self) -> bool:
+        """Tell whether there is a checkpoint at all."""
+        return bool(self._system.exists(self._root))
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+        self._system.delete(self._root, True)
+
+    def _path(self, relative: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, relative)
+
+
+def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
+    """Give the files of a checkpoint.
+
+    Args:
+        location: A URL; one without a scheme is wherever Spark's default file system is.
+        session: Gives a session, and starts one if need be; not called for ``file:`` URLs.
+    """
+    url = urlparse(location)
+    if url.scheme == "file" and url.netloc in ("", "localhost"):
+        return LocalFiles(Path(unquote(url.path)))
+    return HadoopFiles(session(), location)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a query has come.
+
+    Attributes:
+        batch: Number of the last micro-batch that was planned.
+        committed: Whether that micro-batch is complete; if not, the next start runs it again.
+        rescaling: Whether that micro-batch is a rescale that was cut off, which must be done again before anything else.
+        shuffle_partitions: Number of partitions of the state, or, of a rescale that was cut off, the wanted number.
+        planned: Offset at the end of the last planned micro-batch.
+        processed: Offset at the end of the last complete micro-batch; empty if none is.
+    """
+
+    batch: int
+    committed: bool
+    rescaling: bool
+    shuffle_partitions: int
+    planned: Mapping[str, Any]
+    processed: Mapping[str, Any]
+
+
+def progress_of(files: Files) -> Progress | None:
+    """Read how far a query has come; None if nothing was ever planned.
+
+    Raises:
+        SparkRuntimeError: If the offset log is not one that this version can read.
+    """
+    planned, committed = _numbers(files.names("offsets")), _numbers(files.names("commits"))
+    if not planned:
+        return None
+    partitions, last = _offset(files.read(f"offsets/{planned[-1]}"), planned[-1])
+    complete = planned[-1] in committed
+    before = [number for number in planned[:-1] if number in committed][-1:]
+    if complete or not before:
+        return Progress(planned[-1], complete, False, partitions, last, last if complete else {})
+    # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
+    partitions_before, processed = _offset(files.read(f"offsets/{before[0]}"), before[0])
+    return Progress(planned[-1], False, partitions != partitions_before, partitions, last, processed)
+
+
+def _numbers(names: list[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _offset(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
+    """Read the number of partitions and the planner's offset."""
+    version, *lines = text.splitlines()
+    if version != _READABLE or len(lines) != 2:
+        raise SparkRuntimeError(
+            f"the offset log of the checkpoint is not one that Penstock reads: micro-batch {batch} has version {version!r} "
+            f"with {len(lines) - 1} sources, where {_READABLE!r} with one is expected. The checkpoint belongs to another "
+            "query: give the application a checkpoint_location of its own"
+        )
+    conf: Mapping[str, str] = json.loads(lines[0])["conf"]
+    offset: Mapping[str, Any] = json.loads(lines[1]) if lines[1] != "-" else {}
+    return int(conf[_PARTITIONS]), offset
+
+
+def rescale(session: SparkSession, location: str, partitions: int) -> None:
+    """Move the state of a stopped query to another number of partitions, as one further micro-batch without records.
+
+    Nothing is lost if this is cut off: the state of the micro-batch before stays as it is, and the same rescale, done again,
+    begins anew.
+
+    Args:
+        session: A session; no query may run on the checkpoint.
+        location: The checkpoint.
+        partitions: The wanted number.
+
+    Raises:
+        SparkRuntimeError: If Spark refuses.
+    """
+    try:
+        session._streamingCheckpointManager.repartition(location, partitions)
+    except Py4JError as error:
+        reason = str(getattr(error, "java_exception", None) or error).partition("\n")[0]
+        raise SparkRuntimeError(
+            f"Spark cannot move the state of {location} to {partitions} partitions: {reason}. The checkpoint still has its old "
+            "number; an application that keeps it (on_changed_shuffle_partitions='keep') goes on"
+        ) from None

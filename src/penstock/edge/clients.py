@@ -1,0 +1,74 @@
+"""Clients: what of the Kafka driver an application uses, made from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.plan.split import Plan
+from penstock.core.ports import Publisher
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.changelog import KafkaChangelogs
+from penstock.drivers.kafka.fetch import KafkaFetcher
+from penstock.drivers.kafka.marks import Marks
+from penstock.drivers.kafka.publish import KafkaPublisher
+from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.edge.settings import Settings
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Makes the clients of an application; none of them connects before it is used.
+
+    Attributes:
+        settings: The settings.
+        application_id: The application's id, which is its group.
+    """
+
+    settings: Settings
+    application_id: str
+
+    def broker(self) -> Broker:
+        """Give what asks the broker."""
+        return self._broker(read_committed=self.settings.read_committed)
+
+    def fetcher(self) -> KafkaFetcher:
+        """Give what reads the topics of the topology."""
+        skip_lost = self.settings.on_lost_offsets == "skip"
+        return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
+
+    def publisher(self) -> Publisher:
+        """Give what sends, as the processing guarantee says."""
+        settings = self.settings
+        producer = settings.client("producer", self.application_id)
+        if not settings.exactly_once:
+            return KafkaPublisher(producer)
+        consumer, patience_s = (
+            settings.client("consumer", self.application_id),
+            settings.task_timeout_ms / 1000,
+        )
+        return KafkaTransactions(
+            producer, consumer, self.application_id, patience_s, settings.transaction_timeout_ms
+        )
+
+    def marks(self) -> Marks:
+        """Give what prepares the marks of delivered batches."""
+        admin = self.settings.client("admin", self.application_id)
+        return Marks(admin, self.application_id, self.settings.request_timeout_ms / 1000)
+
+    def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
+        """Give what reads changelog topics: only what is committed, whatever the application itself reads."""
+        if not plan.changelogs:
+            return None
+        return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
+
+    def _broker(self, *, read_committed: bool) -> Broker:
+        admin, timeout_s = (
+            self.settings.client("admin", self.application_id),
+            self.settings.request_timeout_ms / 1000,
+        )
+        return Broker(admin, self.application_id, read_committed, timeout_s)
+
+    def _fetcher(self, *, read_committed: bool, skip_lost: bool = False) -> KafkaFetcher:
+        consumer = self.settings.client("consumer", self.application_id)
+        patience_s = self.settings.task_timeout_ms / 1000
+        return KafkaFetcher(consumer, self.application_id, read_committed, patience_s, skip_lost)

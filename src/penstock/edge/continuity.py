@@ -1,0 +1,116 @@
+"""Continuity: what a start takes over from the checkpoint, checked before anything runs.
+
+The offset of the last planned micro-batch says what the topology before was like. From it follow the numbers of the
+sub-topologies, the numbers of partitions of repartitions, and whether the topics are still the same ones; whatever cannot
+be continued is refused here, with a message, and not in the middle of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.model.errors import IncompatibleTopologyError
+from penstock.core.plan.changes import recreated, recreated_error
+from penstock.core.plan.evolution import Lineage, Remembered, continued, parts_of
+from penstock.core.plan.layout import Layout, lay_out
+from penstock.core.plan.split import Plan
+from penstock.core.ports import PartitionGrouper, TopicFacts
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.spark.source import check_repartitions, check_stores
+from penstock.drivers.spark.submit.checkpoint import Progress
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """A plan as it continues a checkpoint, or begins one.
+
+    Attributes:
+        plan: The plan, with the checkpoint's numbers of sub-topologies.
+        remembered: What the checkpoint says of the topology before.
+        renamed_stores: New name per old name of a store.
+    """
+
+    plan: Plan
+    remembered: Remembered
+    renamed_stores: Mapping[str, str]
+
+    def laid_out(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
+        """Lay the plan out; repartitions keep the numbers of partitions that they had.
+
+        Raises:
+            IncompatibleTopologyError: If a repartition now asks for another number.
+            PenstockError: As ``lay_out``.
+        """
+        layout = lay_out(self.plan, external, grouper, self.remembered.internal)
+        internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
+        check_repartitions(self.remembered.internal, internal)
+        return layout
+
+    def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
+        """Give what the micro-batches to come pass on."""
+        return Lineage(
+            parts_of(self.plan, layout, self.remembered.parts),
+            {topic: fact.id for topic, fact in facts.items() if fact.id},
+            self.renamed_stores,
+        )
+
+    def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
+        """Refuse topics that were made again, unless they are to be read from their beginning.
+
+        Raises:
+            TopicRecreatedError: If one was made again.
+        """
+        ids = {topic: fact.id for topic, fact in facts.items()}
+        again = recreated(self.remembered.topic_ids, ids)
+        if again and not restart_recreated:
+            raise recreated_error(again)
+
+
+def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[str, str]) -> Continuity:
+    """Fit a plan to a checkpoint.
+
+    Args:
+        plan: The plan of the program.
+        progress: How far the checkpoint has come, None if there is none.
+        renamed_stores: New name per old name of a store.
+
+    Raises:
+        IncompatibleTopologyError: If the topology cannot continue the checkpoint.
+    """
+    before = Remembered() if progress is None else Remembered.from_offset(progress.planned)
+    before = before.renamed(renamed_stores, plan.application_id)
+    numbered = continued(plan, before.parts)
+    check_stores(before.stores, numbered.store_fingerprints())
+    return Continuity(numbered, before, renamed_stores)
+
+
+def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:
+    """Refuse to leave records behind in an internal topic that the topology no longer reads.
+
+    Args:
+        plan: The plan that is about to run.
+        progress: How far the checkpoint has come.
+        broker: Where the topics are.
+        existing: The topics that exist, with their numbers of partitions.
+
+    Raises:
+        IncompatibleTopologyError: If there are records that have not been processed.
+    """
+    before = Remembered.from_offset({} if progress is None else progress.processed)
+    left = {
+        topic: existing[topic]
+        for topic in before.internal
+        if topic in before.positions and topic in existing and topic not in plan.broker_topics
+    }
+    ends = broker.end_offsets(left)
+    for topic, partitions in ends.items():
+        waiting = sum(
+            end - before.positions[topic].get(partition, 0) for partition, end in partitions.items()
+        )
+        if waiting > 0:
+            raise IncompatibleTopologyError(
+                f"the topology no longer reads the internal topic {topic!r}, which holds {waiting} records that have not been "
+                "processed. Run the old topology to its end first, with run(until='end'), which empties it; or delete the "
+                "topic, if those records may be lost"
+            )

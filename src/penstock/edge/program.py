@@ -1,0 +1,30 @@
+"""A program of one application, as a user would write it, from a pickled job; started by :mod:`penstock.testing.crash`.
+
+    python -m penstock.edge.program JOB
+
+It runs until SIGTERM, and its exit code is 1 if the application fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark import cloudpickle
+
+from penstock.edge.app import Application
+from penstock.testing.crash.app import Job
+
+
+def main(path: str) -> None:
+    """Run the job in a file until it is stopped.
+
+    Args:
+        path: A file with a ``Job`` as cloudpickle, from somebody who is trusted: unpickling runs code.
+    """
+    job: Job = cloudpickle.loads(Path(path).read_bytes())
+    Application(job.application_id, job.topology(job.topics), **job.settings).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

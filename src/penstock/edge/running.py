@@ -1,0 +1,298 @@
+"""A running application: its state, what Spark's processes ask it, and how it ends or goes on with another query."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from typing_extensions import Self
+
+from penstock.core.model.errors import BrokerUnavailableError, PenstockError, SparkRuntimeError
+from penstock.core.ports import OffsetCommitter, TopicFacts
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.control import ControlServer
+from penstock.drivers.spark.submit.session import session_for
+from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
+from penstock.drivers.spark.worker.report import Report
+from penstock.edge.continuity import Continuity
+from penstock.edge.lease import Lease
+from penstock.edge.settings import Settings
+from penstock.edge.status import Book, Status
+from penstock.edge.upkeep import Upkeep
+
+log = logging.getLogger("penstock.application")
+
+_STOP_WAIT_S = 60.0
+_POLL_S = 0.02
+
+
+class RunningApplication:
+    """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
+
+    def __init__(self, application_id: str, committer: OffsetCommitter | None, lease: Lease) -> None:
+        self.id = application_id
+        self._committer = committer
+        """Commits the group's offsets; None if the transactions do that."""
+        self._lease = lease
+        self._session: SparkSession | None = None
+        self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
+        self._relaunch: Callable[[], StreamingQuery]
+        self._rescale_later = False
+        self._upkeep: Upkeep | None = None
+        self._changing = threading.RLock()
+        self._steady = threading.Event()
+        self._steady.set()
+        self._book = Book()
+        self._hold = threading.Event()
+        self._between_batches = threading.Event()
+        self._first_batch = threading.Event()
+        self._paused: frozenset[str] = frozenset()
+        self._state = "starting"
+        self._error: PenstockError | None = None
+        self._query: StreamingQuery | None = None
+        self._control = ControlServer(self._answer, secrets.token_bytes(16))
+        self._ending = threading.Lock()
+
+    def stop(self, timeout_s: float = _STOP_WAIT_S) -> None:
+        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
+
+        Args:
+            timeout_s: How long the batch at work may take before the query is stopped all the same.
+        """
+        with self._changing:
+            if self._state in ("stopped", "failed") or self._query is None:
+                return
+            self._state = "stopping"
+            try:
+                self._halt(self._query, timeout_s)
+            except (OSError, Py4JError) as gone:
+                self._remember(_spark_is_gone(gone))
+            self._finish()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the application has ended.
+
+        Args:
+            timeout_s: How long to wait, None without end.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            PenstockError: If it has failed.
+        """
+        if self._query is None:
+            return True
+        try:
+            ended = self._wait(timeout_s)
+        except StreamingQueryException as error:
+            self._fail(error)
+        except (OSError, Py4JError) as gone:
+            self._fail(_spark_is_gone(gone))
+        if self._error is not None:
+            raise self._error
+        if ended:
+            self._finish()
+        return bool(ended)
+
+    def pause(self, topics: list[str] | None = None) -> None:
+        """Stop reading topics, all of them by default; what was read is finished."""
+        self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
+
+    def resume(self) -> None:
+        """Read all topics again."""
+        self._paused = frozenset()
+
+    def status(self) -> Status:
+        """Say what the application is doing."""
+        if self._state in ("starting", "running") and self._query is not None:
+            error: Exception | None
+            try:
+                error = None if self._query.isActive else self._query.exception()
+            except (OSError, Py4JError) as gone:
+                error = _spark_is_gone(gone)
+            if error is not None:
+                self._remember(error)
+        return self._book.status(self._state, None if self._error is None else str(self._error))
+
+    def metrics(self) -> dict[str, int]:
+        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
+        return self._book.metrics()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # What the processes of Spark ask.
+
+    def _answer(self, question: str, data: Any) -> Any:
+        if question == "plan":
+            self._book.planned(data["positions"], data["ends"])
+            hold = self._hold.is_set()
+            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
+                self._between_batches.set()
+            return {
+                "hold": hold,
+                "paused": sorted(self._paused),
+                "wake_at_ms": self._book.wake_at_ms(),
+                "bytes_per_record": self._book.bytes_per_record(),
+            }
+        if question == "topics":
+            if self._upkeep is not None:
+                self._upkeep.wake()
+            return True
+        if question == "batch":
+            reports = [Report.decode(report) for report in data["reports"]]
+            for report in reports:
+                for notice in report.notices:
+                    log.warning("%s", notice)
+            offsets = self._book.committed(data["batch"], reports)
+            self._commit(offsets)
+            self._first_batch.set()
+            return True
+        if question == RESTORING:
+            log.warning("%s", data.line())
+            self._book.restoring(data)
+            return True
+        raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _commit(self, offsets: Mapping[Any, int]) -> None:
+        if self._committer is None:
+            return
+        try:
+            self._committer.commit(
+                {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
+            )
+        except BrokerUnavailableError as error:
+            log.warning("offsets are committed with a later batch: %s", error)
+
+    def _is_shuffle(self, topic: str) -> bool:
+        return topic not in self._book.ends and topic not in self._book.positions
+
+    # Going on with another query.
+
+    def _halt(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
+        """Stop a query between two batches, or in the middle of one when the time is over."""
+        self._hold.set()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while query.isActive and not self._between_batches.wait(_POLL_S):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        query.stop()
+
+    def _restart(self, reason: str) -> None:
+        """Stop the query between two batches and start it again, on the same session and checkpoint."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            log.warning("restarting the query: %s", reason)
+            self._steady.clear()
+            try:
+                self._halt(self._query)
+                if self._query.exception() is None:
+                    self._hold.clear()
+                    self._between_batches.clear()
+                    self._query = self._relaunch()
+            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
+                self._remember(error)
+                self._release()
+            finally:
+                self._steady.set()
+
+    def _end_with(self, error: PenstockError) -> None:
+        """Stop the query between two batches because of an error that it has not met itself."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            self._error = error
+            self._halt(self._query)
+            self._remember(error)
+            self._release()
+
+    def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
+        """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
+
+        def session() -> SparkSession:
+            if self._session is None:
+                self._session = session_for(self.id, settings.master, settings.spark)
+            return self._session
+
+        return session
+
+    # Beginning and end.
+
+    def _await_first_batch(self) -> None:
+        assert self._query is not None
+        while not self._first_batch.wait(_POLL_S):
+            if not self._query.isActive:
+                self.await_termination()
+                break
+        if self._state == "starting":
+            self._state = "running"
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            query = self._query
+            assert query is not None
+            ended = bool(query.awaitTermination(1))
+            if ended and not self._steady.wait(1):
+                continue
+            if (ended and query is self._query) or self._state == "stopped":
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+
+    def _remember(self, error: Exception) -> None:
+        if isinstance(error, PenstockError):
+            self._error = error
+        else:
+            self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
+        self._state = "failed"
+
+    def _fail(self, error: Exception) -> None:
+        self._remember(error)
+        self._release()
+        assert self._error is not None
+        raise self._error from None
+
+    def _finish(self) -> None:
+        with self._ending:
+            if self._state != "failed":
+                self._state = "stopped"
+            self._release()
+
+    def _abandon(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what nobody else can use while the application is at work."""
+        if self._upkeep is not None:
+            self._upkeep.close()
+        self._control.close()
+        self._lease.release()
+
+
+def _spark_is_gone(gone: Exception) -> SparkRuntimeError:
+    return SparkRuntimeError(
+        f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
+        "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
+    )
+
+
+def _spark_error(text: str) -> str:
+    """Keep of Spark's error what a person can use: its first part, without plans and offsets."""
+    return f"the Spark query ended with an error that is not Penstock's: {text.split('=== Streaming Query ===')[0].strip()}"

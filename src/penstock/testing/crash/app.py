@@ -1,0 +1,149 @@
+"""What the harness has to know of an application: its topology, its workload, and what must come out.
+
+The *workload* is what is written to the input topic, made from a seed. The *oracle* is a plain function that says what the
+application must make of it: for every key of the output topic the values in order (its *journal*), and at the end the
+content of every store. The oracle is given the records as the broker holds them, so it can rely on their order within a
+partition, and nothing of Penstock takes part in the answer.
+
+Stores are compared through a question: a record in the *ask* topic makes the application forward all entries of its stores
+to the *contents* topic. So what is compared is what the running application itself reads from its stores. Rejected: reading
+checkpoint or local copies from outside, which would test the reader, and a last start with ``until="end"``, which would
+cost as much as a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock.core.model import serdes
+from penstock.core.model.record import Record, ValueAndTimestamp
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.processor import Processor
+from penstock.core.plan.topology import Topology
+from penstock.testing.kafka import ConsumedRecord, Outgoing
+
+Guarantee = Literal["at_least_once", "exactly_once"]
+"""The values of the setting ``processing_guarantee``."""
+
+Entry = tuple[str, Any]
+"""Where something is kept: the name of a store, and a key."""
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one run, all with the same number of partitions.
+
+    Attributes:
+        input: The workload.
+        output: The results.
+        ask: A record in each partition asks for the contents of the stores.
+        contents: The answers.
+    """
+
+    input: str
+    output: str
+    ask: str
+    contents: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an oracle says.
+
+    Attributes:
+        journals: For each key of the output topic the values in order.
+        stores: For each store its entries, without timestamps.
+    """
+
+    journals: Mapping[Any, Sequence[Any]]
+    stores: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class App:
+    """An application that can be run under the harness.
+
+    Attributes:
+        name: What it is called in reports; letters, digits and dashes.
+        topology: Makes the topology for given topics; crosses to the application's process as cloudpickle.
+        workload: Makes the records of the input topic from their number and a seed.
+        oracle: Says what must come out of the records of the input topic, which come by partition, then by offset.
+        key: Serde of the output's keys.
+        value: Serde of the output's values.
+        settings: Settings of the application, over those of the harness.
+    """
+
+    name: str
+    topology: Callable[[Topics], Topology]
+    workload: Callable[[int, int], Sequence[Outgoing]]
+    oracle: Callable[[Sequence[ConsumedRecord]], Expected]
+    key: Serde[Any] = serdes.string
+    value: Serde[Any] = serdes.string
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the application's process is given: see :mod:`penstock.edge.program`.
+
+    Attributes:
+        application_id: Its id.
+        topology: Makes its topology.
+        topics: For this.
+        settings: Its settings.
+    """
+
+    application_id: str
+    topology: Callable[[Topics], Topology]
+    topics: Topics
+    settings: Mapping[str, Any]
+
+
+def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> Topology:
+    """Let a topology tell the contents of stores when it is asked.
+
+    The stores meet in one processor and so in one sub-topology, whose input topics must have equal numbers of partitions.
+
+    Args:
+        topology: A topology that has the stores.
+        topics: Where it is asked, and where it answers.
+        stores: Names of stores that have ``all()``, with any serdes.
+
+    Returns:
+        The same topology.
+
+    Raises:
+        TopologyError: If it has no such store.
+
+    Example:
+        >>> import penstock as ps
+        >>> topics = Topics("clicks", "counts", "ask", "contents")
+        >>> builder = ps.StreamsBuilder()
+        >>> builder.stream("clicks").group_by_key().count(store="n").to_stream().to("counts", value=ps.serdes.int64)
+        >>> driver = ps.testing.TopologyTestDriver(tell_contents(builder.build(), topics, ["n"]))
+        >>> driver.pipe("clicks", "ann", "x", 1)
+        >>> driver.pipe("ask", None, "", 1)
+        >>> driver.read("contents")
+        [Record(key=('n', 'ann'), value=1, timestamp=1, headers=())]
+    """
+    names = tuple(stores)
+    topology.add_source("ask-contents", topics.ask)
+    topology.add_processor("tell-contents", lambda: _Teller(names), "ask-contents", stores=names)
+    return topology.add_sink(
+        "contents", topics.contents, "tell-contents", key=serdes.pickle, value=serdes.pickle
+    )
+
+
+class _Teller(Processor[Any, Any, Entry, Any]):
+    """Forwards every entry of its stores for each record."""
+
+    def __init__(self, stores: tuple[str, ...]) -> None:
+        self._stores = stores
+
+    def process(self, record: Record[Any, Any]) -> None:
+        for store in self._stores:
+            for key, value in self.context.state_store(store).all():
+                plain = value.value if isinstance(value, ValueAndTimestamp) else value
+                self.context.forward(Record((store, key), plain, record.timestamp))

@@ -1,0 +1,174 @@
+"""The applications that Penstock itself is crashed with, each with its oracle.
+
+* ``word-count``: a repartition through the shuffle and a count, both of the DSL.
+* ``windowed``: a count per key and window of ten seconds in a window store, over records that are out of order. Windows
+  expire after two minutes of stream time, so slices of the store are dropped all the time.
+* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
+  each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
+  topics, so it must stand the loss of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.core.dsl.builder import StreamsBuilder
+from penstock.core.model import serdes
+from penstock.core.model.record import Record
+from penstock.core.model.windowed import Windowed
+from penstock.core.plan import stores
+from penstock.core.plan.processor import Processor, ProcessorContext
+from penstock.core.plan.topology import Topology
+from penstock.testing.crash.app import App, Expected, Topics, tell_contents
+from penstock.testing.kafka import ConsumedRecord, Outgoing
+
+_WORDS = [f"word-{number}" for number in range(60)]
+_KEYS = [f"key-{number}" for number in range(16)]
+_BEGIN_MS = 1_700_000_000_000
+_STEP_MS = 100
+_DISORDER_MS = 15_000
+_WINDOW_MS = 10_000
+_RETENTION_MS = 120_000
+
+
+def _word_count_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream(topics.input).flat_map_values(str.split)
+    counts = words.group_by(lambda _, word: word).count(store="counts")
+    counts.to_stream().to(topics.output, value=serdes.int64)
+    return tell_contents(builder.build(), topics, ["counts"])
+
+
+def _lines(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"lines {seed}")
+    return [
+        (f"{number}", " ".join(chance.choices(_WORDS, k=chance.randint(1, 5))), _BEGIN_MS + number * _STEP_MS)
+        for number in range(count)
+    ]
+
+
+def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
+    counts = Counter(word for record in records for word in _text(record.value).split())
+    return Expected({word: range(1, count + 1) for word, count in counts.items()}, {"counts": counts})
+
+
+class _WindowCount(Processor[str, str, str, int]):
+    """Counts records per key and window; the key of a result is ``key@start of the window``."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self._counts = context.state_store("windows")
+
+    def process(self, record: Record[str, str]) -> None:
+        start = _window_start(record.timestamp)
+        count = (self._counts.fetch(record.key, start) or 0) + 1
+        self._counts.put(record.key, count, start)
+        self.context.forward(Record(f"{record.key}@{start}", count, record.timestamp))
+
+
+def _window_start(timestamp: int) -> int:
+    return timestamp - timestamp % _WINDOW_MS
+
+
+def _windowed_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    windows = stores.window("windows", serdes.string, serdes.int64, retention=_RETENTION_MS, size=_WINDOW_MS)
+    builder.add_state_store(windows)
+    counts = builder.stream(topics.input).process(_WindowCount, stores=["windows"])
+    counts.to(topics.output, value=serdes.int64)
+    return tell_contents(builder.build(), topics, ["windows"])
+
+
+def _events(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"events {seed}")
+    return [
+        (chance.choice(_KEYS), "event", _BEGIN_MS + number * _STEP_MS - chance.randrange(_DISORDER_MS))
+        for number in range(count)
+    ]
+
+
+def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
+    counts: Counter[tuple[str, int]] = Counter()
+    latest: dict[int, int] = {}
+    place: dict[str, int] = {}
+    for record in records:
+        key, start = _text(record.key), _window_start(record.timestamp)
+        counts[key, start] += 1
+        place[key] = record.partition
+        latest[record.partition] = max(start, latest.get(record.partition, 0))
+    kept = {
+        Windowed(key, start, start + _WINDOW_MS): count
+        for (key, start), count in counts.items()
+        if start > latest[place[key]] - _RETENTION_MS
+    }
+    return Expected(
+        {f"{key}@{start}": range(1, count + 1) for (key, start), count in counts.items()}, {"windows": kept}
+    )
+
+
+class _Booking(Processor[str, int, str, Any]):
+    """Books an amount: a balance in one store, the number of bookings in another."""
+
+    def init(self, context: ProcessorContext[str, Any]) -> None:
+        super().init(context)
+        self._balances = context.state_store("balances")
+        self._bookings = context.state_store("bookings")
+
+    def process(self, record: Record[str, int]) -> None:
+        balance = (self._balances.get(record.key) or 0) + record.value
+        number = (self._bookings.get(record.key) or 0) + 1
+        self._balances.put(record.key, balance)
+        self._bookings.put(record.key, number)
+        self.context.forward(Record(record.key, [number, balance], record.timestamp))
+
+
+def _two_stores_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    for store in ("balances", "bookings"):
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog="kafka"))
+    amounts = builder.stream(topics.input, value=serdes.int64)
+    booked = amounts.process(_Booking, stores=["balances", "bookings"])
+    booked.to(topics.output, value=serdes.json)
+    return tell_contents(builder.build(), topics, ["balances", "bookings"])
+
+
+def _amounts(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"amounts {seed}")
+    return [
+        (
+            chance.choice(_KEYS),
+            serdes.int64.serialize(chance.randint(-100, 100)),
+            _BEGIN_MS + number * _STEP_MS,
+        )
+        for number in range(count)
+    ]
+
+
+def _balances(records: Sequence[ConsumedRecord]) -> Expected:
+    journals: dict[str, list[list[int]]] = {}
+    for record in records:
+        booked = journals.setdefault(_text(record.key), [])
+        before = booked[-1][1] if booked else 0
+        booked.append([len(booked) + 1, before + serdes.int64.deserialize(record.value or b"")])
+    last = {key: booked[-1] for key, booked in journals.items()}
+    balances = {key: balance for key, (_, balance) in last.items()}
+    bookings = {key: number for key, (number, _) in last.items()}
+    return Expected(journals, {"balances": balances, "bookings": bookings})
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode()
+
+
+APPS: Mapping[str, App] = {
+    app.name: app
+    for app in (
+        App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.int64),
+        App("windowed", _windowed_topology, _events, _window_counts, value=serdes.int64),
+        App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
+    )
+}
+"""The applications by name."""

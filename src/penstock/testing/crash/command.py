@@ -1,0 +1,139 @@
+"""The command: runs applications under the harness, prints their reports, and tells by its exit code whether all were right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+from penstock.core.model.errors import PenstockError
+from penstock.testing.crash.app import App, Guarantee
+from penstock.testing.crash.apps import APPS
+from penstock.testing.crash.harness import checked_targets, run_with_crashes
+from penstock.testing.crash.plan import TARGETS, Target
+from penstock.testing.crash.report import Report
+
+RIGHT, WRONG = 0, 1
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of many: an application, its number of kills and its seed."""
+
+    app: App
+    kills: int
+    seed: int
+
+
+def rounds(apps: Sequence[App], kills: int, kills_per_run: int, seed: int) -> Iterator[Round]:
+    """Divide kills into runs, over the applications in turn, each run with the next seed.
+
+    Example:
+        >>> [(run.app.name, run.kills, run.seed) for run in rounds(list(APPS.values()), 10, 4, seed=7)]
+        [('word-count', 4, 7), ('windowed', 4, 8), ('two-stores', 2, 9)]
+    """
+    for number, begin in enumerate(range(0, kills, kills_per_run)):
+        yield Round(apps[number % len(apps)], min(kills_per_run, kills - begin), seed + number)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Without the name of the program.
+
+    Returns:
+        0 if every run was right, 1 if one was wrong or could not be finished.
+    """
+    parser = options()
+    given = parser.parse_args(arguments)
+    try:
+        for app in given.app:
+            checked_targets(app, given.guarantee, given.targets)
+    except ValueError as error:
+        parser.error(str(error))
+    reports: list[Report] = []
+    unfinished = 0
+    for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
+        try:
+            report = run_with_crashes(
+                run.app,
+                guarantee=given.guarantee,
+                kills=run.kills,
+                seed=run.seed,
+                targets=given.targets,
+                records=given.records,
+                keep_logs=given.keep_logs and given.keep_logs / f"{run.app.name}-{run.seed}",
+            )
+        except PenstockError as error:
+            unfinished += 1
+            _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be finished\n{error}")
+            continue
+        reports.append(report)
+        _say(str(report))
+        if given.results is not None:
+            _write(given.results, reports)
+    return WRONG if unfinished or not all(report.ok for report in reports) else RIGHT
+
+
+def options() -> argparse.ArgumentParser:
+    """Give the options of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.testing.crash",
+        description="Runs applications while parts of them are killed, and compares their results with an oracle.",
+    )
+    add = parser.add_argument
+    add("--app", type=_apps, required=True, help=f"{', '.join(APPS)}, or MODULE:NAME; several with commas")
+    add("--guarantee", choices=get_args(Guarantee), default="at_least_once", help="processing_guarantee")
+    add("--kills", type=int, default=4, metavar="N", help="how often something is killed (4)")
+    add("--kills-per-run", type=int, metavar="N", help="begin anew after so many (all kills in one run)")
+    add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
+    add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
+    add("--records", type=int, metavar="N", help="length of the workload of a run")
+    add(
+        "--keep-logs", type=Path, metavar="DIR", help="keep logs, checkpoint and broker data of each run here"
+    )
+    add("--results", type=Path, metavar="FILE", help="write the reports as JSON")
+    return parser
+
+
+def _apps(text: str) -> list[App]:
+    return [_app(name) for name in text.split(",")]
+
+
+def _app(name: str) -> App:
+    if name in APPS:
+        return APPS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"there is no application {name!r} ({error}); there are {', '.join(APPS)}, and MODULE:NAME of an App of yours"
+        ) from None
+    if not isinstance(found, App):
+        raise argparse.ArgumentTypeError(f"{name!r} is no App but {type(found).__name__}")
+    return found
+
+
+def _targets(text: str) -> list[Target]:
+    known = {str(target): target for target in TARGETS}
+    unknown = [name for name in text.split(",") if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    return [known[name] for name in text.split(",")]
+
+
+def _write(file: Path, reports: Sequence[Report]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([{**asdict(report), "ok": report.ok} for report in reports], indent=1) + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,140 @@
+"""The two ends of the stream, as the harness sees them: what it writes, and how far the application has come.
+
+Progress is read from the broker only: the offsets that the group has committed, and the ends of the output topic. While the
+broker starts again, or a group's coordinator moves, there is no answer; then the last one stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from penstock.testing._broker import QUIET_CLIENT
+from penstock.testing.crash.processes import CrashTestError
+from penstock.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
+
+_ANSWER_S = 2.0
+
+
+@final
+class Feeder:
+    """Writes the workload, each record exactly once whatever happens to the broker. Use it from one thread.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: The input topic.
+        records: The workload, in order.
+        partitions: The number of partitions of the topic; a record without a key goes to the one of its number.
+    """
+
+    def __init__(self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int) -> None:
+        self._topic = topic
+        self._records = records
+        self._partitions = partitions
+        self._next = 0
+        self._refused: list[str] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "on_delivery": self._delivered,
+                **QUIET_CLIENT,
+            }
+        )
+
+    def feed(self, up_to: int) -> None:
+        """Hand over the records before a position; those that were handed over before are left out.
+
+        Raises:
+            CrashTestError: The broker has refused a record.
+        """
+        for number in range(self._next, min(up_to, len(self._records))):
+            key, value, *timestamp = self._records[number]
+            options: dict[str, Any] = {"partition": number % self._partitions} if key is None else {}
+            if timestamp:
+                options["timestamp"] = timestamp[0]
+            self._producer.produce(self._topic, value, key, **options)
+            self._next = number + 1
+
+    def wait(self, seconds: float) -> None:
+        """Let the client work for a while.
+
+        Raises:
+            CrashTestError: The broker has refused a record.
+        """
+        self._producer.poll(seconds)
+        if self._refused:
+            raise CrashTestError(f"the broker does not take the workload: {self._refused[0]}")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._refused.append(str(error))
+
+
+@final
+class Watch:
+    """Knows how far an application has come. Use it from one thread.
+
+    Attributes:
+        processed: Input records before the group's committed offsets.
+        written: Records and markers in the output topic.
+        went_back: How often a committed offset was smaller than before.
+
+    Args:
+        kafka: The broker.
+        group: The application's id.
+        input_topic: Its input.
+        output_topic: Its output.
+    """
+
+    def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
+        self.processed = 0
+        self.written = 0
+        self.went_back = 0
+        self._kafka = kafka
+        self._output = output_topic
+        self._offsets = dict.fromkeys(kafka.end_offsets(input_topic), 0)
+        self._places = [TopicPartition(input_topic, partition) for partition in self._offsets]
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+                **QUIET_CLIENT,
+            }
+        )
+
+    def look(self) -> bool:
+        """Ask the broker.
+
+        Returns:
+            Whether there was progress.
+        """
+        before = self.processed, self.written
+        try:
+            committed = self._consumer.committed(self._places, timeout=_ANSWER_S)
+            self.written = sum(self._kafka.end_offsets(self._output).values())
+        except (KafkaException, EmbeddedKafkaError):
+            return False
+        for place in committed:
+            if place.offset >= 0:
+                self.went_back += place.offset < self._offsets[place.partition]
+                self._offsets[place.partition] = place.offset
+        self.processed = sum(self._offsets.values())
+        return before != (self.processed, self.written)
+
+    def transaction_is_open(self) -> bool:
+        """Tell whether a transaction with records in the output topic is open at this moment."""
+        try:
+            ends = self._kafka.end_offsets(self._output)
+            stable = self._kafka.end_offsets(self._output, isolation="read_committed")
+        except EmbeddedKafkaError:
+            return False
+        return any(end > stable[partition] for partition, end in ends.items())
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()

@@ -1,1 +1,0 @@
-"""Programs that tests start as processes of their own."""

@@ -1,0 +1,152 @@
+"""Topics that change under an application: partitions added, deleted and made again, shorter than they were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+import penstock as ps
+from penstock.core.model.errors import CoPartitioningError, OffsetsLostError, TopicRecreatedError
+from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+
+from .helpers import Apps, eventually, lag, latest, values_by_key
+from .topologies import key_count, word_count
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def add_partitions(apps: Apps, topic: str, count: int) -> None:
+    client = AdminClient({"bootstrap.servers": apps.kafka.bootstrap_servers})
+    for future in client.create_partitions([NewPartitions(topic, count)]).values():
+        future.result(10)
+    eventually(lambda: len(apps.kafka.end_offsets(topic)) == count, f"{count} partitions of {topic}")
+
+
+def meeting(left: str, right: str, sink: str) -> ps.Topology:
+    """Two topics whose records meet in one store."""
+    builder = ps.StreamsBuilder()
+    both = builder.stream(left).merge(builder.stream(right))
+    both.group_by_key().count(store="both").to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+class TestPartitionsThatAreAdded:
+    def test_are_read_without_a_new_start(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+        lines, counts = apps.topic("lines", 2), apps.topic("counts", 1)
+        apps.kafka.produce(lines, [(None, "old old")])
+        with caplog.at_level(logging.WARNING, "penstock.application"):
+            running = apps.start(
+                word_count(lines, counts), metadata_max_age_ms=200, auto_offset_reset="latest"
+            )
+            apps.kafka.produce(lines, [(None, "a b a")], partition=0)
+            eventually(lambda: lag(apps.kafka, apps.id, lines) <= 1, "the first words")
+            add_partitions(apps, lines, 5)
+            # Written before anybody has noticed the partition: read all the same, whatever the offset reset is.
+            apps.kafka.produce(lines, [(None, "a b c")], partition=4)
+            apps.kafka.produce(lines, [(None, "a")], partition=0)
+            eventually(
+                lambda: latest(apps.kafka.consume(counts), ps.serdes.int64) == {"a": 4, "b": 2, "c": 1},
+                "words of old and new partitions in the old counts",
+            )
+        assert f"the number of partitions has changed: {lines} from 2 to 5" in caplog.text
+        assert running.status().state == "running"
+        running.stop()
+        assert running.await_termination(10)
+        apps.kafka.produce(lines, [(None, "c")], partition=3)
+        apps.run(word_count(lines, counts))
+        assert latest(apps.kafka.consume(counts), ps.serdes.int64) == {"a": 4, "b": 2, "c": 2}
+
+    def test_to_one_of_two_topics_that_meet(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+        left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
+        topology = meeting(left, right, sink)
+        running = apps.start(topology, metadata_max_age_ms=200)
+        add_partitions(apps, left, 2)
+        with pytest.raises(CoPartitioningError, match=r"left' has 2, .*right' has 1"):
+            running.await_termination(60)
+        assert running.status().state == "failed"
+        add_partitions(apps, right, 2)
+        with caplog.at_level(logging.WARNING, "penstock.application"):
+            apps.start(topology, metadata_max_age_ms=200, on_uneven_partitions="wait")
+            add_partitions(apps, left, 3)
+            eventually(lambda: "until the topics are alike again" in caplog.text, "a warning")
+            apps.kafka.produce(left, [("k", "x")], partition=2)
+            apps.kafka.produce(right, [("l", "x")], partition=0)
+            eventually(lambda: "l" in latest(apps.kafka.consume(sink), ps.serdes.int64), "the old partitions")
+            assert "k" not in latest(apps.kafka.consume(sink), ps.serdes.int64)
+            add_partitions(apps, right, 3)
+            eventually(lambda: "k" in latest(apps.kafka.consume(sink), ps.serdes.int64), "the new partitions")
+
+
+class TestATopicThatIsMadeAgain:
+    def test_while_the_application_runs(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("a", "x")] * 3)
+        running = apps.start(key_count(source, sink), metadata_max_age_ms=500)
+        apps.kafka.delete_topic(source)
+        apps.kafka.create_topic(source, 1)
+        with pytest.raises(TopicRecreatedError):
+            running.await_termination(60)
+
+    def test_is_read_from_its_beginning_if_that_is_wanted(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 2), apps.topic("out", 1)
+        settings = {
+            "on_recreated_topic": "restart_from_beginning",
+            "metadata_max_age_ms": 600_000,
+            "request_timeout_ms": 2_000,
+        }
+        apps.kafka.produce(source, [("a", "x")] * 3, partition=0)
+        running = apps.start(key_count(source, sink), **settings)
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the old topic")
+        apps.kafka.delete_topic(source)
+        apps.kafka.create_topic(source, 1)  # shorter than what was read: the planner notices at once
+        apps.kafka.produce(source, [("a", "y")], partition=0)
+        eventually(lambda: counted(apps, sink) == [1, 2, 3, 4], "the new topic, on the old counts")
+        running.stop()
+        apps.kafka.delete_topic(source)
+        apps.kafka.create_topic(source, 1)
+        apps.kafka.produce(
+            source, [("a", "z")] * 5, partition=0
+        )  # as long as what was read: only the id tells
+        apps.run(key_count(source, sink), **settings)
+        assert counted(apps, sink) == list(range(1, 10))
+
+
+def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    apps.kafka.produce(source, [("a", "x")] * 3)
+    apps.run(key_count(source, sink))
+    apps.kafka.delete_topic(source)
+    apps.kafka.create_topic(source, 1)
+    forget_topic_ids(apps)  # as if the broker gave none: then nothing tells the topics apart but their ends
+    apps.kafka.produce(source, [("a", "x")])
+    with pytest.raises(
+        OffsetsLostError, match=r"ends at offset 1, but offsets up to 3 .* on_lost_offsets='skip'"
+    ):
+        apps.run(key_count(source, sink))
+    running = apps.start(key_count(source, sink), on_lost_offsets="skip")
+    eventually(lambda: planned(apps)["topics"][source] == {"0": 1}, "the end there is now")
+    apps.kafka.produce(source, [("a", "y")])
+    eventually(lambda: counted(apps, sink) == [1, 2, 3, 4], "what comes after it")
+    running.stop()
+
+
+def planned(apps: Apps) -> Mapping[str, Any]:
+    found = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
+    assert found is not None
+    return found.planned
+
+
+def counted(apps: Apps, sink: str) -> list[int]:
+    return values_by_key(apps.kafka.consume(sink), ps.serdes.int64).get("a", [])
+
+
+def forget_topic_ids(apps: Apps) -> None:
+    offsets = apps.home / apps.id / "checkpoint" / "offsets"
+    for file in [path for path in offsets.iterdir() if path.name.isdigit()]:
+        text = file.read_text()
+        file.write_text(text.replace('"topic_ids"', '"forgotten"'))
+        (offsets / f".{file.name}.crc").unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""The two ends of the stream under the harness: a workload that arrives exactly once, and progress as the broker tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import penstock as ps
+from penstock.testing import EmbeddedKafka
+from penstock.testing.crash.journal import journals_of
+from penstock.testing.crash.stream import Feeder, Watch
+
+from .helpers import eventually
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[EmbeddedKafka]:
+    """A broker that is killed."""
+    with EmbeddedKafka(partitions=2) as kafka:
+        for topic in ("fed", "watched", "results"):
+            kafka.create_topic(topic)
+        yield kafka
+
+
+def test_the_workload_arrives_once_though_the_broker_is_killed(own: EmbeddedKafka) -> None:
+    workload = [(None if number % 3 else f"key-{number}", f"{number}") for number in range(3_000)]
+    feeder = Feeder(own.bootstrap_servers, "fed", workload, partitions=2)
+    for up_to in (1_000, 2_000, 5_000):
+        feeder.feed(up_to)
+        feeder.wait(0.02)
+        own.kill()
+        own.restart()
+
+    def arrived() -> bool:
+        feeder.wait(0.02)
+        return sum(own.end_offsets("fed").values()) >= len(workload)
+
+    eventually(arrived, "the workload")
+    values = [record.value for record in own.consume("fed")]
+    assert sorted(values) == sorted(value.encode() for _, value in workload)
+
+
+def test_progress_is_what_the_group_has_committed(own: EmbeddedKafka) -> None:
+    own.produce("watched", [(None, "x")] * 10, partition=0)
+    watch = Watch(own, "some-group", "watched", "results")
+    settings = {"bootstrap.servers": own.bootstrap_servers, "group.id": "some-group"}
+    consumer = Consumer(settings)
+
+    def commit(offset: int) -> None:
+        consumer.commit(offsets=[TopicPartition("watched", 0, offset)], asynchronous=False)
+
+    watch.look()
+    assert watch.processed == 0
+    commit(4)
+    eventually(watch.look, "progress")
+    assert (watch.processed, watch.written, watch.went_back) == (4, 0, 0)
+    assert not watch.look()
+    commit(3)
+    watch.look()
+    assert watch.went_back == 1
+    consumer.close()
+    watch.close()
+
+
+def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: EmbeddedKafka) -> None:
+    watch = Watch(own, "another-group", "watched", "results")
+    producer = Producer({"bootstrap.servers": own.bootstrap_servers, "transactional.id": "t", "log_level": 0})
+    producer.init_transactions(30)
+    for value, end in (("1", producer.commit_transaction), ("2", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce("results", value, "a", partition=0)
+        producer.flush()
+        assert watch.transaction_is_open()
+        end(30)
+        eventually(lambda: not watch.transaction_is_open(), "the end of the transaction")
+    watch.close()
+    assert len(own.consume("results")) == 2
+    committed = own.consume("results", isolation="read_committed")
+    assert journals_of(committed, ps.serdes.string, ps.serdes.string) == {"a": ["1"]}

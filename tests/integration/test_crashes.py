@@ -1,0 +1,39 @@
+"""Killed again and again, exactly once: nothing lost, nothing twice, stores right. Ten kills over three applications.
+
+The table says which parts are killed in which run; each is killed once, at points that the seed decides. A run without
+executors keeps all of Spark in one JVM and starts faster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.crash import APPS, Target, run_with_crashes
+
+GUARANTEE = "exactly_once"
+
+RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
+    ("word-count", 11, ("executor", "worker", "broker", "driver")),
+    ("windowed", 12, ("host", "worker", "transaction")),
+    ("two-stores", 13, ("executor", "disk", "transaction")),
+]
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(("app", "seed", "targets"), RUNS, ids=[app for app, _, _ in RUNS])
+def test_nothing_is_lost_or_repeated(
+    app: str, seed: int, targets: tuple[Target, ...], tmp_path: Path
+) -> None:
+    report = run_with_crashes(
+        APPS[app], guarantee=GUARANTEE, kills=len(targets), seed=seed, targets=targets, keep_logs=tmp_path
+    )
+    assert report.ok, str(report)
+    assert sorted(kill.target for kill in report.kills) == sorted(targets)
+    assert report.findings.duplicated == 0
+
+
+def test_there_are_ten_kills() -> None:
+    assert sum(len(targets) for _, _, targets in RUNS) == 10

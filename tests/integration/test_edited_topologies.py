@@ -1,0 +1,82 @@
+"""A topology is edited between two runs on the same checkpoint, and its stores are found again."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import IncompatibleTopologyError
+from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+
+from .helpers import Apps, latest
+from .topologies import people_per_region
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def counting(source: str, sink: str, *, before: str | None = None, store: str = "counts") -> ps.Topology:
+    """Count words, with or without another part in front, which pushes the counts into a later sub-topology."""
+    builder = ps.StreamsBuilder()
+    if before is not None:
+        builder.stream(before).group_by_key().count(store="others").to_stream().map_values(str).to(
+            before_sink(sink)
+        )
+    words = builder.stream(source).flat_map_values(str.split).group_by(lambda _, word: word)
+    words.count(store=store).to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def before_sink(sink: str) -> str:
+    return f"{sink}-of-others"
+
+
+def parts(apps: Apps) -> dict[str, object]:
+    found = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
+    assert found is not None
+    return dict(found.planned["parts"])
+
+
+def test_parts_in_front_come_and_go_and_a_store_is_renamed(
+    apps: Apps, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, sink, other = apps.topic("in", 2), apps.topic("out", 1), apps.topic("other", 2)
+    apps.kafka.create_topic(before_sink(sink), 1)
+    apps.kafka.produce(source, [(None, "a b a")])
+    apps.run(counting(source, sink))
+    apps.kafka.produce(source, [(None, "a c")])
+    apps.kafka.produce(other, [("k", "x")] * 2)
+
+    with caplog.at_level(logging.INFO, "penstock.application"):
+        apps.run(counting(source, sink, before=other))
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 3, "b": 1, "c": 1}
+    assert latest(apps.kafka.consume(before_sink(sink))) == {"k": "2"}
+    assert "keeps  others" in caplog.text
+    assert f"reads  {other} (2 partitions)" in caplog.text
+
+    apps.kafka.produce(source, [(None, "a c")])
+    renamed = counting(source, sink, store="words")
+    for _ in range(2):  # the second start finds the name changed already
+        apps.application(renamed, renamed_stores={"counts": "words"}).run(until="end")
+        apps.kafka.produce(source, [(None, "a c")])
+    assert parts(apps)["2"] == [[], [], 2]  # "others" is gone, its number stays taken
+    apps.run(counting(source, sink, before=other, store="words"))
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 6, "b": 1, "c": 4}
+    assert "3" in parts(apps)
+
+    third = apps.application(counting(source, sink, store="third"), renamed_stores={"wrods": "third"})
+    with pytest.raises(IncompatibleTopologyError, match=r"neither; its stores are 'others', 'words'"):
+        third.run(until="end")
+
+
+def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
+    people, sink = apps.topic("people", 1), apps.topic("out", 1)
+    apps.kafka.produce(people, [("ann", "north")])
+    apps.run(people_per_region(people, sink))
+    internal = f"{apps.id}-per-region-repartition"
+    apps.kafka.produce(internal, [("north", "1")])
+    builder = ps.StreamsBuilder()
+    builder.table(people).to_stream().to(sink)
+    with pytest.raises(IncompatibleTopologyError, match=rf"{internal}.* which holds 1 records .*until='end'"):
+        apps.run(builder.build())

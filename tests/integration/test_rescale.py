@@ -1,0 +1,131 @@
+"""More and fewer Spark partitions for an application that has state: every count goes on where it was."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock as ps
+from penstock.core.model.errors import ApplicationRunningError, SettingsError
+from penstock.drivers.spark.submit.checkpoint import LocalFiles, Progress, progress_of
+from penstock.edge.cli.app import app as command_line
+
+from .helpers import Apps, latest
+from .topologies import word_count
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+class WordCount:
+    """An application, the words it was given, and the number of partitions of its state."""
+
+    def __init__(self, apps: Apps) -> None:
+        self.apps = apps
+        self.lines, self.counts = apps.topic("lines", 4), apps.topic("counts", 2)
+        self.topology = word_count(self.lines, self.counts)
+        self.expected: Counter[str] = Counter()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.apps.home / self.apps.id / "checkpoint"
+
+    def progress(self) -> Progress:
+        found = progress_of(LocalFiles(self.checkpoint))
+        assert found is not None
+        return found
+
+    def run(self, **settings: object) -> int:
+        """Count more words, and give the number of changes that local copies had to be restored with."""
+        first = sum(self.expected.values())
+        words = [f"w{(first + i) % 60}" for i in range(120)]
+        self.expected.update(words)
+        self.apps.kafka.produce(self.lines, [(None, word) for word in words])
+        return self.apps.run(self.topology, **settings).metrics()["restored_changes"]
+
+    def is_right(self) -> bool:
+        found = {r.key.decode(): int.from_bytes(r.value, "big") for r in self.apps.kafka.consume(self.counts)}
+        written = sum(self.apps.kafka.end_offsets(self.counts).values())
+        return found == dict(self.expected) and written == sum(self.expected.values())
+
+    def rescale(self, *options: str) -> tuple[int, str]:
+        done = CliRunner().invoke(
+            command_line, ["rescale", self.apps.id, "--state-dir", str(self.apps.home), *options]
+        )
+        return done.exit_code, done.output
+
+
+@pytest.fixture
+def counting(apps: Apps) -> WordCount:
+    return WordCount(apps)
+
+
+def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount) -> None:
+    counting.run(shuffle_partitions=4)
+    assert counting.progress().shuffle_partitions == 4
+    assert counting.rescale("--partitions", "8", "--dry-run")[0] == 0
+    assert counting.progress().shuffle_partitions == 4
+    for partitions in (8, 3):
+        code, told = counting.rescale("--partitions", str(partitions))
+        assert (code, "Done in" in told) == (0, True), told
+        assert counting.progress().shuffle_partitions == partitions
+        restored = counting.run()  # the setting is not given: the checkpoint's number stays
+        assert (counting.is_right(), restored) == (True, 0)
+    assert counting.rescale("--partitions", "3") == (
+        0,
+        "The state already has 3 partitions: nothing to do.\n",
+    )
+
+
+def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCaptureFixture) -> None:
+    counting.run(shuffle_partitions=2)
+    with pytest.raises(SettingsError, match=r"has 2 shuffle partitions, but shuffle_partitions=3"):
+        counting.apps.run(counting.topology, shuffle_partitions=3, on_changed_shuffle_partitions="fail")
+    counting.run(shuffle_partitions=3, on_changed_shuffle_partitions="keep")
+    assert counting.progress().shuffle_partitions == 2
+    with caplog.at_level(logging.WARNING, "penstock.application"):
+        counting.run(shuffle_partitions=3)
+    assert "now has 3 partitions" in caplog.text
+    assert (counting.progress().shuffle_partitions, counting.is_right()) == (3, True)
+
+
+def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> None:
+    counting.run(shuffle_partitions=2)
+    forget_last_commit(counting)
+    code, told = counting.rescale("--partitions", "3")
+    assert code == 1
+    assert "was begun and not completed" in told
+    running = counting.apps.start(counting.topology, shuffle_partitions=3)
+    assert (
+        counting.progress().shuffle_partitions == 3
+    )  # completed, moved, and started again, all in one start
+    with pytest.raises(ApplicationRunningError, match=r"process \d+ on .* \(running\)"):
+        counting.apps.start(counting.topology)
+    code, told = counting.rescale("--partitions", "2")
+    assert (code, "is in use" in told) == (1, True)
+    running.stop()
+    counting.run()
+    found = latest(counting.apps.kafka.consume(counting.counts), ps.serdes.int64)
+    assert found == dict(counting.expected)
+
+
+def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
+    counting.run(shuffle_partitions=2)
+    counting.rescale("--partitions", "4")
+    forget_last_commit(counting)
+    assert counting.progress().rescaling
+    code, told = counting.rescale("--partitions", "3")
+    assert (code, "cut off" in told) == (1, True)
+    counting.run()
+    assert not counting.progress().rescaling
+    assert (counting.progress().shuffle_partitions, counting.is_right()) == (4, True)
+
+
+def forget_last_commit(counting: WordCount) -> None:
+    """Make the checkpoint what a crash before the commit leaves."""
+    last = counting.checkpoint / "commits" / str(counting.progress().batch)
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

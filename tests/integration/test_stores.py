@@ -1,0 +1,36 @@
+"""Stores of every kind on Spark: the same records find the same there as in `TopologyTestDriver`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+import penstock as ps
+
+from .helpers import Apps
+from .topologies import EveryShelf, with_processor
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def test_all_kinds_find_what_they_find_in_a_test_also_without_their_local_state(apps: Apps) -> None:
+    chance, now = random.Random(11), 1_700_000_000_000
+    records = []
+    for number in range(60):
+        now += chance.choice([0, 500, 20_000])
+        late = chance.choice([0, 0, 10_000, 150_000])
+        records.append((chance.choice("abcde"), str(number), now - late))
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    topology = with_processor(EveryShelf, source, sink, *EveryShelf.stores)
+    apps.kafka.produce(source, records[:35])
+    apps.run(topology, max_batch_records=9)
+    shutil.rmtree(apps.local_state)
+    apps.kafka.produce(source, records[35:])
+    apps.run(topology, max_batch_records=9)
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        for key, value, timestamp in records:
+            driver.pipe(source, key, value, timestamp)
+        expected = [record.value for record in driver.read(sink)]
+    assert [(r.value or b"").decode() for r in apps.kafka.consume(sink)] == expected

@@ -1,0 +1,234 @@
+"""Key-value stores that forget, by time or by number, over every engine, against dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import penstock as ps
+from penstock.core.state import expiry
+
+from .engines import ENGINES, STORE, Engine, Visits
+from .shelves import Shelf
+
+KEYS = ["", "a", "a\x00", "aa", "b", "c", "d"]
+keys = st.sampled_from(KEYS)
+SERDES: dict[str, tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = {
+    "numbers": (ps.serdes.int64, st.integers(-3, 3)),
+    "lists": (ps.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
+}
+TTL = 10
+
+
+class Bounded(RuleBasedStateMachine):
+    """What both machines do: reads, writes and batches. The model is a dict in the order of the last use or write."""
+
+    spec: ps.stores.StoreSpec
+    make: Callable[[], Engine]
+    visits: Visits
+    values: st.SearchStrategy[Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf(self.make, self.spec)
+        self.model: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
+
+    def teardown(self) -> None:
+        self.shelf.close()
+
+    @property
+    def store(self) -> Any:
+        return self.shelf.store
+
+    @rule(data=st.data(), key=keys)
+    def put(self, data: st.DataObject, key: str) -> None:
+        value = data.draw(self.values)
+        self.store.put(key, value)
+        self.written(key, value)
+
+    @rule(data=st.data(), key=keys)
+    def put_if_absent(self, data: st.DataObject, key: str) -> None:
+        value, old = data.draw(self.values), self.found(key)
+        assert self.store.put_if_absent(key, value) == old
+        if old is None:
+            self.written(key, value)
+
+    @rule(key=keys)
+    def get(self, key: str) -> None:
+        assert self.store.get(key) == self.found(key)
+
+    @rule(key=keys)
+    def delete(self, key: str) -> None:
+        assert self.store.delete(key) == self.found(key)
+        self.model.pop(key, None)
+
+    @rule(low=keys, high=keys)
+    def ranges(self, low: str, high: str) -> None:
+        inside = [(key, value) for key, value in self.entries() if low <= key <= high]
+        assert list(self.store.range(low, high)) == inside
+        assert list(self.store.reverse_range(low, high)) == inside[::-1]
+
+    @rule()
+    def commit(self) -> None:
+        self.shelf.commit()
+        self.visits["committed"] += 1
+        self.kept = dict(self.model)
+
+    @rule()
+    def give_up(self) -> None:
+        self.visits["gave up"] += 1
+        self.shelf.give_up()
+        self.model = dict(self.kept)
+
+    @invariant()
+    def walks_like_the_model(self) -> None:
+        assert list(self.store.all()) == self.entries()
+        assert list(self.store.reverse_all()) == self.entries()[::-1]
+
+    def found(self, key: str) -> Any:
+        raise NotImplementedError
+
+    def written(self, key: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def entries(self) -> list[tuple[str, Any]]:
+        raise NotImplementedError
+
+
+def lru_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Bounded]:
+    value_serde, values = SERDES[serde]
+
+    class LeastRecentlyUsed(Bounded):
+        def __init__(self) -> None:
+            super().__init__()
+            self.capacity = 3
+
+        def found(self, key: str) -> Any:
+            if key in self.model:
+                self.model[key] = self.model.pop(key)
+            return self.model.get(key)
+
+        def written(self, key: str, value: Any) -> None:
+            self.model.pop(key, None)
+            self.model[key] = value
+            for _ in range(2):
+                if len(self.model) > self.capacity:
+                    first = next(iter(self.model))
+                    visits["evicted committed"] += first in self.kept
+                    visits["evicted own"] += first not in self.kept
+                    del self.model[first]
+
+        def entries(self) -> list[tuple[str, Any]]:
+            return sorted(self.model.items(), key=lambda entry: entry[0].encode())
+
+        @rule(capacity=st.integers(1, 5))
+        def capacity_changes(self, capacity: int) -> None:
+            self.commit()
+            self.capacity = capacity
+            self.shelf.changed(ps.stores.lru(STORE, ps.serdes.string, value_serde, capacity=capacity))
+            visits["over capacity"] += len(self.model) > capacity
+
+        @invariant()
+        def counts_exactly(self) -> None:
+            assert self.store.approximate_count() == len(self.model)
+
+    LeastRecentlyUsed.spec = ps.stores.lru(STORE, ps.serdes.string, value_serde, capacity=3)
+    LeastRecentlyUsed.make, LeastRecentlyUsed.visits = staticmethod(make), visits
+    LeastRecentlyUsed.values = values
+    return LeastRecentlyUsed
+
+
+def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Bounded]:
+    value_serde, values = SERDES[serde]
+
+    class Expiring(Bounded):
+        @initialize()
+        def begin(self) -> None:
+            self.shelf.task.stream_time = 100
+            self.shelf.commit()
+
+        def found(self, key: str) -> Any:
+            visits["asked for an expired entry"] += key in self.model and not self.lives(key)
+            return self.model[key][0] if self.lives(key) else None
+
+        def written(self, key: str, value: Any) -> None:
+            visits["prolonged"] += self.lives(key) and self.model[key][1] < self.now()
+            self.model[key] = (value, self.now())
+
+        def entries(self) -> list[tuple[str, Any]]:
+            living = [(key, value) for key, (value, _) in self.model.items() if self.lives(key)]
+            return sorted(living, key=lambda entry: entry[0].encode())
+
+        @rule(data=st.data(), wanted=st.lists(keys, min_size=1, max_size=4))
+        def put_several(self, data: st.DataObject, wanted: list[str]) -> None:
+            for key in wanted:
+                self.put(data, key)
+
+        @invariant()
+        def gets_like_the_model(self) -> None:
+            for key in KEYS:
+                assert self.store.get(key) == self.found(key)
+
+        def now(self) -> int:
+            return self.shelf.task.stream_time
+
+        def lives(self, key: str) -> bool:
+            return key in self.model and self.now() < self.model[key][1] + TTL
+
+        @rule(step=st.sampled_from([0, 1, 4, 9, 10, 11, 30]))
+        def time_moves(self, step: int) -> None:
+            self.shelf.task.stream_time += step
+
+        @rule()
+        def batches_pass(self) -> None:
+            """Let time pass, in batches: after enough of them nothing that has expired takes any room."""
+            self.shelf.task.stream_time += 5
+            for _ in range(len(KEYS) + 1):
+                self.commit()
+            stores = self.shelf.engine.stores()
+            counts = [stores.open(name).approximate_count() for name in (STORE, f"{STORE}/written")]
+            self.shelf.give_up()
+            visits["removed"] += len(self.entries()) < len(self.model)
+            assert counts == [len(self.entries())] * 2
+            self.model = {key: value for key, value in self.model.items() if self.lives(key)}
+
+    Expiring.spec = ps.stores.key_value(STORE, ps.serdes.string, value_serde, ttl=TTL)
+    Expiring.make, Expiring.visits, Expiring.values = staticmethod(make), visits, values
+    return Expiring
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("serde", SERDES)
+def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
+    make: Callable[[], Engine], serde: str
+) -> None:
+    visits = Visits()
+    run_state_machine_as_test(lru_machine(make, serde, visits), settings=settings(max_examples=80))
+    visits.demand(
+        **{"committed": 20, "gave up": 20, "evicted committed": 20, "evicted own": 20, "over capacity": 5}
+    )
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("serde", SERDES)
+def test_a_store_with_a_time_to_live_is_a_dict_of_what_was_written_lately(
+    make: Callable[[], Engine], serde: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "REMOVED_PER_BATCH", 1)
+    visits = Visits()
+    run_state_machine_as_test(expiring_machine(make, serde, visits), settings=settings(max_examples=80))
+    visits.demand(
+        **{
+            "committed": 20,
+            "gave up": 20,
+            "asked for an expired entry": 20,
+            "prolonged": 20,
+            "removed": 5,
+        }
+    )

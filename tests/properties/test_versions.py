@@ -1,0 +1,144 @@
+"""VersionedStore over every engine, against a list of versions per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+import penstock as ps
+from penstock.core.state.keys import FOREVER
+
+from .engines import ENGINES, STORE, Engine, Visits
+from .shelves import Shelf
+
+HISTORY = 150_000
+KEYS = ["", "a", "a\x00", "aa"]
+STEPS = [0, 1, 10_000, 60_000, 74_999, 75_000, 75_001, 149_999, 150_000, 150_001, 300_000]
+keys = st.sampled_from(KEYS)
+back = st.sampled_from(STEPS)
+SERDES: dict[str, tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = {
+    "numbers": (ps.serdes.int64, st.integers(-3, 3)),
+    "lists": (ps.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
+}
+
+
+def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[RuleBasedStateMachine]:
+    value_serde, values = SERDES[serde]
+    spec = ps.stores.versioned(STORE, ps.serdes.string, value_serde, history_retention=HISTORY)
+
+    class Versions(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shelf = Shelf(make, spec)
+            self.now = 400_000
+            self.time = -1
+            self.dropped = 0
+            self.model: dict[str, dict[int, Any]] = {key: {} for key in KEYS}
+            self.kept = deepcopy((self.model, self.time))
+
+        def teardown(self) -> None:
+            self.shelf.close()
+
+        @rule(key=keys, ago=back, value=st.none() | values)
+        def put(self, key: str, ago: int, value: Any) -> None:
+            at = self.now - ago
+            assert self.shelf.store.put(key, value, at) == self.added(key, at, value)
+
+        @rule(entries=st.lists(st.tuples(keys, back, st.none() | values), min_size=2, max_size=6))
+        def put_several(self, entries: list[tuple[str, int, Any]]) -> None:
+            for entry in entries:
+                self.put(*entry)
+
+        @rule(key=keys, ago=back)
+        def delete(self, key: str, ago: int) -> None:
+            at = self.now - ago
+            before = self.as_of(key, at)
+            got = self.shelf.store.delete(key, at)
+            assert got == (None if self.added(key, at, None) is None else before)
+
+        @rule(step=back)
+        def time_moves(self, step: int) -> None:
+            self.now += step
+
+        @rule()
+        def commit(self) -> None:
+            visits["dropped slices"] += bool(self.shelf.commit())
+            self.kept = deepcopy((self.model, self.time))
+
+        @rule()
+        def give_up(self) -> None:
+            visits["gave up"] += 1
+            self.shelf.give_up()
+            self.model, self.time = deepcopy(self.kept)
+
+        @rule(key=keys, ago=back)
+        def get(self, key: str, ago: int) -> None:
+            at = self.now - ago
+            assert self.shelf.store.get(key, at) == self.as_of(key, at)
+
+        @invariant()
+        def reads_like_the_model(self) -> None:
+            for key in KEYS:
+                assert self.shelf.store.get(key) == self.as_of(key, FOREVER)
+                for time in (self.time - HISTORY, self.time - HISTORY - 1, -1, *self.model[key]):
+                    found = self.as_of(key, time)
+                    visits["looked beyond the history"] += (
+                        bool(self.model[key]) and time < self.time - HISTORY
+                    )
+                    visits["found an earlier one"] += found is not None and time < max(self.model[key])
+                    assert self.shelf.store.get(key, time) == found
+            assert sum(self.shelf.task.dropped.values()) == self.dropped
+
+        def added(self, key: str, at: int, value: Any) -> int | None:
+            """Add a version to the model; give what put gives."""
+            if at < self.time - HISTORY:
+                visits["left out"] += 1
+                self.dropped += 1
+                return None
+            self.time = max(self.time, at)
+            versions = self.model[key]
+            visits["replaced"] += at in versions
+            visits["behind a deletion"] += (
+                bool(versions) and at > max(versions) and versions[max(versions)] is None
+            )
+            versions[at] = value
+            later = [time for time in versions if time > at]
+            visits["put before others"] += bool(later)
+            return min(later, default=ps.stores.LATEST)
+
+        def as_of(self, key: str, time: int) -> ps.VersionedRecord | None:
+            versions = self.model[key]
+            begun = [start for start in versions if start <= time]
+            if not begun:
+                return None
+            start = max(begun)
+            if time < self.time - HISTORY and start != max(versions):
+                return None
+            return None if versions[start] is None else ps.VersionedRecord(versions[start], start)
+
+    return Versions
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("serde", SERDES)
+def test_a_versioned_store_is_a_history_per_key(make: Callable[[], Engine], serde: str) -> None:
+    visits = Visits()
+    run_state_machine_as_test(machine(make, serde, visits), settings=settings(max_examples=80))
+    visits.demand(
+        **{
+            "dropped slices": 5,
+            "gave up": 50,
+            "looked beyond the history": 20,
+            "found an earlier one": 20,
+            "left out": 20,
+            "replaced": 20,
+            "behind a deletion": 20,
+            "put before others": 50,
+        }
+    )

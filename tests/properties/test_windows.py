@@ -1,0 +1,310 @@
+"""WindowStore and SessionStore over every engine, against lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import penstock as ps
+from penstock.core.state.keys import FOREVER
+
+from .engines import ENGINES, STORE, Engine, Visits
+from .shelves import Shelf
+
+RETENTION, SLICE = 150_000, 75_000
+KEYS = [b"", b"\x00", b"a", b"a\x00", b"a\x00\xff", b"aa", b"b", b"\xff"]
+STEPS = [0, 1, 999, 10_000, 60_000, 74_999, 75_000, 75_001, 149_999, 150_000, 150_001, 300_000]
+keys = st.sampled_from(KEYS)
+bounds = st.none() | keys
+values = st.integers(-3, 3)
+back = st.sampled_from(STEPS)
+
+
+Session = tuple[bytes, int, int, int]
+"""Key, end, start and value."""
+
+
+class Timed(RuleBasedStateMachine):
+    """Puts at times that lie some way behind a time that moves on, in batches."""
+
+    spec: ps.stores.StoreSpec
+    make: Callable[[], Engine]
+    visits: Visits
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf(self.make, self.spec)
+        self.now = 400_000
+        self.time = -1
+        self.dropped = 0
+        self.entries: Any = None
+        self.kept_time = -1
+
+    def teardown(self) -> None:
+        self.shelf.close()
+
+    @property
+    def store(self) -> Any:
+        return self.shelf.store
+
+    def oldest(self) -> int:
+        return self.time - RETENTION + 1
+
+    def lands(self, time: int) -> bool:
+        """Let the store's time see a put; tell whether the slice it belongs to has not expired."""
+        self.visits["put out of order"] += time < self.time
+        self.time = max(self.time, time)
+        landed = time - time % SLICE + SLICE > self.time - RETENTION
+        self.visits["put into an expired slice"] += not landed
+        self.visits["put that nobody can see"] += landed and time < self.oldest()
+        self.dropped += not landed
+        return landed
+
+    @rule(step=back)
+    def time_moves(self, step: int) -> None:
+        self.now += step
+
+    @rule()
+    def commit(self) -> None:
+        self.visits["dropped slices"] += bool(self.shelf.commit())
+        self.remember()
+
+    @rule()
+    def give_up(self) -> None:
+        self.visits["gave up"] += 1
+        self.shelf.give_up()
+        self.recall()
+
+    def remember(self) -> None:
+        self.kept, self.kept_time = list(self.entries), self.time
+
+    def recall(self) -> None:
+        self.entries, self.time = list(self.kept), self.kept_time
+
+    @invariant()
+    def drops_are_counted(self) -> None:
+        assert sum(self.shelf.task.dropped.values()) == self.dropped
+
+
+def window_machine(make: Callable[[], Engine], visits: Visits, *, duplicates: bool) -> type[Timed]:
+    spec = ps.stores.window(
+        STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
+    )
+
+    class Windows(Timed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entries: list[tuple[bytes, int, int]] = []
+            self.kept: list[tuple[bytes, int, int]] = []
+
+        @rule(key=keys, ago=back, value=st.none() | values)
+        def put(self, key: bytes, ago: int, value: int | None) -> None:
+            start = self.now - ago
+            self.store.put(key, value, start)
+            if duplicates and value is None:
+                return
+            if self.lands(start):
+                if not duplicates:
+                    self.visits["put again"] += any(e[:2] == (key, start) for e in self.entries)
+                    self.entries = [e for e in self.entries if e[:2] != (key, start)]
+                if value is not None:
+                    self.entries.append((key, start, value))
+
+        @initialize(entries=st.lists(st.tuples(keys, back, values), max_size=12))
+        def begin(self, entries: list[tuple[bytes, int, int]]) -> None:
+            for entry in entries:
+                self.put(*entry)
+            self.commit()
+
+        @rule(entries=st.lists(st.tuples(keys, back, values), min_size=2, max_size=6))
+        def put_several(self, entries: list[tuple[bytes, int, int]]) -> None:
+            for entry in entries:
+                self.put(*entry)
+
+        @rule(key=keys, ago=back, length=back)
+        def fetch(self, key: bytes, ago: int, length: int) -> None:
+            first, last = self.now - ago, self.now - ago + length
+            mine = [(s, v) for k, s, v in self.seen() if k == key and first <= s <= last]
+            assert list(self.store.fetch(key, first, last)) == mine
+            assert list(self.store.reverse_fetch(key, first, last)) == mine[::-1]
+            at = [v for k, s, v in self.seen() if k == key and s == first]
+            assert self.store.fetch(key, first) == (at[-1] if at else None)
+
+        @rule(low=bounds, high=bounds, ago=back, length=back)
+        def fetch_range(self, low: bytes | None, high: bytes | None, ago: int, length: int) -> None:
+            first, last = self.now - ago, self.now - ago + length
+            inside = [
+                (ps.Windowed(k, s, s + 10), v)
+                for k, s, v in self.seen()
+                if (low is None or k >= low) and (high is None or k <= high) and first <= s <= last
+            ]
+            self.visits["several keys"] += len({window.key for window, _ in inside}) > 1
+            assert list(self.store.fetch_range(low, high, first, last)) == inside
+            assert list(self.store.reverse_fetch_range(low, high, first, last)) == inside[::-1]
+            if low is None and high is None:
+                assert list(self.store.fetch_all(first, last)) == inside
+                assert list(self.store.reverse_fetch_all(first, last)) == inside[::-1]
+
+        @rule(key=keys, ago=back)
+        def walk_while_changing(self, key: bytes, ago: int) -> None:
+            before = self.everything()
+            walk, first = self.store.all(), []
+            first.extend([entry] if (entry := next(walk, None)) is not None else [])
+            self.put(key, ago, 1)
+            assert [*first, *walk] == before
+
+        @invariant()
+        def walks_like_the_model(self) -> None:
+            assert list(self.store.all()) == self.everything()
+            assert list(self.store.reverse_all()) == self.everything()[::-1]
+            for key in KEYS:
+                mine = [(s, v) for k, s, v in self.seen() if k == key]
+                self.visits["fetched from several slices"] += len({s // SLICE for s, _ in mine}) > 1
+                assert list(self.store.fetch(key, 0, FOREVER)) == mine
+
+        def seen(self) -> list[tuple[bytes, int, int]]:
+            seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
+            return sorted(seen, key=lambda entry: entry[:2])
+
+        def everything(self) -> list[tuple[ps.Windowed, int]]:
+            return [(ps.Windowed(k, s, s + 10), v) for k, s, v in self.seen()]
+
+    Windows.spec, Windows.make, Windows.visits = spec, staticmethod(make), visits
+    return Windows
+
+
+def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
+    spec = ps.stores.session(STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION)
+
+    class Sessions(Timed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entries: list[Session] = []
+            self.kept: list[Session] = []
+
+        @rule(key=keys, ago=back, length=back, value=st.none() | values)
+        def put(self, key: bytes, ago: int, length: int, value: int | None) -> None:
+            session = ps.Windowed(key, max(self.now - ago - length, 0), self.now - ago)
+            self.store.put(session, value)
+            at = (session.key, session.end, session.start)
+            if value is None:
+                self.time = max(self.time, session.end)
+                self.forget(at)
+            elif self.lands(session.end):
+                self.forget(at)
+                self.entries.append((*at, value))
+
+        @initialize(entries=st.lists(st.tuples(keys, back, back, values), max_size=12))
+        def begin(self, entries: list[tuple[bytes, int, int, int]]) -> None:
+            for entry in entries:
+                self.put(*entry)
+            self.commit()
+
+        @rule(entries=st.lists(st.tuples(keys, back, back, values), min_size=2, max_size=6))
+        def put_several(self, entries: list[tuple[bytes, int, int, int]]) -> None:
+            for entry in entries:
+                self.put(*entry)
+
+        @rule(data=st.data())
+        def remove(self, data: st.DataObject) -> None:
+            if self.entries:
+                key, end, start, _ = data.draw(st.sampled_from(self.entries))
+                self.store.remove(ps.Windowed(key, start, end))
+                self.visits["removed"] += 1
+                self.forget((key, end, start))
+
+        @rule(key=keys, ago=back, length=back)
+        def find(self, key: bytes, ago: int, length: int) -> None:
+            end, start = self.now - ago, self.now - ago + length
+            mine = self.windowed([e for e in self.seen() if e[0] == key and e[1] >= end and e[2] <= start])
+            self.visits["found some"] += bool(mine)
+            assert list(self.store.find_sessions(key, end, start)) == mine
+            assert list(self.store.reverse_find_sessions(key, end, start)) == mine[::-1]
+            every = self.windowed([e for e in self.seen() if e[0] == key])
+            assert list(self.store.fetch(key)) == every
+            assert list(self.store.reverse_fetch(key)) == every[::-1]
+
+        @rule(low=bounds, high=bounds, ago=back, length=back)
+        def find_range(self, low: bytes | None, high: bytes | None, ago: int, length: int) -> None:
+            end, start = self.now - ago, self.now - ago + length
+            inside = [
+                e for e in self.seen() if (low is None or e[0] >= low) and (high is None or e[0] <= high)
+            ]
+            found = self.windowed([e for e in inside if e[1] >= end and e[2] <= start])
+            assert list(self.store.find_sessions_range(low, high, end, start)) == found
+            assert list(self.store.reverse_find_sessions_range(low, high, end, start)) == found[::-1]
+            assert list(self.store.fetch_range(low, high)) == self.windowed(inside)
+            assert list(self.store.reverse_fetch_range(low, high)) == self.windowed(inside)[::-1]
+
+        @rule(key=keys, ago=back, length=back)
+        def walk_while_changing(self, key: bytes, ago: int, length: int) -> None:
+            before = self.windowed(self.seen())
+            walk = self.store.all()
+            first = [entry for entry in (next(walk, None),) if entry is not None]
+            self.put(key, ago, length, 1)
+            assert [*first, *walk] == before
+
+        @invariant()
+        def walks_like_the_model(self) -> None:
+            assert list(self.store.all()) == self.windowed(self.seen())
+            assert list(self.store.reverse_all()) == self.windowed(self.seen())[::-1]
+            for key, end, start, value in self.entries:
+                expected = value if end >= self.oldest() else None
+                assert self.store.fetch_session(key, start, end) == expected
+
+        def forget(self, at: tuple[bytes, int, int]) -> None:
+            self.entries = [entry for entry in self.entries if entry[:3] != at]
+
+        def seen(self) -> list[Session]:
+            return sorted(entry for entry in self.entries if entry[1] >= self.oldest())
+
+        def windowed(self, entries: list[Session]) -> list[tuple[ps.Windowed, int]]:
+            return [(ps.Windowed(key, start, end), value) for key, end, start, value in entries]
+
+    Sessions.spec, Sessions.make, Sessions.visits = spec, staticmethod(make), visits
+    return Sessions
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
+    make: Callable[[], Engine], duplicates: bool
+) -> None:
+    visits = Visits()
+    run_state_machine_as_test(
+        window_machine(make, visits, duplicates=duplicates), settings=settings(max_examples=80)
+    )
+    visits.demand(
+        **{
+            "put out of order": 100,
+            "put into an expired slice": 5,
+            "put that nobody can see": 5,
+            "dropped slices": 5,
+            "gave up": 50,
+            "fetched from several slices": 5,
+            "several keys": 20,
+        }
+    )
+    assert duplicates or visits["put again"]
+
+
+@pytest.mark.parametrize("make", ENGINES)
+def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(make: Callable[[], Engine]) -> None:
+    visits = Visits()
+    run_state_machine_as_test(session_machine(make, visits), settings=settings(max_examples=80))
+    visits.demand(
+        **{
+            "put out of order": 100,
+            "put into an expired slice": 5,
+            "put that nobody can see": 5,
+            "dropped slices": 5,
+            "gave up": 50,
+            "removed": 20,
+            "found some": 10,
+        }
+    )

@@ -1,0 +1,93 @@
+"""Changelog records: what is published of a store is what it is rebuilt from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.record import Records
+from penstock.core.plan.internal import changelog_config
+from penstock.core.ports import StoreChange
+from penstock.core.state.changelog import from_records, is_live, to_records
+from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
+
+HOUR = 3_600_000
+PLAIN = ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64)
+STAMPED = ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, timestamped=True)
+WINDOW = ps.stores.window("s", ps.serdes.string, ps.serdes.int64, retention=HOUR, size=60_000)
+KINDS = {
+    "plain": PLAIN,
+    "timestamped": STAMPED,
+    "expiring": ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, ttl=HOUR),
+    "lru": ps.stores.lru("s", ps.serdes.string, ps.serdes.int64, capacity=2),
+    "window": WINDOW,
+    "session": ps.stores.session("s", ps.serdes.string, ps.serdes.int64, retention=HOUR),
+    "versioned": ps.stores.versioned("s", ps.serdes.string, ps.serdes.int64, history_retention=HOUR),
+}
+
+
+def fill(store: Any, kind: str) -> None:
+    for key, value, at in (("a", 1, 0), ("ab", 2, 70_000), ("", 3, 5_000_000), ("a", 4, 5_000_001)):
+        if kind == "timestamped":
+            store.put(key, ps.ValueAndTimestamp(value, at))
+        elif kind in ("window", "versioned"):
+            store.put(key, value, at)
+        elif kind == "session":
+            store.put(ps.Windowed(key, at, at + 10), value)
+        else:
+            store.put(key, value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store_comes_back_as_it_was(kind: str) -> None:
+    spec, committed, published = KINDS[kind], MemoryStores(), MemoryStores()
+    store = open_store(spec, committed)
+    fill(store, kind)
+    drained, memory = store.drain(), store.memory()
+    committed.apply(drained.changes, drained.dropped)
+    for name, changes in drained.changes.items():
+        for byte_store, items in from_records(spec, to_records(spec, name, changes, 3, 99)).items():
+            assert byte_store == name
+            published.open(byte_store).apply(items)
+    assert {name: list(published.open(name).scan(None, None)) for name in drained.changes} == {
+        name: list(committed.open(name).scan(None, None)) for name in drained.changes
+    }
+    again = open_store(spec, published, memory=memory)
+    read = "all" if hasattr(again, "all") else None
+    if read:
+        assert list(again.all()) == list(open_store(spec, committed, memory=memory).all())
+
+
+def test_a_plain_store_is_written_as_kafka_streams_does() -> None:
+    changes: list[StoreChange] = [(b"k", b"\x00\x00\x00\x00\x00\x00\x00\x07value"), (b"gone", None)]
+    records = to_records(STAMPED, "s", changes, 2, 99)
+    assert (records.keys, records.values, records.timestamps) == ([b"k", b"gone"], [b"value", None], [7, 99])
+    assert (records.partitions, records.headers) == ([2, 2], None)
+
+
+def test_the_timestamp_zero_survives_clients_that_take_it_for_now() -> None:
+    records = to_records(STAMPED, "s", [(b"k", bytes(8) + b"v"), (b"l", bytes(7) + b"\x01v")], 0, 99)
+    sent = Records(records.keys, records.values, [12345, 1], [0, 1], records.headers)
+    assert from_records(STAMPED, sent) == {"s": [(b"k", bytes(8) + b"v"), (b"l", bytes(7) + b"\x01v")]}
+
+
+def test_byte_stores_of_one_store_do_not_share_keys() -> None:
+    one, other = (to_records(WINDOW, name, [(b"k", b"v")], 0, 99) for name in ("s/0", "s/1800000"))
+    assert one.keys != other.keys
+    assert from_records(WINDOW, one) == {"s/0": [(b"k", b"v")]}
+
+
+def test_slices_that_the_store_has_dropped_are_not_live() -> None:
+    memory = {"time": 9_000_000, "floor": 1_800_000, "slices": [[5_400_000, 7_200_000]]}
+    assert is_live(WINDOW, "s/5400000", memory)
+    assert not is_live(WINDOW, "s/0", memory)
+    assert is_live(PLAIN, "s", {})
+
+
+def test_topics_are_configured_as_kafka_streams_does() -> None:
+    assert changelog_config(PLAIN) == {"cleanup.policy": "compact"}
+    assert changelog_config(WINDOW) == {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR)}
+    assert changelog_config(KINDS["versioned"])["min.compaction.lag.ms"] == str(25 * HOUR)

@@ -1,0 +1,306 @@
+"""What stores of every kind have in common, over every engine.
+
+A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ALL_ENGINES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import SerdeError, StoreError
+from penstock.core.plan import stores
+from penstock.core.ports import store_of
+from properties.engines import ALL_ENGINES, Engine
+from properties.shelves import Shelf
+
+TEXT, INT, JSON, BLOB = ps.serdes.string, ps.serdes.int64, ps.serdes.json, ps.serdes.bytes
+AT = 100_000
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How tests use a kind: every one of them has a value per key at one time, and a way to walk.
+
+    Attributes:
+        spec: Makes a specification with these serdes.
+        put: Sets the value of a key, None deletes it.
+        get: Gives the value of a key.
+        walk: Iterates over keys and values, forwards or backwards; None where a kind cannot.
+    """
+
+    spec: Callable[..., stores.StoreSpec]
+    put: Callable[[Any, Any, Any], object]
+    get: Callable[[Any, Any], Any]
+    walk: Callable[[Any, bool], Iterator[tuple[Any, Any]]] | None = None
+
+
+def walk_pairs(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
+    yield from store.reverse_all() if reverse else store.all()
+
+
+def walk_windows(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
+    return ((window.key, value) for window, value in walk_pairs(store, reverse))
+
+
+def as_session(key: Any) -> ps.Windowed:
+    return ps.Windowed(key, AT - 5, AT)
+
+
+def version(store: Any, key: Any) -> Any:
+    found = store.get(key)
+    return None if found is None else found.value
+
+
+def kept(spec: Callable[..., stores.StoreSpec], **options: Any) -> Callable[..., stores.StoreSpec]:
+    return lambda *serdes: spec("shelf", *serdes, **options)
+
+
+ANY_KEY = Kind(
+    kept(stores.key_value),
+    lambda store, key, value: store.put(key, value),
+    lambda store, key: store.get(key),
+    lambda store, reverse: walk_pairs(store, reverse),
+)
+WINDOW = Kind(
+    kept(stores.window, retention=50_000, size=10),
+    lambda store, key, value: store.put(key, value, AT),
+    lambda store, key: store.fetch(key, AT),
+    walk_windows,
+)
+KINDS: dict[str, Kind] = {
+    "key-value": ANY_KEY,
+    "expiring": Kind(kept(stores.key_value, ttl=10), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
+    "lru": Kind(kept(stores.lru, capacity=100), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
+    "window": WINDOW,
+    "session": Kind(
+        kept(stores.session, retention=50_000),
+        lambda store, key, value: store.put(as_session(key), value),
+        lambda store, key: store.fetch_session(*as_session(key)),
+        walk_windows,
+    ),
+    "versioned": Kind(
+        kept(stores.versioned, history_retention=50_000),
+        lambda store, key, value: store.put(key, value, AT),
+        version,
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(params=ALL_ENGINES)
+def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
+    engine: Callable[[], Engine] = request.param
+    return engine
+
+
+@pytest.fixture
+def shelves(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., Shelf]]:
+    opened = []
+
+    def shelf(key: ps.Serde[Any] = TEXT, value: ps.Serde[Any] = INT) -> Shelf:
+        opened.append(Shelf(make, kind.spec(key, value)))
+        return opened[-1]
+
+    yield shelf
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def shelf(shelves: Callable[..., Shelf]) -> Shelf:
+    return shelves()
+
+
+def walked(kind: Kind, shelf: Shelf, *, reverse: bool = False) -> list[tuple[Any, Any]]:
+    assert kind.walk is not None
+    return list(kind.walk(shelf.store, reverse))
+
+
+def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, shelf: Shelf) -> None:
+    kind.put(shelf.store, "a", 1)
+    kind.put(shelf.store, "b", 2)
+    kind.put(shelf.store, "a", 3)
+    for _ in range(3):
+        assert [kind.get(shelf.store, key) for key in ("a", "b", "c")] == [3, 2, None]
+        shelf.commit()
+
+
+def test_none_deletes(kind: Kind, shelf: Shelf) -> None:
+    for key in ("a", "b"):
+        kind.put(shelf.store, key, 1)
+    shelf.commit()
+    kind.put(shelf.store, "a", None)
+    kind.put(shelf.store, "c", None)
+    for _ in range(2):
+        assert [kind.get(shelf.store, key) for key in ("a", "b", "c")] == [None, 1, None]
+        shelf.commit()
+
+
+def test_a_batch_that_is_given_up_leaves_nothing(kind: Kind, shelf: Shelf) -> None:
+    kind.put(shelf.store, "a", 1)
+    shelf.commit()
+    kind.put(shelf.store, "a", 2)
+    kind.put(shelf.store, "b", 2)
+    shelf.give_up()
+    assert [kind.get(shelf.store, key) for key in ("a", "b")] == [1, None]
+
+
+def test_a_batch_that_only_reads_changes_nothing(kind: Kind, shelf: Shelf) -> None:
+    kind.put(shelf.store, "a", 1)
+    shelf.commit()
+    kind.get(shelf.store, "b")
+    assert shelf.store.drain() == ({}, ())
+
+
+def test_walks_merge_own_writes_and_committed_ones(kind: Kind, shelf: Shelf) -> None:
+    if kind.walk is None:
+        return
+    for key in ("a", "c", "e"):
+        kind.put(shelf.store, key, 1)
+    shelf.commit()
+    for key, value in (("b", 2), ("c", 2), ("e", None), ("f", 2)):
+        kind.put(shelf.store, key, value)
+    expected = [("a", 1), ("b", 2), ("c", 2), ("f", 2)]
+    for _ in range(2):
+        assert walked(kind, shelf) == expected
+        assert walked(kind, shelf, reverse=True) == expected[::-1]
+        shelf.commit()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, shelf: Shelf, reverse: bool) -> None:
+    if kind.walk is None:
+        return
+    kind.put(shelf.store, "a", 1)
+    kind.put(shelf.store, "c", 1)
+    shelf.commit()
+    kind.put(shelf.store, "b", 1)
+    walk = shelf.store.reverse_all() if reverse else shelf.store.all()
+    for key, value in (("a", None), ("b", 5), ("d", 5)):
+        kind.put(shelf.store, key, value)
+    expected = [("a", 1), ("b", 1), ("c", 1)]
+    seen = [(getattr(key, "key", key), value) for key, value in walk]
+    assert seen == (expected[::-1] if reverse else expected)
+
+
+def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, shelf: Shelf) -> None:
+    if kind.walk is None:
+        return
+    for key in ("a", "b"):
+        kind.put(shelf.store, key, 1)
+    for key, value in kind.walk(shelf.store, False):
+        kind.put(shelf.store, key + key, value + 1)
+        kind.put(shelf.store, key, None)
+    assert walked(kind, shelf) == [("aa", 2), ("bb", 2)]
+
+
+TANGLED = [
+    b"",
+    b"\x00",
+    b"\x00\x00",
+    b"\x00\xff",
+    b"a",
+    b"a\x00",
+    b"a\x00\x00",
+    b"a\x00\xff",
+    b"aa",
+    b"a\xff",
+    b"\xff",
+]
+
+
+def test_keys_that_begin_with_each_other_are_kept_apart(kind: Kind, shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(BLOB, INT)
+    for number, key in enumerate(TANGLED):
+        kind.put(shelf.store, key, number)
+        for other in TANGLED[number + 1 :]:
+            assert kind.get(shelf.store, other) is None
+    for _ in range(2):
+        assert [kind.get(shelf.store, key) for key in TANGLED] == list(range(len(TANGLED)))
+        if kind.walk is not None:
+            in_order = sorted(zip(TANGLED, range(len(TANGLED)), strict=True))
+            assert walked(kind, shelf) == in_order
+            assert walked(kind, shelf, reverse=True) == in_order[::-1]
+        shelf.commit()
+
+
+def test_objects_that_can_change_are_kept_as_they_were_put(kind: Kind, shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(TEXT, JSON)
+    items = [1]
+    kind.put(shelf.store, "a", items)
+    items.append(2)
+    for _ in range(2):
+        for _ in range(2):
+            got = kind.get(shelf.store, "a")
+            assert got == [1]
+            got.append(3)
+        shelf.commit()
+
+
+def test_byte_stores_are_named_after_the_store(kind: Kind, shelf: Shelf) -> None:
+    kind.put(shelf.store, "a", 1)
+    kind.get(shelf.store, "a")
+    assert {store_of(name) for name in shelf.store.drain().changes} == {"shelf"}
+
+
+def test_a_key_is_never_none(kind: Kind, shelf: Shelf) -> None:
+    for use in (lambda: kind.put(shelf.store, None, 1), lambda: kind.get(shelf.store, None)):
+        with pytest.raises(StoreError, match="store 'shelf': a key must not be None"):
+            use()
+
+
+def test_a_key_that_does_not_fit_names_the_store(kind: Kind, shelf: Shelf) -> None:
+    with pytest.raises(SerdeError, match=r"^store 'shelf': serdes\.string takes str, but got int 5"):
+        kind.put(shelf.store, 5, 1)
+
+
+@pytest.mark.parametrize(("serde", "wrong"), [(INT, "five"), (JSON, {1})])
+def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
+    kind: Kind, shelves: Callable[..., Shelf], serde: ps.Serde[Any], wrong: Any
+) -> None:
+    shelf = shelves(TEXT, serde)
+    kind.put(shelf.store, "a", 1)
+    before = shelf.store.memory()
+    with pytest.raises(SerdeError, match=r"^store 'shelf': serdes\.(int64 takes an int|json cannot write)"):
+        kind.put(shelf.store, "a", wrong)
+    assert kind.get(shelf.store, "a") == 1
+    assert shelf.store.memory() == before
+    shelf.commit()
+    assert kind.get(shelf.store, "a") == 1
+
+
+def test_a_number_that_is_too_large_is_told_with_its_key_at_the_end(kind: Kind, shelf: Shelf) -> None:
+    kind.put(shelf.store, "a", 1 << 63)
+    with pytest.raises(
+        SerdeError, match=r"^store 'shelf', key b'a.*: serdes\.int64 takes an int of 64 bits.*micro-batch"
+    ):
+        shelf.store.drain()
+
+
+@pytest.mark.parametrize("serde", [INT, JSON])
+def test_a_timestamped_store_gives_value_and_timestamp(
+    kind: Kind, make: Callable[[], Engine], serde: ps.Serde[Any]
+) -> None:
+    if kind is KINDS["versioned"]:
+        return
+    spec = kind.spec(TEXT, serde)
+    shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}))
+    kind.put(shelf.store, "a", ps.ValueAndTimestamp(1, 10))
+    kind.put(shelf.store, "b", (2, 20))
+    for _ in range(2):
+        assert kind.get(shelf.store, "a") == ps.ValueAndTimestamp(1, 10)
+        assert isinstance(kind.get(shelf.store, "b"), ps.ValueAndTimestamp)
+        assert [(key, *value) for key, value in walked(kind, shelf)] == [("a", 1, 10), ("b", 2, 20)]
+        shelf.commit()
+    with pytest.raises(SerdeError, match="store 'shelf' is timestamped: put ValueAndTimestamp"):
+        kind.put(shelf.store, "a", 5)
+    shelf.close()

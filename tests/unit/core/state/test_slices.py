@@ -1,0 +1,309 @@
+"""Keys with times, and slices: where entries lie, what expires with them, and how much a batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import StoreError
+from penstock.core.ports import ByteReader
+from penstock.core.state.keys import after, closed, pack_time, split
+from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
+from properties.shelves import TaskOfOne
+
+TEXT, INT = ps.serdes.string, ps.serdes.int64
+MINUTE = 60_000
+TANGLED = [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"a", b"a\x00", b"a\x00\x00", b"a\xff", b"aa", b"\xff"]
+
+
+class Shop:
+    """Opens a store again and again over what was committed."""
+
+    def __init__(self) -> None:
+        self.stores = MemoryStores()
+        self.task = TaskOfOne()
+        self.memory: dict[str, Any] = {}
+        self.dropped: list[str] = []
+
+    def open(self, spec: ps.stores.StoreSpec) -> Any:
+        return open_store(spec, self.stores, self.task, self.memory)
+
+    def commit(self, store: Any) -> None:
+        changes, dropped = store.drain()
+        self.stores.apply(changes, dropped)
+        self.dropped.extend(dropped)
+        self.memory = store.memory()
+
+
+def sessions(retention: int) -> ps.stores.StoreSpec:
+    return ps.stores.session("s", TEXT, INT, retention=retention)
+
+
+def windows(retention: int) -> ps.stores.StoreSpec:
+    return ps.stores.window("s", TEXT, INT, retention=retention, size=0)
+
+
+class TestKeys:
+    def test_keep_the_order_of_the_serialised_keys_then_of_time(self) -> None:
+        entries = [closed(key) + pack_time(time) for key in sorted(TANGLED) for time in (0, 1, (1 << 63) - 1)]
+        assert entries == sorted(entries)
+
+    @pytest.mark.parametrize("key", TANGLED)
+    def test_of_one_key_are_one_range(self, key: bytes) -> None:
+        for other in TANGLED:
+            for time in (0, 255, (1 << 63) - 1):
+                inside = closed(key) <= closed(other) + pack_time(time) < after(key)
+                assert inside == (other == key)
+
+    @pytest.mark.parametrize("key", TANGLED)
+    def test_can_be_taken_apart(self, key: bytes) -> None:
+        assert split(closed(key) + b"12345678", 8) == (key, b"12345678")
+
+
+class TestASlice:
+    def test_is_a_byte_store_named_after_its_start(self) -> None:
+        shop = Shop()
+        store = shop.open(windows(2 * MINUTE))
+        for start in (0, MINUTE - 1, MINUTE, 2 * MINUTE + 5):
+            store.put("a", 1, start)
+        assert [*store.drain().changes] == ["s/0", "s/60000", "s/120000"]
+
+    def test_is_dropped_when_no_read_can_see_its_last_moment(self) -> None:
+        shop = Shop()
+        store = shop.open(windows(2 * MINUTE))
+        store.put("a", 1, MINUTE - 1)
+        store.put("a", 2, 3 * MINUTE - 2)
+        assert [start for start, _ in store.fetch("a", 0, 9 * MINUTE)] == [MINUTE - 1, 3 * MINUTE - 2]
+        store.put("a", 3, 3 * MINUTE - 1)
+        assert [start for start, _ in store.fetch("a", 0, 9 * MINUTE)] == [3 * MINUTE - 2, 3 * MINUTE - 1]
+        assert store.drain().dropped == ()
+        store.put("a", 4, 3 * MINUTE)
+        assert store.drain().dropped == ("s/0",)
+
+    def test_that_has_expired_refuses_puts_and_counts_them(self) -> None:
+        shop = Shop()
+        store = shop.open(windows(2 * MINUTE))
+        store.put("a", 1, 3 * MINUTE)
+        store.put("a", 2, MINUTE - 1)
+        assert shop.task.dropped == {"expired window": 1}
+        store.put("a", 3, MINUTE)  # cannot be seen, but its slice is there: as in Kafka Streams, not counted
+        assert shop.task.dropped == {"expired window": 1}
+        assert [start for start, _ in store.fetch("a", 0, 9 * MINUTE)] == [3 * MINUTE]
+
+    def test_of_sessions_goes_by_their_ends(self) -> None:
+        shop = Shop()
+        store = shop.open(sessions(2 * MINUTE))
+        store.put(ps.Windowed("a", 0, 2 * MINUTE), 1)
+        store.put(ps.Windowed("a", 0, MINUTE - 1), 1)
+        assert {*store.drain().changes} == {"s/0", "s/120000"}
+        store.put(ps.Windowed("a", 3 * MINUTE, 3 * MINUTE), 1)
+        store.put(ps.Windowed("a", 5, MINUTE - 1), 1)
+        assert shop.task.dropped == {"expired session": 1}
+
+    def test_that_was_written_and_expired_in_one_batch_leaves_nothing(self) -> None:
+        shop = Shop()
+        store = shop.open(windows(MINUTE))
+        store.put("a", 1, 0)
+        store.put("a", 2, 10 * MINUTE)
+        drained = store.drain()
+        assert ([*drained.changes], drained.dropped) == (["s/600000"], ("s/0",))
+
+    def test_is_not_searched_for_when_time_jumps(self) -> None:
+        """The slices that are dropped are those that are there, however many would have fitted in between."""
+        shop = Shop()
+        store = shop.open(windows(MINUTE))
+        store.put("a", 1, 0)
+        shop.commit(store)
+        store = shop.open(windows(MINUTE))
+        store.put("a", 1, 1 << 50)
+        shop.commit(store)
+        assert shop.dropped == ["s/0"]
+
+
+class TestTheRetentionMayChange:
+    @pytest.mark.parametrize(("before", "then"), [(2, 60), (60, 2), (10, 7), (2, 3)])
+    def test_and_entries_are_found_where_they_are(self, before: int, then: int) -> None:
+        shop = Shop()
+        store = shop.open(windows(before * MINUTE))
+        starts = [minute * MINUTE for minute in range(100, 110)]
+        for start in starts:
+            store.put("a", 1, start)
+        shop.commit(store)
+        store = shop.open(windows(then * MINUTE))
+        horizon = starts[-1] - min(before, then) * MINUTE
+        found = [start for start, _ in store.fetch("a", 0, 200 * MINUTE)]
+        assert [start for start in found if start > horizon] == [start for start in starts if start > horizon]
+        more = [minute * MINUTE + 7 for minute in range(108, 140)]
+        for start in more:
+            store.put("a", 2, start)
+            shop.commit(store)
+            store = shop.open(windows(then * MINUTE))
+        horizon = more[-1] - then * MINUTE
+        expected = [start for start in sorted({*found, *more}) if start > horizon]
+        assert [start for start, _ in store.fetch("a", 0, 200 * MINUTE)] == expected
+
+    def test_and_what_was_dropped_does_not_come_back(self) -> None:
+        shop = Shop()
+        store = shop.open(windows(MINUTE))
+        store.put("a", 1, 0)
+        shop.commit(store)
+        store = shop.open(windows(MINUTE))
+        store.put("a", 1, 5 * MINUTE)
+        shop.commit(store)
+        assert shop.dropped == ["s/0"]
+        store = shop.open(windows(60 * MINUTE))
+        store.put("a", 2, 30_000)
+        store.put("b", 2, MINUTE)
+        assert shop.task.dropped == {"expired window": 1}
+        assert [(w.key, w.start) for w, _ in store.all()] == [("a", 5 * MINUTE), ("b", MINUTE)]
+        shop.commit(store)
+        assert shop.dropped == ["s/0"]
+
+    def test_and_a_version_before_that_is_left_out(self) -> None:
+        shop = Shop()
+        short, long = (
+            ps.stores.versioned("s", TEXT, INT, history_retention=minutes * MINUTE) for minutes in (1, 60)
+        )
+        store = shop.open(short)
+        store.put("a", 1, 0)
+        store.put("a", 2, 1)
+        store.put("a", 3, 5 * MINUTE)
+        shop.commit(store)
+        assert shop.dropped == ["s/0"]
+        store = shop.open(long)
+        assert store.put("a", 9, 2) is None
+        assert store.get("a", 3) is None
+        assert store.put("a", 9, MINUTE) == 5 * MINUTE
+        assert store.get("a", MINUTE) == (9, MINUTE)
+
+
+class TestTimes:
+    @pytest.mark.parametrize("time", [-1, 1 << 63, 1.0, None])
+    def test_that_are_none_are_refused(self, time: Any) -> None:
+        shop = Shop()
+        with pytest.raises(StoreError, match="store 's': the start of a window is a number of ms"):
+            shop.open(windows(1)).put("a", 1, time)
+        with pytest.raises(StoreError, match=r"store 's': the (start|end) of a session is a number of ms"):
+            shop.open(sessions(1)).put(ps.Windowed("a", time, time), 1)
+        versions = ps.stores.versioned("s", TEXT, INT, history_retention=1)
+        with pytest.raises(StoreError, match="store 's': a timestamp is a number of ms"):
+            shop.open(versions).put("a", 1, time)
+
+    def test_a_session_ends_after_its_start(self) -> None:
+        with pytest.raises(StoreError, match=r"a session does not end \(4\) before it starts \(5\)"):
+            Shop().open(sessions(1)).put(ps.Windowed("a", 5, 4), 1)
+
+    def test_reads_take_any_range(self) -> None:
+        store = Shop().open(windows(MINUTE))
+        last = (1 << 63) - 1
+        store.put("a", 1, last)
+        assert list(store.fetch("a", -5, 1 << 80)) == [(last, 1)]
+        assert list(store.fetch("a", 5, 4)) == []
+        assert store.fetch("a", -1) is None
+        assert list(store.fetch_all(-5, 1 << 80)) == [((("a", last, last)), 1)]
+
+
+class CountingReader:
+    def __init__(self, base: ByteReader, reads: list[bytes]) -> None:
+        self._base, self._reads = base, reads
+
+    def get(self, key: bytes) -> bytes | None:
+        self._reads.append(key)
+        return self._base.get(key)
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._base.scan(low, high, reverse=reverse):
+            self._reads.append(key)
+            yield key, value
+
+    def approximate_count(self) -> int:
+        return self._base.approximate_count()
+
+
+class CountingStores(MemoryStores):
+    """Notes every key that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[bytes] = []
+
+    def open(self, name: str) -> Any:
+        return CountingReader(super().open(name), self.reads)
+
+    def apply(self, changes: Any, dropped: Any = ()) -> None:
+        for name, items in changes.items():
+            super().open(name).apply(items)
+        for name in dropped:
+            super().open(name).clear()
+
+
+WORK: dict[str, tuple[ps.stores.StoreSpec, Any]] = {
+    "window": (windows(10 * MINUTE), lambda s, key, at: (s.put(key, 1, at), list(s.fetch(key, 0, at)))),
+    "session": (
+        sessions(10 * MINUTE),
+        lambda s, key, at: (s.put(ps.Windowed(key, at, at), 1), list(s.fetch(key))),
+    ),
+    "versioned": (
+        ps.stores.versioned("s", TEXT, INT, history_retention=10 * MINUTE),
+        lambda s, key, at: (s.put(key, 1, at), s.put(key, 2, at - 7), s.get(key, at - 1)),
+    ),
+    "ttl": (ps.stores.key_value("s", TEXT, INT, ttl=MINUTE), lambda s, key, at: (s.put(key, 1), s.get(key))),
+    "lru": (ps.stores.lru("s", TEXT, INT, capacity=5000), lambda s, key, at: (s.put(key, 1), s.get(key))),
+}
+
+
+@pytest.mark.parametrize("kind", WORK)
+def test_what_a_batch_reads_does_not_grow_with_the_store(kind: str) -> None:
+    spec, use = WORK[kind]
+    reads = {}
+    for size in (50, 5000):
+        shop = Shop()
+        shop.stores = CountingStores()
+        shop.task.stream_time = 10 * MINUTE
+        for keys, at in ((range(size), 11 * MINUTE), (range(3, 8), 12 * MINUTE + 1)):
+            store = shop.open(spec)
+            shop.stores.reads.clear()
+            for key in keys:
+                use(store, f"key-{key}", at)
+            shop.commit(store)
+            shop.task.stream_time += 1
+        reads[size] = len(shop.stores.reads)
+    assert reads[5000] <= reads[50] + 10, reads
+
+
+def test_a_jump_of_time_removes_what_has_expired_in_steps() -> None:
+    spec = ps.stores.key_value("s", TEXT, INT, ttl=1000)
+    shop = Shop()
+    shop.task.stream_time = 0
+    store = shop.open(spec)
+    for number in range(2500):
+        store.put(str(number), 1)
+    shop.commit(store)
+    shop.task.stream_time = 1000
+    removed = []
+    for _ in range(4):
+        store = shop.open(spec)
+        assert list(store.all()) == []
+        changes, _ = store.drain()
+        removed.append(len(changes.get("s", ())))
+        shop.stores.apply(changes)
+    assert removed == [1000, 1000, 500, 0]
+    assert [shop.stores.open(name).approximate_count() for name in ("s", "s/written")] == [0, 0]
+
+
+def test_a_store_that_is_written_more_than_its_step_removes_as_much_as_it_writes() -> None:
+    spec = ps.stores.key_value("s", TEXT, INT, ttl=10)
+    shop = Shop()
+    for batch in range(6):
+        shop.task.stream_time = batch * 10
+        store = shop.open(spec)
+        for number in range(3000):
+            store.put(f"{batch}-{number}", 1)
+        shop.commit(store)
+        assert shop.stores.open("s").approximate_count() <= 6000

@@ -1,0 +1,70 @@
+"""The harness's own applications do what their oracles say, on the test driver, where nothing is killed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from penstock.core.model import serdes
+from penstock.testing import TopologyTestDriver
+from penstock.testing.crash import APPS, App, Topics, check_journals
+from penstock.testing.crash.journal import check_contents
+from penstock.testing.kafka import ConsumedRecord, Payload
+
+TOPICS = Topics("input", "output", "ask", "contents")
+
+
+def as_bytes(payload: Payload) -> bytes | None:
+    return payload.encode() if isinstance(payload, str) else payload
+
+
+def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
+    rows: Any = app.workload(count, seed)
+    return [
+        ConsumedRecord("input", 0, offset, timestamp, as_bytes(key), as_bytes(value))
+        for offset, (key, value, timestamp) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("app", APPS.values(), ids=APPS)
+def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
+    records = workload(app, 3_000)
+    expected = app.oracle(records)
+    assert expected.stores
+    with TopologyTestDriver(app.topology(TOPICS)) as driver:
+        for record in records:
+            driver.pipe("input", record.key, record.value, record.timestamp)
+        journals: dict[Any, list[Any]] = defaultdict(list)
+        for result in driver.read("output"):
+            journals[result.key].append(result.value)
+        assert not check_journals(expected.journals, journals).breaks("exactly_once")
+        assert sum(map(len, journals.values())) >= 3_000
+        driver.pipe("ask", None, "contents", 1)
+        told = {result.key: result.value for result in driver.read("contents")}
+    assert check_contents(expected, told) == (0, ())
+
+
+@pytest.mark.parametrize("app", APPS.values(), ids=APPS)
+def test_a_seed_makes_one_workload(app: App) -> None:
+    assert app.workload(50, 1) == app.workload(50, 1) != app.workload(50, 2)
+
+
+def test_the_oracle_of_two_stores_shows_each_booking_with_its_balance() -> None:
+    amounts = [("a", 5), ("b", 1), ("a", -7)]
+    records = [
+        ConsumedRecord("input", 0, offset, 1, key.encode(), serdes.int64.serialize(amount))
+        for offset, (key, amount) in enumerate(amounts)
+    ]
+    expected = APPS["two-stores"].oracle(records)
+    assert expected.journals == {"a": [[1, 5], [2, -2]], "b": [[1, 1]]}
+    assert expected.stores == {"balances": {"a": -2, "b": 1}, "bookings": {"a": 2, "b": 1}}
+
+
+def test_windows_meet_late_records_and_expire() -> None:
+    records = workload(APPS["windowed"], 3_000)
+    assert [record.timestamp for record in records] != sorted(record.timestamp for record in records)
+    expected = APPS["windowed"].oracle(records)
+    assert max(expected.stores["windows"].values()) > 5
+    assert len(expected.stores["windows"]) < len(expected.journals) / 2

@@ -1,0 +1,124 @@
+"""The command of the harness, as far as it goes without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.crash import (
+    APPS,
+    CrashTestError,
+    Findings,
+    Guarantee,
+    Kill,
+    Report,
+    Target,
+    run_with_crashes,
+)
+from penstock.testing.crash.command import main, rounds
+
+
+def test_kills_are_divided_over_applications_and_seeds() -> None:
+    runs = list(rounds([APPS["windowed"], APPS["two-stores"]], kills=25, kills_per_run=10, seed=3))
+    assert [(run.app.name, run.kills, run.seed) for run in runs] == [
+        ("windowed", 10, 3),
+        ("two-stores", 10, 4),
+        ("windowed", 5, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--app", "word-cuont"], "no application 'word-cuont'"),
+        (["--app", "penstock:Topology"], "'penstock:Topology' is no App"),
+        (["--app", "windowed", "--targets", "broker,cat"], "no target 'cat'; there are program, host,"),
+        (["--app", "windowed", "--guarantee", "twice"], "invalid choice: 'twice'"),
+        (["--app", "windowed,two-stores", "--targets", "transaction"], "'transaction' is not for 'windowed'"),
+        ([], "required: --app"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("app", "guarantee", "target"),
+    [
+        ("windowed", "at_least_once", "transaction"),
+        ("two-stores", "at_least_once", "disk"),
+        ("windowed", "exactly_once", "disk"),
+    ],
+)
+def test_a_target_that_no_application_can_stand_is_refused(
+    app: str, guarantee: Guarantee, target: Target
+) -> None:
+    with pytest.raises(ValueError, match=f"{target!r} is not for {app!r} with {guarantee!r}; its targets"):
+        run_with_crashes(APPS[app], guarantee=guarantee, targets=[target])
+
+
+def report(**more: object) -> Report:
+    facts: dict[str, object] = {
+        "app": "word-count",
+        "guarantee": "exactly_once",
+        "seed": 7,
+        "master": "local[2,4]",
+        "records": 1_000,
+        "kills": (Kill("broker", 250, 4.25, in_transaction=True), Kill("worker", 750, 0.5, "pid 7")),
+        "restarts": 1,
+        "ends": ("SparkRuntimeError: gone",),
+        "batches": 12,
+        "outputs": 3_000,
+        "aborted": 40,
+        "findings": Findings(),
+        "wrong_states": 0,
+        "wrong_changelogs": 0,
+        "went_back": 0,
+        "examples": (),
+        "seconds": 61.0,
+    }
+    return Report(**{**facts, **more})  # type: ignore[arg-type]
+
+
+def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
+    assert str(report()).splitlines() == [
+        "word-count, exactly_once, seed 7, local[2,4]",
+        "  records     1,000 in, 3,000 out, 40 aborted",
+        "  batches     12",
+        "  kill 1      broker after 250 records, in a transaction; progress again after 4.2 s",
+        "  kill 2      worker (pid 7) after 750 records; progress again after 0.5 s",
+        "  restarts    1",
+        "  ended       SparkRuntimeError: gone",
+        "  journal     0 lost, 0 duplicated, 0 reordered, 0 wrong, 0 stale",
+        "  stores      0 wrong entries, 0 in changelog topics",
+        "  offsets     went back 0 times",
+        "  RIGHT after 61 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"findings": Findings(duplicated=1)}, {"wrong_states": 1}, {"wrong_changelogs": 1}, {"went_back": 1}],
+)
+def test_a_report_of_something_wrong_is_not_ok(wrong: dict[str, object]) -> None:
+    assert report().ok
+    assert not report(**wrong).ok
+    assert "WRONG" in str(report(**wrong))
+
+
+def test_examples_are_shown_only_when_something_is_wrong() -> None:
+    repeated = Findings(duplicated=1, examples=("'a': duplicated 3",))
+    assert "'a': duplicated 3" in str(report(findings=repeated))
+    assert "'a': duplicated 3" not in str(report(findings=repeated, guarantee="at_least_once"))
+
+
+def test_logs_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "program.log").touch()
+    with pytest.raises(CrashTestError, match="is not empty"):
+        run_with_crashes(APPS["windowed"], keep_logs=tmp_path)

@@ -1,0 +1,127 @@
+"""The journal checker on journals written by hand, and on journals as repeated micro-batches would leave them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.model import serdes
+from penstock.testing.crash.app import Expected
+from penstock.testing.crash.journal import Findings, check_contents, check_journals, journals_of
+from penstock.testing.kafka import ConsumedRecord
+
+COUNTS = [1, 2, 3, 4, 5]
+
+
+def numbers(found: Findings) -> tuple[int, int, int, int, int]:
+    return found.lost, found.duplicated, found.reordered, found.wrong, found.stale
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost", "duplicated", "reordered", "wrong", "stale"),
+    [
+        ([1, 2, 3, 4, 5], 0, 0, 0, 0, 0),
+        ([], 5, 0, 0, 0, 0),
+        ([1, 2, 4, 5], 1, 0, 0, 0, 0),
+        ([1, 2, 3, 4], 1, 0, 0, 0, 1),
+        ([1, 2, 2, 3, 4, 5], 0, 1, 0, 0, 0),
+        ([1, 2, 3, 4, 5, 5], 0, 1, 0, 0, 0),
+        ([1, 2, 3, 2, 3, 4, 5], 0, 2, 0, 0, 0),
+        ([1, 2, 1, 3, 2, 3, 4, 5], 0, 3, 0, 0, 0),
+        ([1, 2, 3, 4, 5, 3], 0, 1, 0, 0, 1),
+        ([1, 3, 2, 4, 5], 0, 0, 1, 0, 0),
+        ([1, 2, 3, 4, 5, 6], 0, 0, 0, 1, 1),
+        ([1, 2, 9, 3, 4, 5], 0, 0, 0, 1, 0),
+    ],
+)
+def test_every_step_that_is_not_the_next_one_has_its_name(
+    seen: list[int], lost: int, duplicated: int, reordered: int, wrong: int, stale: int
+) -> None:
+    assert numbers(check_journals({"k": COUNTS}, {"k": seen})) == (lost, duplicated, reordered, wrong, stale)
+
+
+@pytest.mark.parametrize("seen", [[1, 2, 2, 3, 4, 5], [1, 2, 3, 2, 3, 4, 5], [1, 2, 3, 4, 5, 4, 5]])
+def test_repetitions_are_allowed_at_least_once_only(seen: list[int]) -> None:
+    found = check_journals({"k": COUNTS}, {"k": seen})
+    assert not found.breaks("at_least_once")
+    assert found.breaks("exactly_once")
+
+
+@pytest.mark.parametrize("seen", [[], [1, 2, 4, 5], [1, 3, 2, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 4]])
+def test_nothing_else_is_allowed_under_any_guarantee(seen: list[int]) -> None:
+    found = check_journals({"k": COUNTS}, {"k": seen})
+    assert found.breaks("at_least_once")
+    assert found.breaks("exactly_once")
+
+
+def test_a_key_that_nobody_expected_is_wrong() -> None:
+    found = check_journals({"k": COUNTS}, {"k": COUNTS, "other": [1, 2]})
+    assert numbers(found) == (0, 0, 0, 2, 0)
+    assert found.examples == ("'other': nobody expected this key",)
+
+
+def test_a_torn_pair_of_stores_is_a_wrong_value_and_a_lost_one() -> None:
+    found = check_journals({"account": [[1, 10], [2, 30]]}, {"account": [[1, 10], [2, 20]]})
+    assert numbers(found) == (1, 0, 0, 1, 1)
+    assert "'account': ends with [2, 20] instead of [2, 30]" in found.examples
+
+
+def test_equal_values_at_several_places_are_told_apart_by_their_order() -> None:
+    assert numbers(check_journals({"k": [1, 0, 1, 0]}, {"k": [1, 0, 1, 0]})) == (0, 0, 0, 0, 0)
+    assert numbers(check_journals({"k": [1, 0, 1, 0]}, {"k": [1, 0, 1, 0, 1, 0]})) == (0, 2, 0, 0, 0)
+
+
+def test_examples_are_few() -> None:
+    assert len(check_journals({str(key): [1] for key in range(100)}, {}).examples) == 10
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=3)), max_size=20),
+)
+def test_batches_that_are_cut_off_and_repeated_keep_at_least_once(
+    count: int, batches: list[tuple[int, list[int]]]
+) -> None:
+    expected = list(range(count))
+    seen: list[int] = []
+    begin = repeated = 0
+    for size, cuts in [*batches, (count, [])]:
+        batch = expected[begin : begin + size]
+        for cut in cuts:
+            seen += batch[:cut]
+            repeated += len(batch[:cut])
+        seen += batch
+        begin += size
+    found = check_journals({"k": expected}, {"k": seen})
+    assert not found.breaks("at_least_once")
+    assert found.breaks("exactly_once") == bool(repeated)
+    assert found.duplicated == repeated
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 7), max_size=12))
+def test_only_the_expected_journal_is_exactly_once(expected: list[int], seen: list[int]) -> None:
+    assert check_journals({"k": expected}, {"k": seen}).breaks("exactly_once") == (seen != expected)
+
+
+def record(offset: int, key: bytes | None, value: bytes | None) -> ConsumedRecord:
+    return ConsumedRecord("counts", 0, offset, 0, key, value)
+
+
+def test_journals_are_read_from_records_in_their_order() -> None:
+    one, two = serdes.int64.serialize(1), serdes.int64.serialize(2)
+    records = [record(0, b"a", one), record(1, None, one), record(2, b"a", two), record(3, b"a", None)]
+    assert journals_of(records, serdes.string, serdes.int64) == {"a": [1, 2, None], None: [1]}
+
+
+def test_stores_are_compared_entry_by_entry() -> None:
+    expected = Expected({}, {"balances": {"a": 1, "b": 2}, "bookings": {"a": 7}})
+    told = {("balances", "a"): 1, ("balances", "b"): 3, ("bookings", "c"): 1}
+    assert check_contents(expected, told) == (
+        3,
+        (
+            "store balances, key 'b': 3 instead of 2",
+            "store bookings, key 'a': 'nothing' instead of 7",
+            "store bookings, key 'c': 1 instead of 'nothing'",
+        ),
+    )

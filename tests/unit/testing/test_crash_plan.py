@@ -1,0 +1,52 @@
+"""The plan of a run: repeatable, spread over the stream, fair to all targets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.testing.crash.plan import TARGETS, plan_kills, possible_targets
+
+
+def test_a_seed_makes_one_plan() -> None:
+    assert plan_kills(9, TARGETS, 5_000, seed=3) == plan_kills(9, TARGETS, 5_000, seed=3)
+    assert plan_kills(9, TARGETS, 5_000, seed=3) != plan_kills(9, TARGETS, 5_000, seed=4)
+
+
+@given(st.integers(0, 40), st.integers(1_000, 100_000), st.integers())
+def test_kills_are_spread_over_the_stream_and_leave_something_to_do(
+    kills: int, records: int, seed: int
+) -> None:
+    positions = [point.position for point in plan_kills(kills, TARGETS, records, seed)]
+    assert len(positions) == kills
+    assert positions == sorted(positions)
+    assert all(0 < position < records for position in positions)
+
+
+@given(st.integers(1, 40), st.integers())
+def test_targets_take_turns(kills: int, seed: int) -> None:
+    times = Counter(point.target for point in plan_kills(kills, TARGETS, 1_000, seed))
+    assert max(times.values()) - min(times[target] for target in TARGETS) <= 1
+
+
+@pytest.mark.parametrize("rebuilds", [False, True])
+def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_everything(
+    rebuilds: bool,
+) -> None:
+    at_least_once = possible_targets("at_least_once", rebuilds=rebuilds)
+    exactly_once = possible_targets("exactly_once", rebuilds=rebuilds)
+    assert {"transaction", "disk"}.isdisjoint(at_least_once)
+    assert "transaction" in exactly_once
+    assert ("disk" in exactly_once) == rebuilds
+
+
+def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
+    without = plan_kills(40, ["broker", "worker"], 5_000, seed=1)
+    assert not any(point.in_transaction for point in without)
+    waiting = [point.in_transaction for point in plan_kills(40, ["broker"], 5_000, seed=1, transactions=True)]
+    assert 10 < sum(waiting) < 30
+    broker_in_transactions = plan_kills(9, ["transaction"], 5_000, seed=1)
+    assert all(point.in_transaction for point in broker_in_transactions)

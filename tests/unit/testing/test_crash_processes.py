@@ -1,0 +1,111 @@
+"""The application's processes: found by their mark, and gone when they should be. The program here starts a sleeper and waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import penstock as ps
+from penstock.testing.crash import Topics
+from penstock.testing.crash.app import Job
+from penstock.testing.crash.processes import Program, kill_one
+
+TOPICS = Topics("input", "output", "ask", "contents")
+
+
+def sleeping(topics: Topics) -> ps.Topology:
+    """Start a process in a session of its own, as daemons are, and wait for it."""
+    subprocess.run(["sleep", "60"], start_new_session=True, check=False)
+    raise AssertionError("unreachable")
+
+
+def failing(topics: Topics) -> ps.Topology:
+    raise ps.PenstockError(f"cannot read {topics.input}")
+
+
+def await_that(holds: Callable[[], object], what: str, within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
+        time.sleep(0.02)
+
+
+def program_of(home: Path, topology: Callable[[Topics], ps.Topology]) -> Program:
+    return Program(home, Job("sleeper", topology, TOPICS, {"bootstrap_servers": "localhost:1"}))
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def sleepers(program: Program) -> list[psutil.Process]:
+    return [process for process in program.family() if process.name() == "sleep"]
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Program]:
+    program = program_of(tmp_path, sleeping)
+    program.start()
+    await_that(lambda: sleepers(program), "the sleeper")
+    yield program
+    program.kill()
+
+
+def test_a_kill_takes_the_program_and_what_it_has_started(sleeper: Program) -> None:
+    assert len(sleeper.family()) == 2
+    sleeper.kill()
+    assert sleeper.family() == []
+    assert sleeper.exit_code() == -signal.SIGKILL
+
+
+def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: Program) -> None:
+    (orphan,) = sleepers(sleeper)
+    parent = orphan.parent()
+    assert parent is not None
+    os.kill(parent.pid, signal.SIGKILL)
+    await_that(lambda: sleeper.exit_code() is not None, "the end of the program")
+    assert sleeper.family() == [orphan]
+    sleeper.kill()
+    assert not is_alive(orphan)
+
+
+def test_nothing_is_touched_that_was_not_started_here(sleeper: Program, tmp_path: Path) -> None:
+    stranger = program_of(tmp_path, sleeping)
+    assert stranger.family() == []
+    stranger.kill()
+    assert sleeper.exit_code() is None
+
+
+def test_one_process_can_be_killed_alone(sleeper: Program) -> None:
+    (victim,) = sleepers(sleeper)
+    assert kill_one(victim).endswith("sleep 60")
+    assert not is_alive(victim)
+    await_that(lambda: sleeper.exit_code() is not None, "the end of the program")
+    assert sleeper.exit_code() == 1
+
+
+def test_a_program_without_spark_has_no_such_victims(sleeper: Program) -> None:
+    assert [sleeper.victims(target) for target in ("driver", "executor", "worker")] == [[], [], []]  # type: ignore[arg-type]
+
+
+def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
+    program = program_of(tmp_path, failing)
+    program.start()
+    await_that(lambda: program.exit_code() is not None, "the end of the program")
+    assert program.exit_code() == 1
+    assert "cannot read input" in program.last_words()
+    assert program.last_error() == "penstock.core.model.errors.PenstockError: cannot read input"
+
+
+def test_it_can_be_started_again(sleeper: Program) -> None:
+    sleeper.kill()
+    sleeper.start()
+    await_that(lambda: sleepers(sleeper), "the sleeper")
+    assert sleeper.exit_code() is None
