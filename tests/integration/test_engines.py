@@ -1,0 +1,51 @@
+"""Every engine on Spark: batch after batch, an engine that changes, a copy that is gone, and what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+import pytest
+
+import penstock as ps
+
+from .helpers import Apps, latest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+
+KEYS = 120_000
+
+
+def counting(source: str, sink: str) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    counts = (
+        builder.stream(source, key=ps.serdes.string, value=ps.serdes.string)
+        .group_by_key()
+        .count(store="counts")
+    )
+    counts.to_stream().map_values(str).to(sink, value=ps.serdes.string)
+    return builder.build()
+
+
+def test_engines_take_over_from_each_other(apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+    source, sink = apps.topic("input", 1), apps.topic("output", 1)
+    topology = counting(source, sink)
+    apps.kafka.produce(source, [(b"%d" % n, b"x") for n in range(KEYS)])
+    apps.run(topology, store_engine="rocksdb", max_batch_records=50_000, shuffle_partitions=1)
+    rounds = ["rocksdb", "memory", "lmdb"]
+    for count, engine in enumerate(rounds, 2):
+        apps.kafka.produce(source, [(b"%d" % n, b"x") for n in range(3)])
+        running = apps.run(topology, store_engine=engine, max_batch_records=1, shuffle_partitions=1)
+        assert {path.name for task in apps.local_state.iterdir() for path in task.iterdir()} == {engine}
+        values = latest(apps.kafka.consume(sink)[-3:])
+        assert values == {str(n): str(count) for n in range(3)}
+        # the first batch of a run brings the changes of the last one; a new engine needs them all
+        assert (running.metrics()["restored_changes"] >= KEYS) == (engine != "rocksdb")
+    shutil.rmtree(apps.local_state)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "penstock.application"):
+        apps.run(topology, shuffle_partitions=1)
+    lines = [line for line in caplog.messages if "store counts" in line]
+    assert "restoring from nothing" in lines[0]
+    assert "because the local copy is missing: 0 of 120,0" in lines[0]
+    assert "restored from nothing" in lines[-1]
