@@ -44,7 +44,9 @@ _DEFAULT_FAMILY = "default"
 _VERSION, _NAME = b"version", b"name "
 _PARKED_VERSIONS = 2
 _LOCK_WAIT_S = 10.0
-_LOCK_POLL_S = 0.02
+_POLL_S = 0.02
+_SETTLE_S = 2.0
+_RUNNING = "rocksdb.num-running-compactions"
 _TELL_AFTER_S = 1.0
 _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
@@ -138,7 +140,9 @@ class RocksCopy:
         if self._view is not None:
             self._view.close()
             self._view = None
-        self._database = None
+        if self._database is not None:
+            self._database.settle()
+            self._database = None
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
@@ -178,7 +182,7 @@ class RocksCopy:
             if waited > _TELL_AFTER_S and not told:
                 told = True
                 log.warning("waiting for the local copy in %s: in use by %s", path, self._holder())
-            time.sleep(_LOCK_POLL_S)
+            time.sleep(_POLL_S)
 
     def _holder(self) -> str:
         try:
@@ -240,6 +244,15 @@ class _Database:
         self.meta.write(batch, unlogged())
         for number in gone:
             self.meta.drop_column_family(number)
+
+    def settle(self) -> None:
+        """Let compactions that run come to their end, for a while.
+
+        Closing cuts them off, and with short batches none would ever end: files would pile up until writes have to wait.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _create(self, store: str) -> None:
         number = str(self._next)

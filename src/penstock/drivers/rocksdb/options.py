@@ -14,6 +14,9 @@ import rocksdict
 
 _CACHE_SHARE, _BUFFERS_SHARE, _BUFFER_SHARE = 3 / 8, 1 / 8, 1 / 16
 _LEAST_BUFFER_BYTES: Final = 1 << 20
+_LEVEL_BYTES: Final = 32 << 20
+_FILE_BYTES: Final = 8 << 20
+"""Small levels of small files: a compaction then takes little time and space, and a batch can wait for its end."""
 _FILTER_BITS: Final = 10
 _OPEN_FILES: Final = 256
 
@@ -30,6 +33,8 @@ def options(memory_bytes: int) -> rocksdict.Options:
     made.create_if_missing(True)
     made.create_missing_column_families(True)
     made.set_block_based_table_factory(table)
+    made.set_max_bytes_for_level_base(_LEVEL_BYTES)
+    made.set_target_file_size_base(_FILE_BYTES)
     made.set_compression_type(rocksdict.DBCompressionType.lz4())
     made.set_atomic_flush(True)
     made.set_db_write_buffer_size(max(int(memory_bytes * _BUFFERS_SHARE), _LEAST_BUFFER_BYTES))
