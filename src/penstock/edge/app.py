@@ -164,7 +164,7 @@ class Application:
         facts = broker.topic_facts(plan.plan.broker_topics)
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         log.info("%s", started_text(plan.plan, layout, self.id))
-        running._continues = plan, facts
+        running._continues = plan.running_on(layout), facts
         running._rescale_later = rescale.at_start(
             progress,
             settings.shuffle_partitions,
