@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from penstock.core.ports import StoreChange, Version
+from penstock.core.state import log
 from penstock.core.state import segment as codec
 from penstock.core.state.log import (
     Manifest,
@@ -47,7 +49,7 @@ class Log:
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.segments: dict[int, list[StoreChange]] = {}
-        self.longest_step = 0
+        self.longest_step = self.splits = self.moves = 0
 
     def write(self, batch: Batch, budget: int) -> None:
         manifest = advanced(self.manifest, f"t{self.manifest.version + 1}")
@@ -78,6 +80,8 @@ class Log:
             self.segments[segment.sequence] = changes
             return manifest
         manifest, base = emptied(manifest, step)
+        self.splits += base
+        self.moves += not base
         for lower, part in by_lower_group(step.group[1], changes).items():
             size, group = len(codec.encode(part)), (step.group[0], lower)
             manifest, segment = moved_down(manifest, group, step, size, len(part), base=base)
@@ -198,6 +202,12 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             assert self.log.manifest.live_bytes() == self.log.size()
 
         @invariant()
+        def note_what_was_split(self) -> None:
+            visits["split"] += self.log.splits
+            visits["moved down"] += self.log.moves
+            self.log.splits = self.log.moves = 0
+
+        @invariant()
         def segments_are_in_order_and_few(self) -> None:
             for (_, number), group in self.log.manifest.segments.items():
                 assert [s.upto for s in group] == sorted({s.upto for s in group})
@@ -219,7 +229,14 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
     return Histories
 
 
-def test_every_copy_that_catches_up_is_the_store() -> None:
+@pytest.fixture(params=[log.LARGEST_CHANGES, 4], ids=["large key groups", "key groups that split"])
+def largest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many changes a key group may have before it is split."""
+    monkeypatch.setattr(log, "LARGEST_CHANGES", request.param)
+    return int(request.param)
+
+
+def test_every_copy_that_catches_up_is_the_store(largest: int) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(visits), settings=settings(max_examples=120, stateful_step_count=30))
     visits.demand(
@@ -231,6 +248,7 @@ def test_every_copy_that_catches_up_is_the_store() -> None:
             "caught up: built": 5,
             "caught up: after a cut": 3,
             "forgot a store": 5,
+            **({"split": 5, "moved down": 5} if largest == 4 else {}),
         }
     )
 
@@ -286,7 +304,7 @@ class TestSpace:
             batches.append(batch)
         log, model = grown(batches)
         assert len(model) == 500
-        assert log.size() < 4 * encoded(model)
+        assert log.size() < 2.5 * encoded(model)
 
     def test_of_large_values_that_were_deleted(self) -> None:
         batches: list[Batch] = [
@@ -307,4 +325,21 @@ class TestSpace:
             {self.key((step * 37 + n * 101) % 1000): b"y" * 200 for n in range(50)} for step in range(400)
         ]
         log, model = grown(batches, budget=30_000)  # three times what a batch writes
-        assert log.size() < 4 * encoded(model)
+        assert log.size() < 2.5 * encoded(model)
+
+
+def test_a_step_of_compaction_does_not_grow_with_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LARGEST_CHANGES", 64)
+    longest = []
+    for keys in (3_000, 18_000):
+        store = Log()
+        for step in range(keys // 250):
+            store.write({("s", b"%d" % (step * 250 + n)): b"x" * 30 for n in range(250)}, ENOUGH)
+        store.longest_step = 0
+        for step in range(40):
+            store.write(
+                {("s", b"%d" % ((step * 7919 + n * 104_729) % keys)): b"y" * 30 for n in range(250)}, ENOUGH
+            )
+        longest.append(store.longest_step)
+        assert all(s.changes <= 2 * 64 for group in store.manifest.segments.values() for s in group)
+    assert longest[1] <= 1.5 * longest[0]

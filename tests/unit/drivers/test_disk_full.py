@@ -1,0 +1,121 @@
+"""A full disk below the local copies: a clear error, nothing damaged, and on it goes when there is room again.
+
+The disk is a small file system in memory, mounted in a user namespace of its own; where that is not allowed, the test is
+skipped. A limit on the size of files stands in for it too: that works everywhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SETUP = """
+import os, resource, sys
+from penstock.core.model.errors import StoreError
+from penstock.core.ports import Version
+from penstock.core.model.ids import TaskId
+from penstock.core.state.log import Manifest
+from penstock.drivers.spark.worker.statelog import StateLog
+from penstock.drivers.{engine} import open_local_copy
+
+class State(dict):
+    getValue = dict.get
+    updateValue = dict.__setitem__
+    def removeKey(self, key):
+        self.pop(key, None)
+
+committed, manifest, model = State(), Manifest(), {{}}
+
+def batch(number):
+    global committed, manifest
+    changes = {{b"%d-%d" % (number, n): os.urandom(1000) for n in range(500)}}
+    state = State(committed)
+    log, copy = StateLog(state, TaskId(0, 0)), open_local_copy({directory!r}, 64 << 20)
+    try:
+        log.restore(manifest, copy)
+    finally:
+        copy.close_view()
+    manifest = log.write(manifest, {{"s": list(changes.items())}}, copy)
+    committed = state
+    model.update(changes)
+
+def check():
+    copy = open_local_copy({directory!r}, 64 << 20)
+    StateLog(State(committed), TaskId(0, 0)).restore(manifest, copy)
+    found = dict(copy.open_view().open("s").scan(None, None))
+    copy.close_view()
+    assert found == model, (len(found), len(model))
+
+def until_full():
+    for number in range(100):
+        try:
+            batch(number)
+        except StoreError as error:
+            assert "cannot be used" in str(error) and "Check that the disk has space" in str(error), error
+            return number
+    raise AssertionError("the disk was never full")
+"""
+
+_LIMITED = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, resource.RLIM_INFINITY))
+failed = until_full()
+for again in range(2):
+    try:
+        batch(failed)
+        raise AssertionError("it is still full")
+    except StoreError:
+        pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+check()
+for number in range(failed, failed + 3):
+    batch(number)
+check()
+print("went on after batch", failed)
+"""
+
+_SMALL = """
+filler = os.path.join(os.path.dirname({directory!r}), "filler")
+with open(filler, "wb") as file:
+    file.write(bytes(30 << 20))
+failed = until_full()
+os.unlink(filler)
+check()
+for number in range(failed, failed + 3):
+    batch(number)
+check()
+print("went on after batch", failed)
+"""
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "memory"])
+def test_files_that_must_not_grow(engine: str, tmp_path: Path) -> None:
+    directory = str(tmp_path / "task")
+    work = (_SETUP + _LIMITED).format(engine=engine, directory=directory)
+    if engine == "memory":  # it has no file that grows: what is parked is what fails
+        work = work.replace("3 << 20", "300 << 10")
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "went on after batch" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
+def test_a_disk_without_room(engine: str, tmp_path: Path) -> None:
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=40m tmpfs {mounted}"
+    try:
+        subprocess.run([*alone, mount], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    work = (_SETUP + _SMALL).format(engine=engine, directory=str(mounted / "task"))
+    script = tmp_path / "work.py"
+    script.write_text(work)
+    done = subprocess.run(
+        [*alone, f"{mount} && exec {sys.executable} {script}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "went on after batch" in done.stdout
