@@ -23,11 +23,13 @@ from bench.processes import ROOT, ChildError
 from bench.race import RaceResult, fill, race
 from bench.report import Results
 from bench.stage import Stage
+from bench.states import PARTS as STATE_PARTS
+from bench.states import states
 from bench.store_size import store_size
 from bench.transactions import transactions
 from penstock.testing import EmbeddedKafka
 
-PARTS = (*JOBS, "latency", "store-size", "memory", "transactions")
+PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", *STATE_PARTS)
 _HEAP = "1g"
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
@@ -84,6 +86,10 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
     if "transactions" in only:
         console.print("transactions: the same batches at least once and exactly once")
         results.transactions = transactions(stage, source, results.pairs)
+    for part in STATE_PARTS:
+        if part in only:
+            console.print(f"{part}: the state of a task, without Spark")
+            results.states += states(stage, part)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ from bench.latency import LatencyResult
 from bench.machine import Machine
 from bench.memory import MemoryResult
 from bench.race import RaceResult
+from bench.states import StateResult
 from bench.store_size import StoreSizeResult
 from bench.transactions import TransactionResult
 
@@ -40,6 +41,7 @@ class Results:
         store_size: Batches on a small and a large store.
         memory: Memory of the workers.
         transactions: Batches with and without transactions.
+        states: The state of a task by itself, by part and engine.
     """
 
     machine: Machine
@@ -50,6 +52,7 @@ class Results:
     store_size: StoreSizeResult | None = None
     memory: MemoryResult | None = None
     transactions: TransactionResult | None = None
+    states: list[StateResult] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
@@ -71,6 +74,7 @@ class Results:
             "pairs": self.pairs,
             "jobs": {race.job: race.as_json() for race in self.races},
             **{name: result.as_json() for name, result in others.items() if result is not None},
+            "states": [{"part": state.part, "figure": state.figure, **state.told} for state in self.states],
         }
 
     def write(self, path: Path) -> None:
@@ -83,6 +87,8 @@ class Results:
             console.print(_race_table(self.races))
         if self.latency or self.store_size or self.memory or self.transactions:
             console.print(_other_table(self))
+        if self.states:
+            console.print(_state_table(self.states))
         for line in self.wrong:
             console.print(f"[bold red]WRONG OUTPUT, the figure does not count:[/] {line}")
         phases = _phases(self)
@@ -156,6 +162,17 @@ def _other_table(results: Results) -> Table:
         )
     if results.transactions is not None:
         _add_transactions(table, results.transactions)
+    return table
+
+
+def _state_table(states: Sequence[StateResult]) -> Table:
+    table = Table(title="The state of a task by itself, on one core")
+    table.add_column("what")
+    for name in ("figure", "bar", "detail"):
+        table.add_column(name, justify="right")
+    for state in states:
+        what, figure, met, bar, detail = state.row
+        table.add_row(what, _judged(figure, met), bar, detail)
     return table
 
 

@@ -46,15 +46,15 @@ _DATA, _LOCK = "data.mdb", "lock.mdb"
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _CHECKED_EVERY = 256
-_FOR_PAGES = 2
+_PAGES_SHARE = 3 / 8
 """The part of the memory that mapped pages may take."""
-_FOR_CHANGES = 8
+_CHANGES_SHARE = 1 / 8
 """The part of the memory that the pages of one transaction may take."""
 
 _BROKEN = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 
 _OPEN: dict[str, LmdbCopy] = {}
-_PAGES = MappedPages(DEFAULT_MEMORY_BYTES // _FOR_PAGES)
+_PAGES = MappedPages(int(DEFAULT_MEMORY_BYTES * _PAGES_SHARE))
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> LmdbCopy:
@@ -67,7 +67,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     Raises:
         StoreError: If the directory cannot be written.
     """
-    _PAGES.most_bytes = memory_bytes // _FOR_PAGES
+    _PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
     if copy is None or not copy.alive():
         copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes)
@@ -79,7 +79,7 @@ class LmdbCopy:
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
-        self._budget = memory_bytes // _FOR_CHANGES
+        self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
         self._env: Any = self._opened()
 

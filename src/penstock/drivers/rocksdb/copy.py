@@ -49,7 +49,7 @@ _TELL_AFTER_S = 1.0
 _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
 _ENTRY_BYTES = 200
-_FOR_CHANGES = 8
+_CHANGES_SHARE = 1 / 8
 """The part of the memory that one batch of writes may take."""
 
 _OPEN: dict[str, RocksCopy] = {}
@@ -82,7 +82,7 @@ class RocksCopy:
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
-        self._budget = memory_bytes // _FOR_CHANGES
+        self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._options = options(memory_bytes)
         self._database: _Database | None = None
         self._view: RocksView | None = None

@@ -30,7 +30,7 @@ ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
 
 _ENTRY_BYTES: Final = 350
 """What a record takes in memory on its way beside its own bytes: two byte strings, twice, a tuple, a place in a dict."""
-_SHARE: Final = 4
+_SHARE: Final = 1 / 4
 """The part of the memory that records on their way may take; the rest is the copy's."""
 _LENGTH_BYTES: Final = 8
 
@@ -102,7 +102,7 @@ class Restore:
         largest = max(segments, key=lambda item: item[1].size)
         sample = self._read(*largest)
         planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
-        parts = -(-planned // (self._settings.memory_bytes // _SHARE))
+        parts = -(-planned // int(self._settings.memory_bytes * _SHARE))
         progress = StoreProgress(
             replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.tell
         )
