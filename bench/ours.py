@@ -1,7 +1,7 @@
 """What is measured of Penstock: ``python -m bench.ours PART JSON`` prints one line of JSON.
 
 Every measurement has a process of its own, so that it begins from a cold Spark session as the peer begins from a cold JVM.
-The clock of a race is the application's own: from the moment a worker had the first record (``first_record_ms``) to the
+The clock of a race is the application's own: from the planning of the first batch with records (``first_record_ms``) to the
 moment the Spark driver heard of the last batch, all of whose outputs the brokers had acknowledged (``last_batch_ms``).
 Durations of batches are Spark's (``triggerExecution``: planning, the work, and every commit).
 """

@@ -7,11 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.core.model.errors import ApplicationRunningError, SettingsError
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, Progress, progress_of
+from penstock.drivers.spark.submit.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
 from penstock.edge.cli.app import app as command_line
 
 from .helpers import Apps, latest
@@ -63,7 +64,7 @@ def counting(apps: Apps) -> WordCount:
     return WordCount(apps)
 
 
-def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount) -> None:
+def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount, spark: SparkSession) -> None:
     counting.run(shuffle_partitions=4)
     assert counting.progress().shuffle_partitions == 4
     assert counting.rescale("--partitions", "8", "--dry-run")[0] == 0
@@ -74,10 +75,15 @@ def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount)
         assert counting.progress().shuffle_partitions == partitions
         restored = counting.run()  # the setting is not given: the checkpoint's number stays
         assert (counting.is_right(), restored) == (True, 0)
+    remote = HadoopFiles(spark, counting.checkpoint.as_uri())  # as for HDFS or S3
+    assert progress_of(remote) == counting.progress()
     assert counting.rescale("--partitions", "3") == (
         0,
         "The state already has 3 partitions: nothing to do.\n",
     )
+    remote.delete()
+    assert remote.names("offsets") == []
+    assert not remote.exists()
 
 
 def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCaptureFixture) -> None:

@@ -273,10 +273,12 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
 @pytest.mark.parametrize(
     ("name", "largest"), [*((name, log.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2)]
 )
-def test_a_batch_sees_what_was_committed(name: str, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_sees_what_was_committed(
+    name: str, largest: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(log, "LARGEST_CHANGES", largest)
     visits = Visits()
-    logging.getLogger("penstock.state").setLevel(logging.ERROR)
+    caplog.set_level(logging.ERROR, "penstock.state")  # a thousand restores would be told
     examples = 60 if name != "rocksdb" else 30
     run_state_machine_as_test(
         machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)

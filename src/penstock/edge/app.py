@@ -153,7 +153,7 @@ class Application:
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         commits = self._prepare_commits(running, plan.plan, progress)
         log.info("%s", started_text(plan.plan, layout, self.id, commits))
-        running._continues = plan, facts
+        running._continues = plan.running_on(layout), facts
         running._rescale_later = rescale.at_start(
             progress,
             settings.shuffle_partitions,

@@ -8,7 +8,7 @@ be continued is refused here, with a message, and not in the middle of a micro-b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.plan.changes import recreated, recreated_error
@@ -46,6 +46,11 @@ class Continuity:
         internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
         check_repartitions(self.remembered.internal, internal)
         return layout
+
+    def running_on(self, layout: Layout) -> Continuity:
+        """Give what a restart in place would continue: the repartitions have their numbers by now."""
+        internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
+        return replace(self, remembered=replace(self.remembered, internal=internal))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
         """Give what the micro-batches to come pass on."""

@@ -214,10 +214,13 @@ class RunningApplication:
         with self._changing:
             if self._state != "running" or self._query is None:
                 return
-            self._error = error
-            self._halt(self._query)
-            self._remember(error)
-            self._release()
+            self._steady.clear()  # who waits for the end hears of it when everything has been given back
+            try:
+                self._halt(self._query)
+            finally:
+                self._remember(error)
+                self._release()
+                self._steady.set()
 
     def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
         """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""

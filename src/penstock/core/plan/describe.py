@@ -12,6 +12,7 @@ from penstock.core.plan.nodes import Node, Sink, Source
 
 if TYPE_CHECKING:
     from penstock.core.plan.layout import Layout
+    from penstock.core.plan.specs import StoreSpec
     from penstock.core.plan.split import Plan, SubTopology
 
 
@@ -77,12 +78,21 @@ def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = No
         where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
         lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
         lines.extend(f"    reads  {topic}{_how(plan, topic, layout)}" for topic in sub.source_topics)
-        lines.extend(f"    keeps  {store.name} ({store.fingerprint})" for store in sub.stores.values())
+        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in sub.stores.values())
         for node in sub.nodes.values():
             if isinstance(node, Sink):
                 topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
                 lines.append(f"    writes {topic}{_how(plan, topic, None)}")
     return lines
+
+
+def _kept(plan: Plan, store: StoreSpec) -> str:
+    notes = [store.fingerprint]
+    if store.engine is not None:
+        notes.append(f"engine {store.engine}")
+    if store.name in plan.changelogs:
+        notes.append(f"changelog {plan.changelogs[store.name]}")
+    return ", ".join(notes)
 
 
 def _how(plan: Plan, topic: str, layout: Layout | None) -> str:

@@ -13,7 +13,7 @@ from there:
 A part whose sub-topology is gone keeps its number for ever, without topics: its state is deleted, and its number is not
 given away, so that nothing new ever finds something old. In a plan, such a number is a sub-topology without nodes.
 
-See docs/decisions/0020-edited-topologies.md.
+See docs/decisions/0018-edited-topologies.md.
 """
 
 from __future__ import annotations

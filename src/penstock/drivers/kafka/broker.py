@@ -79,15 +79,18 @@ class Broker:
         wanted = list(topics)
         if not wanted:
             return {}
-        futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self.timeout_s)
+        return self._ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
+
+    def _described(self, topics: list[str]) -> dict[str, TopicFacts]:
+        futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self.timeout_s)
         facts: dict[str, TopicFacts] = {}
         for topic, future in futures.items():
             try:
-                found = future.result(self.timeout_s)
+                found = future.result()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
-                raise translated(error, f"asking for topic {topic!r}", self.servers) from error
+                raise
             identity = str(found.topic_id)
             facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(found.partitions))
         return facts

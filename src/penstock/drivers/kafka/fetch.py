@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
@@ -89,6 +90,7 @@ class KafkaFetcher:
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
         position, patience = planned.start, monotonic() + self.patience_s
+        waiting: deque[Any] = deque()
         while position < planned.end:
             messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
             if not messages:
@@ -100,7 +102,9 @@ class KafkaFetcher:
                 continue
             good, reached = self._sorted_out(messages, planned, position)
             position = max(position, reached)
-            yield from _columns(good)
+            waiting.extend(good)
+            yield from _complete(waiting, planned.start, position)
+        yield from _columns(list(waiting))
 
     def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
         """Separate records of the range from events; give the position reached."""
@@ -141,6 +145,21 @@ class KafkaFetcher:
 
     def _servers(self) -> str:
         return str(self.settings.get("bootstrap.servers"))
+
+
+def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Records]:
+    """Take the messages of chunks that are complete, however they have arrived.
+
+    Chunks are cut at fixed offsets, so that a range which is read again gives the same chunks: Spark compares what a task
+    that is repeated puts into a shuffle, and fails the batch if it is not the same.
+    """
+    now = (position - start) // _CHUNK_RECORDS
+    while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:
+        cut = start + (chunk + 1) * _CHUNK_RECORDS
+        taken = []
+        while waiting and waiting[0].offset() < cut:
+            taken.append(waiting.popleft())
+        yield from _columns(taken)
 
 
 def _columns(messages: list[Any]) -> Iterator[Records]:

@@ -53,7 +53,6 @@ from penstock.core.ports import BatchId, Fetcher, OffsetRange, Offsets, TopicRea
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.worker.prefix import Prefix
-from penstock.drivers.spark.worker.report import host_now_ms
 
 log = logging.getLogger("penstock.source")
 
@@ -522,7 +521,7 @@ def _now_ms() -> int:
 
 def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:
     where = ("", 0, "", 0, 0)
-    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, 0, read.begin)
+    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, read.begin)
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:
@@ -540,7 +539,7 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int)
 
     def row(end: int, payload: bytes) -> pa.RecordBatch:
         where = (planned.topic, planned.partition, "", start, end)
-        cells = (group, wire.RECORDS, str(task), *where, batch, now_ms, host_now_ms(), payload)
+        cells = (group, wire.RECORDS, str(task), *where, batch, now_ms, payload)
         return wire.arrow_rows([cells])
 
     for records in spec.fetcher.fetch(planned):

@@ -43,13 +43,12 @@ CHUNK_ROWS = StructType(
         StructField("end", LongType(), nullable=False),
         StructField("batch", StringType(), nullable=False),
         StructField("now_ms", LongType(), nullable=False),
-        StructField("fetched_ms", LongType(), nullable=False),
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
 """What goes into the task host. ``group`` is the grouping key that puts a task where it belongs; ``topic``, ``partition``
 and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``batch`` is the micro-batch, as :func:`batch_text` writes it, and
-``now_ms`` its wall clock; ``fetched_ms`` is when the records had come from the broker, by the host's clock, for metrics only."""
+``now_ms`` its wall clock. A range that is read again gives the same rows: Spark compares them."""
 
 CHUNK_ARROW: Final = pa.schema(
     [
@@ -63,7 +62,6 @@ CHUNK_ARROW: Final = pa.schema(
         pa.field("end", pa.int64(), nullable=False),
         pa.field("batch", pa.string(), nullable=False),
         pa.field("now_ms", pa.int64(), nullable=False),
-        pa.field("fetched_ms", pa.int64(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )

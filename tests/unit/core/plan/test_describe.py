@@ -158,3 +158,19 @@ def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
     told = started_text(plan, lay_out(plan, {"people": 3}), "app")
     assert told == STARTED
     assert "Sub-topology: 0" not in str(plan)
+
+
+def test_a_plan_that_starts_tells_where_stores_and_commits_are_kept() -> None:
+    builder = ps.StreamsBuilder()
+    kept = ps.stores.options("counts", engine="rocksdb", changelog="kafka")
+    builder.stream("in").group_by_key().count(store=kept)
+    plan = builder.build().plan("app")
+    told = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2)
+    assert (
+        "keeps  counts (timestamped-key-value string -> int64, engine rocksdb, changelog app-counts-changelog)"
+        in told
+    )
+    assert told.splitlines()[-2:] == [
+        "  internal topic app-counts-changelog (3 partitions, cleanup.policy=compact)",
+        "  internal topic app-commits (2 partitions, cleanup.policy=compact)",
+    ]

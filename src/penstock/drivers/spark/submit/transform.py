@@ -122,7 +122,6 @@ def _chunk_rows(
         end,
         "",
         now,
-        now,
     )
     yield wire.arrow_rows([(*row, wire.encode(records))])
 

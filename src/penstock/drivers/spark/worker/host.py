@@ -173,7 +173,7 @@ class _TaskBatch:
             offsets=self._offsets(outcome),
             read=self._read,
             read_bytes=self._read_bytes,
-            first_record_ms=min((row.fetched_ms for row in self._rows if row.payload), default=None),
+            first_record_ms=self._now_ms if self._read else None,
             state_bytes=manifest.live_bytes(),
             restored=restored,
         )

@@ -19,7 +19,7 @@ from penstock.core.ports import OffsetRange
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.partitioning import split_by_key
-from penstock.drivers.spark.worker.report import Report, host_now_ms, report_of
+from penstock.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
     from penstock.drivers.spark.source import TopologySpec
@@ -40,7 +40,6 @@ class Prefix:
         self._start = planned.start
         self._read = 0
         self._read_bytes = 0
-        self._first_record_ms: int | None = None
         self._reports: list[Report] = []
         self._task = Task(
             topology.plan.subtopologies[task.subtopology],
@@ -54,8 +53,6 @@ class Prefix:
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
         """Process records; give what comes out as chunk rows."""
-        if self._first_record_ms is None:
-            self._first_record_ms = host_now_ms()
         partition = TopicPartition(self._planned.topic, self._planned.partition)
         end = records.offsets[-1] + 1
         self._read += len(records)
@@ -82,7 +79,7 @@ class Prefix:
             processed=sum(r.processed for r in self._reports),
             sent=sum(r.sent for r in self._reports),
             dropped=dropped,
-            first_record_ms=self._first_record_ms,
+            first_record_ms=self._now_ms if self._read else None,
             notices=[notice for r in self._reports for notice in r.notices][:5],
         )
         yield wire.arrow_rows([self._row(self._id, wire.REPORT, "", 0, self._planned.end, report.encode())])
@@ -117,6 +114,5 @@ class Prefix:
             end,
             self._batch,
             self._now_ms,
-            self._first_record_ms or 0,
             payload,
         )

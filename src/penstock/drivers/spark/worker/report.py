@@ -26,7 +26,7 @@ class Report:
         sent: Records handed to sinks.
         dropped: Records left out, by reason.
         punctuated: Calls of punctuators.
-        first_record_ms: When the first record of the batch was there, by the host's clock; None without records.
+        first_record_ms: When a batch with records was planned; None without records.
         state_bytes: Bytes of the task's log.
         restored: Changes applied from the log to the local copy beyond the previous batch's.
         notices: Lines for the log.

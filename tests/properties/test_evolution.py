@@ -1,0 +1,49 @@
+"""Edits in any order: a store never leaves its number, and a number is never given to somebody else."""
+
+from __future__ import annotations
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.plan.evolution import Part, continued, parts_of
+from penstock.core.plan.layout import lay_out
+from penstock.core.plan.split import Plan
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def plan(names: list[str]) -> Plan:
+    """Make a sub-topology per name, which is its topic; one with a capital letter has a store."""
+    topology = ps.Topology()
+    for name in names:
+        topology.add_source(name, name)
+        stores = [f"store-{name}"] if name.isupper() else []
+        for store in stores:
+            topology.add_state_store(ps.stores.key_value(store, ps.serdes.string, ps.serdes.string))
+        topology.add_processor(f"p-{name}", Quiet, name, stores=stores)
+    return topology.plan("app")
+
+
+@given(st.lists(st.lists(st.sampled_from("ABCabc"), min_size=1, unique=True), min_size=2, max_size=6))
+def test_numbers_stay_with_their_topics_and_stores(edits: list[list[str]]) -> None:
+    before: dict[int, Part] = {}
+    owner: dict[int, str] = {}
+    for names in edits:
+        now = continued(plan(names), before)
+        assert [sub.id for sub in now.subtopologies] == list(range(len(now.subtopologies)))
+        assert len(now.subtopologies) >= len(before)
+        present = {sub.id: sub.source_topics[0] for sub in now.subtopologies if sub.nodes}
+        assert sorted(present.values()) == sorted(names)
+        for number, part in before.items():
+            if not part.topics:
+                assert number not in present, "the number of a part that is gone"
+            elif part.topics[0] in names:
+                assert present[number] == part.topics[0]
+        for number, name in present.items():
+            assert owner.setdefault(number, name) == name
+        event(f"gone: {len(now.subtopologies) - len(present)}")
+        before = parts_of(now, lay_out(now, dict.fromkeys(now.external_topics, 2)), before)
