@@ -24,7 +24,7 @@ from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.sink import SinkSpec
-from penstock.drivers.spark.source import SourceSpec, TopologySpec
+from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start

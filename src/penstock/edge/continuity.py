@@ -12,12 +12,18 @@ from dataclasses import dataclass, replace
 
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.plan.changes import recreated, recreated_error
-from penstock.core.plan.evolution import Lineage, Remembered, continued, parts_of
+from penstock.core.plan.evolution import (
+    Lineage,
+    Remembered,
+    check_repartitions,
+    check_stores,
+    continued,
+    parts_of,
+)
 from penstock.core.plan.layout import Layout, lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.ports import PartitionGrouper, TopicFacts
 from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.spark.source import check_repartitions, check_stores
 from penstock.drivers.spark.submit.checkpoint import Progress
 
 

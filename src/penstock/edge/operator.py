@@ -16,7 +16,7 @@ from penstock.core.plan.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.spark import rows
-from penstock.drivers.spark.source import TopologySpec
+from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register

@@ -170,6 +170,36 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
     }
 
 
+def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse a topology that cannot read the stores of the checkpoint.
+
+    Raises:
+        IncompatibleTopologyError: If a store has another kind, other serdes, or has moved to another sub-topology.
+    """
+    for store, fingerprint in before.items():
+        if store in now and now[store] != fingerprint:
+            raise IncompatibleTopologyError(
+                f"store {store!r} is {now[store]!r} in this topology, but {fingerprint!r} in the checkpoint, so its content "
+                "cannot be read. Give the changed store a new name (it starts empty), go back to the old topology, or "
+                "start over with another application id or checkpoint_location"
+            )
+
+
+def check_repartitions(before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Refuse a repartition with another number of partitions: its keys would look for their state in other tasks.
+
+    Raises:
+        IncompatibleTopologyError: If a number has changed.
+    """
+    for topic, count in before.items():
+        if now.get(topic, count) != count:
+            raise IncompatibleTopologyError(
+                f"the repartition {topic!r} had {count} partitions when the checkpoint was begun and would have {now[topic]} "
+                "now, so its keys would not find their state. It takes its number from the topics in front of it: put "
+                f"repartition(partitions={count}) there, or start over with another application id or checkpoint_location"
+            )
+
+
 def newly_gone(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskId]:
     """Give the tasks whose state is to be deleted in the micro-batch between two offsets."""
     before = parts_from_json(start.get("parts", {}))

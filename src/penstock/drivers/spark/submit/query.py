@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.drivers.spark import sink, source, wire
+from penstock.drivers.spark.spec import SourceSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 
 
@@ -29,7 +30,7 @@ class QuerySpec:
     """
 
     name: str
-    source: source.SourceSpec
+    source: SourceSpec
     host: HostSpec
     sink: sink.SinkSpec
     checkpoint_location: str

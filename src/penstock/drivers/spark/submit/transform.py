@@ -29,7 +29,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
-from penstock.drivers.spark.source import TopologySpec
+from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.query import hosted
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.prefix import Prefix

@@ -29,12 +29,12 @@ from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.evolution import with_new_names
+from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
-from penstock.drivers.spark.source import TopologySpec, check_stores
+from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.progress import Tell, log_progress
@@ -116,7 +116,7 @@ class _TaskBatch:
         self._now_ms: int = rows[0].now_ms
         ticks = [bytes(row.payload) for row in rows if row.kind == wire.TICK and row.payload]
         self._begin: dict[str, Any] = json.loads(ticks[0]) if ticks else {}
-        """What the first batch of a run is told; see ``penstock.drivers.spark.source``."""
+        """What the first batch of a run is told; see ``penstock.drivers.spark.spec.SourceSpec``."""
         restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, spec.tell)
         self._log = StateLog(segments, self._id, restores)
         self._read = 0

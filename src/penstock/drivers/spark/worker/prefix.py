@@ -22,7 +22,7 @@ from penstock.drivers.spark.partitioning import split_by_key
 from penstock.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
-    from penstock.drivers.spark.source import TopologySpec
+    from penstock.drivers.spark.spec import TopologySpec
 
 
 class Prefix:

@@ -16,7 +16,7 @@ from penstock.core.plan.layout import lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
 from penstock.drivers.spark import wire
-from penstock.drivers.spark.source import TopologySpec
+from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost

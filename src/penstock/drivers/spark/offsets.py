@@ -1,0 +1,56 @@
+"""Offsets of the source, as Spark keeps them in the checkpoint: how far a query has come, and what it was then.
+
+An offset is JSON:
+
+    {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
+     "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
+     "begin": what the first batch of a run is told}
+
+* ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
+  micro-batch, by which exactly-once delivery knows a batch it has already delivered.
+* ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
+  initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation.
+* ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
+* ``stores`` and ``internal`` are what a later topology is checked against; by ``parts`` it finds its state (see
+  ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.ports import BatchId, Offsets
+from penstock.drivers.spark.spec import TopologySpec
+
+
+def offset_after(
+    start: Mapping[str, Any], positions: Offsets, tick: int, now_ms: int, topology: TopologySpec
+) -> dict[str, Any]:
+    """Give the offset that follows ``start``: a batch number further, at other positions."""
+    topics = {
+        topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()
+    }
+    return {
+        "topics": topics,
+        "checkpoint": batch_id(start).checkpoint,
+        "batch": batch_id(start).number + 1,
+        "tick": tick,
+        "now_ms": now_ms,
+        "stores": topology.plan.store_fingerprints(),
+        "internal": topology.internal_partitions(),
+        **topology.lineage.to_json(),
+    }
+
+
+def batch_id(offset: Mapping[str, Any]) -> BatchId:
+    """Give the id of the micro-batch that ends at an offset."""
+    return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0))
+
+
+def positions_of(offset: Mapping[str, Any]) -> Offsets:
+    """Give how far each partition is read at an offset."""
+    return {
+        topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset["topics"].items()
+    }

@@ -1,0 +1,258 @@
+"""The planner: decides in the Spark driver how far each partition advances in the next micro-batch.
+
+It lives as long as the query, in a Python process of its own, and asks the application before each batch: whether to go on,
+what is paused, when a task wants to be woken.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
+from penstock.core.plan.admission import admit
+from penstock.core.plan.changes import recreated, recreated_error
+from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
+from penstock.core.ports import Offsets
+from penstock.drivers.spark.offsets import offset_after, positions_of
+from penstock.drivers.spark.spec import SourceSpec
+
+log = logging.getLogger("penstock.source")
+
+_IDLE_POLL_S = 0.04
+_RECORDS_OF_UNKNOWN_SIZE = 100_000
+
+
+class Planner:
+    """Plans the batches of one query. Owned by the reader in the Spark driver."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        self._final: Offsets | None = None
+        self._waiting_since: float | None = None
+        self._begun = False
+        self._cut_off = False
+        """Whether a run to the end has to wait for the broker, or for a transaction of its own to be complete: nothing to
+        plan would tell Spark that it is done."""
+
+    def first(self) -> dict[str, Any]:
+        """Decide where a query without a checkpoint begins."""
+        positions = _first_positions(self._spec, self._counts())
+        begun = {"checkpoint": secrets.token_hex(8), "batch": -1}
+        return offset_after(begun, positions, 0, _now_ms(), self._spec.topology)
+
+    def fix_end(self) -> None:
+        """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
+        internal = self._spec.topology.plan.internal_topics
+        counts = {topic: count for topic, count in self._counts().items() if topic not in internal}
+        self._final = self._spec.broker.end_offsets(counts)
+
+    def next(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Plan the next batch; give ``start`` back if there is nothing to do."""
+        planned = self._planned(start)
+        while planned is start:
+            time.sleep(
+                _IDLE_POLL_S
+            )  # Spark asks again at once; this is the poll interval, not a wait for anything
+            if not self._cut_off:
+                break
+            planned = self._planned(start)
+        return planned
+
+    def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
+        spec, now = self._spec, _now_ms()
+        known = with_new_names(start["stores"], spec.topology.lineage.renamed_stores)
+        check_stores(known, spec.topology.plan.store_fingerprints())
+        check_repartitions(start["internal"], spec.topology.internal_partitions())
+        ends = self._ends()
+        orders = (
+            spec.control.ask(
+                "plan", {"positions": positions_of(start), "ends": ends, "waiting": ends is None}
+            )
+            or {}
+        )
+        self._cut_off = ends is None and self._final is not None and not orders.get("hold")
+        if orders.get("hold"):
+            return start
+        positions = positions_of(start)
+        if not self._begun:
+            positions = self._with_new_partitions(self._without_recreated(start, positions))
+            self._begun = True
+            begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
+            return {**begun, "begin": dict(spec.begin)}
+        wake_at = orders.get("wake_at_ms")
+        due = wake_at is not None and wake_at <= now and self._final is None
+        tick = start["tick"] + due
+        if ends is not None:
+            beyond = {topic for topic, *_ in _beyond_the_end(positions, ends)}
+            if beyond:  # of what can be read, but not necessarily of what there is
+                there = {topic: count for topic, count in self._counts().items() if topic in beyond}
+                log_ends = {**ends, **spec.broker.log_end_offsets(there)}
+                beyond = {topic for topic, *_ in _beyond_the_end(positions, log_ends)}
+                if beyond and self._recreated_among(beyond):
+                    return start
+                positions = _without_lost(positions, log_ends, skip=spec.skip_lost)
+            paused = set(orders.get("paused", ()))
+            readable = {topic: e for topic, e in ends.items() if topic not in paused}
+            admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
+            if admitted != positions_of(start):
+                return offset_after(start, admitted, tick, now, spec.topology)
+            self._cut_off = self._final is not None and self._awaits_transactions(ends)
+        return offset_after(start, positions, tick, now, spec.topology) if due else start
+
+    def _awaits_transactions(self, ends: Offsets) -> bool:
+        """Tell whether the application's own topics have records that cannot be read until a transaction is complete.
+
+        A transaction is committed a moment before the brokers have said so in every partition.
+        """
+        internal = self._spec.topology.plan.internal_topics
+        own = {topic: count for topic, count in self._counts().items() if topic in internal}
+        return any(ends[topic] != end for topic, end in self._spec.broker.log_end_offsets(own).items())
+
+    def _without_recreated(self, start: dict[str, Any], positions: Offsets) -> Offsets:
+        """Put topics that were made again since the checkpoint at their beginning; the application allows it."""
+        again = recreated(start.get("topic_ids", {}), self._spec.topology.lineage.topic_ids)
+        counts = {topic: count for topic, count in self._counts().items() if topic in again}
+        return {**positions, **self._spec.broker.begin_offsets(counts)}
+
+    def _recreated_among(self, topics: Iterable[str]) -> bool:
+        """Tell whether topics were made again since the query was started, and tell the application, which starts it anew.
+
+        Raises:
+            TopicRecreatedError: If such a topic is not to be read.
+        """
+        ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
+        again = recreated(self._spec.topology.lineage.topic_ids, ids)
+        if again and not self._spec.restart_recreated:
+            raise recreated_error(again)
+        if again:
+            self._spec.control.ask("topics", again)
+        return bool(again)
+
+    def _with_new_partitions(self, positions: Offsets) -> Offsets:
+        """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
+        known = {topic: dict(partitions) for topic, partitions in positions.items()}
+        missing = {
+            topic: count
+            for topic, count in self._counts().items()
+            if any(partition not in known.get(topic, {}) for partition in range(count))
+        }
+        # What is written to a partition before it is noticed belongs to the stream: no offset reset skips it.
+        added = {topic: count for topic, count in missing.items() if topic in known}
+        fresh = {topic: count for topic, count in missing.items() if topic not in known}
+        begin = {**_reset_positions(self._spec, fresh), **self._spec.broker.begin_offsets(added)}
+        for topic, partitions in begin.items():
+            known[topic] = {**partitions, **known.get(topic, {})}
+        return known
+
+    def _limit(self, bytes_per_record: float | None) -> int:
+        """Give the records a batch may have; a first small batch tells how large they are."""
+        spec = self._spec
+        if bytes_per_record is None:
+            return min(spec.max_records, _RECORDS_OF_UNKNOWN_SIZE)
+        return max(1, min(spec.max_records, int(spec.max_bytes / max(bytes_per_record, 1.0))))
+
+    def _ends(self) -> Offsets | None:
+        """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""
+        try:
+            ends = self._spec.broker.end_offsets(self._counts())
+        except BrokerUnavailableError as error:
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+                log.warning("waiting for the broker: %s", error)
+            return None
+        except TopicNotFoundError:  # made again with fewer partitions, perhaps
+            if self._final is not None or not self._recreated_among(self._counts()):
+                raise
+            return None
+        if self._waiting_since is not None:
+            log.warning("the broker is back after %.1f s", time.monotonic() - self._waiting_since)
+            self._waiting_since = None
+        return ends
+
+    def _limited(self, ends: Offsets) -> Offsets:
+        return ends if self._final is None else {**ends, **self._final}
+
+    def _counts(self) -> dict[str, int]:
+        topology = self._spec.topology
+        return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
+
+
+def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+    """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says."""
+    plan, positions = spec.topology.plan, _reset_positions(spec, counts)
+    chosen = spec.broker.reset_offsets(counts)
+    if chosen:
+        log.warning("the application was reset: beginning at the offsets chosen then, with empty stores")
+        return _updated(positions, chosen)
+    committed = spec.broker.committed_offsets(counts)
+    if not any(committed.values()):
+        return positions
+    if plan.store_fingerprints() and not spec.begin.get("rebuild"):
+        log.warning(
+            "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
+            "starting over from the %s offsets",
+            spec.offset_reset,
+        )
+        return positions
+    return _updated(positions, committed)
+
+
+def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+    """Give where reading begins without offsets: where the source's or the application's offset reset says."""
+    plan = spec.topology.plan
+    begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
+    resets = {
+        topic: source.offset_reset
+        for sub in plan.subtopologies
+        for source in sub.sources
+        for topic in source.topics
+    }
+    return {
+        topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
+        for topic in counts
+    }
+
+
+def _updated(positions: Offsets, others: Offsets) -> Offsets:
+    return {topic: {**partitions, **others.get(topic, {})} for topic, partitions in positions.items()}
+
+
+def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[str, int, int, int]]:
+    """Give topic, partition, position and end where more has been processed than there is."""
+    return [
+        (topic, partition, at, ends[topic][partition])
+        for topic, partitions in positions.items()
+        for partition, at in partitions.items()
+        if at > ends.get(topic, {}).get(partition, at)
+    ]
+
+
+def _without_lost(positions: Offsets, ends: Offsets, *, skip: bool) -> Offsets:
+    """Go back to the end where a topic has become shorter, or refuse to.
+
+    Raises:
+        OffsetsLostError: If that is not to be skipped.
+    """
+    beyond = _beyond_the_end(positions, ends)
+    for topic, partition, at, end in beyond:
+        if not skip:
+            raise OffsetsLostError(
+                f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {at} have been processed: the "
+                "topic has lost its newest records (an unclean leader election, a restored backup), or this is another "
+                "cluster. To go on at the end there is now set on_lost_offsets='skip'; to start over use `penstock reset`"
+            )
+        log.warning(
+            "going back from offset %d to %d of %s-%d, where the topic now ends", at, end, topic, partition
+        )
+    ending: Offsets = {}
+    for topic, partition, _, end in beyond:
+        ending.setdefault(topic, {})[partition] = end
+    return _updated(positions, ending)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock; it travels in the offset

@@ -1,0 +1,89 @@
+"""Specs: what the processes of a query need to know of an application."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import cloudpickle
+
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.model.ids import TaskId
+from penstock.core.plan.evolution import Lineage
+from penstock.core.plan.layout import Layout
+from penstock.core.plan.split import Plan
+from penstock.core.ports import Fetcher, TopicReader
+from penstock.drivers.spark.control import ControlAddress
+
+
+@dataclass(frozen=True)
+class TopologySpec:
+    """What every process needs to know of an application. Crosses as cloudpickle.
+
+    Attributes:
+        plan: The topology, split.
+        layout: Its tasks.
+        groups: Spark's grouping key of each task.
+        policies: What happens to records that fail.
+        sink_partitions: Numbers of partitions of the topics written, for partitioners.
+        lineage: What it continues, and what it passes on.
+    """
+
+    plan: Plan
+    layout: Layout
+    groups: Mapping[TaskId, int]
+    policies: ErrorPolicies
+    sink_partitions: Mapping[str, int]
+    lineage: Lineage = field(default_factory=Lineage)
+
+    def internal_partitions(self) -> dict[str, int]:
+        """Give the numbers of partitions of the repartition topics."""
+        return {topic: self.layout.partitions[topic] for topic in self.plan.internal_topics}
+
+    def partitions_of(self, topic: str) -> int:
+        """Give the number of partitions of a topic; 0 if it is not known."""
+        return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """What the source needs to know.
+
+    Attributes:
+        topology: The application.
+        broker: Asks the broker.
+        fetcher: Reads ranges.
+        control: Where the application listens.
+        max_records: Records per batch.
+        max_bytes: Bytes per batch.
+        readers: How many tasks can read at once.
+        offset_reset: Where to begin without offsets: "earliest" or "latest".
+        begin: What the tasks are told in the first batch of a run: whether to ``rebuild`` from changelog topics, and the
+            stores whose changelog topics are new (``new_topics``).
+        skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
+        restart_recreated: Whether a topic that was made again is read from its beginning.
+    """
+
+    topology: TopologySpec
+    broker: TopicReader
+    fetcher: Fetcher
+    control: ControlAddress
+    max_records: int
+    max_bytes: int
+    readers: int
+    offset_reset: str
+    begin: Mapping[str, Any]
+    skip_lost: bool = False
+    restart_recreated: bool = False
+
+    def to_option(self) -> str:
+        """Give the spec as the string that a data source's option can carry."""
+        return base64.b64encode(cloudpickle.dumps(self)).decode()
+
+    @staticmethod
+    def from_option(text: str) -> SourceSpec:
+        """Read what :meth:`to_option` gave."""
+        spec: SourceSpec = cloudpickle.loads(base64.b64decode(text))
+        return spec
