@@ -7,14 +7,16 @@ import shutil
 from collections import Counter
 
 import pytest
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 import penstock as ps
-from penstock.core.model.errors import ProductionError
+from penstock.core.model.errors import BrokerUnavailableError, ProductionError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
+from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.testing import EmbeddedKafka
@@ -107,6 +109,22 @@ class TestADelivery:
         delivery.abort()
         assert deliveries.deliver(0, b"good")
         assert deliveries.delivered() == [b"good"]
+
+    def test_that_a_dead_run_has_left_open_is_ended_before_offsets_are_asked_for(
+        self, deliveries: Deliveries
+    ) -> None:
+        assert deliveries.deliver(0, b"a")
+        dead = deliveries.publisher.delivery(1)
+        assert dead.begin(BatchId("c", 1))
+        dead.publish(deliveries.topic, some(b"never"))
+        dead._send_offsets([ClientPartition(deliveries.topic, 0, 999)], deliveries.id)
+        client = {"bootstrap.servers": deliveries.kafka.bootstrap_servers}
+        broker = Broker(client, deliveries.id, read_committed=True, timeout_s=1)
+        with pytest.raises(BrokerUnavailableError):
+            broker.committed_offsets({deliveries.topic: 1})
+        deliveries.publisher.end_open(2)
+        assert broker.committed_offsets({deliveries.topic: 1}) == {deliveries.topic: {0: 100}}
+        assert deliveries.delivered() == [b"a"]
 
 
 class TestMarks:

@@ -38,10 +38,14 @@ class Clients:
 
     def publisher(self) -> Publisher:
         """Give what sends, as the processing guarantee says."""
+        if self.settings.exactly_once:
+            return self.transactions()
+        return KafkaPublisher(self.settings.client("producer", self.application_id))
+
+    def transactions(self) -> KafkaTransactions:
+        """Give what sends in transactions."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
-        if not settings.exactly_once:
-            return KafkaPublisher(producer)
         consumer, patience_s = (
             settings.client("consumer", self.application_id),
             settings.task_timeout_ms / 1000,

@@ -259,8 +259,10 @@ class Broker:
         return warm(AdminClient, self.settings)
 
     def _consumer(self) -> Consumer:
-        settings = {**self.settings, "group.id": self.group, "enable.auto.commit": False}
-        return warm(Consumer, settings)
+        # Offsets of a transaction that is still open are waited for by whoever reads only what is committed.
+        isolation = "read_committed" if self.read_committed else "read_uncommitted"
+        settings = {"group.id": self.group, "enable.auto.commit": False, "isolation.level": isolation}
+        return warm(Consumer, {**self.settings, **settings})
 
     def _ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
         """Ask, and ask again while the broker says that it is not ready yet."""

@@ -84,6 +84,20 @@ class KafkaTransactions:
         """
         return Transaction(self, partition)
 
+    def end_open(self, partitions: int) -> None:
+        """End the transactions that an earlier run has left open, instead of waiting until the broker does.
+
+        While one is open, nobody can tell which offsets are committed.
+
+        Args:
+            partitions: Number of Spark partitions of the earlier run.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        for partition in range(partitions):
+            self.delivery(partition)
+
 
 class Transaction:
     """One transaction. Owned by one Spark task."""
