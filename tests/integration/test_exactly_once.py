@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.broker
 class Deliveries:
     """Deliveries of one application, as the tasks of the sink make them."""
 
-    def __init__(self, kafka: EmbeddedKafka) -> None:
+    def __init__(self, kafka: EmbeddedKafka, *, patience_s: float = 20) -> None:
         self.kafka = kafka
         self.id = f"deliveries-{secrets.token_hex(3)}"
         self.topic = f"{self.id}-out"
@@ -38,7 +40,7 @@ class Deliveries:
         client = {"bootstrap.servers": kafka.bootstrap_servers}
         self.marks = Marks(client, self.id, 10)
         self.marks.prepare(2, -1)
-        self.publisher = KafkaTransactions(client, client, self.id, 20, 10_000)
+        self.publisher = KafkaTransactions(client, client, self.id, patience_s, 10_000)
 
     def deliver(self, number: int, *values: bytes, partition: int = 0, checkpoint: str = "c") -> bool:
         delivery = self.publisher.delivery(partition)
@@ -125,6 +127,39 @@ class TestADelivery:
         deliveries.publisher.end_open(2)
         assert broker.committed_offsets({deliveries.topic: 1}) == {deliveries.topic: {0: 100}}
         assert deliveries.delivered() == [b"a"]
+
+
+class TestAHangingTransaction:
+    """What a broker leaves that was killed while it ended a transaction, made by hand: its coordinator has forgotten it."""
+
+    def test_is_named_and_can_be_aborted(self, tmp_path: Path) -> None:
+        with EmbeddedKafka(partitions=1, directory=tmp_path) as kafka:
+            deliveries = Deliveries(kafka, patience_s=1)
+            assert deliveries.deliver(0, b"before")
+            self.leave_open(deliveries)
+            kafka.kill()
+            for log in (tmp_path / "data").glob("__transaction_state-*"):
+                shutil.rmtree(log)
+            kafka.restart()
+            with pytest.raises(
+                BrokerUnavailableError, match=r"has a hanging transaction: .*-commits-0 waits for it"
+            ):
+                deliveries.deliver(1, b"after")
+            assert kafka.abort_hanging_transactions() == 2
+            assert deliveries.deliver(1, b"after")
+            assert deliveries.delivered() == [b"before", b"after"]
+
+    def leave_open(self, deliveries: Deliveries) -> None:
+        """Begin a transaction, send a record and an offset in it, and do not end it."""
+        servers = {"bootstrap.servers": deliveries.kafka.bootstrap_servers}
+        producer = Producer({**servers, "transactional.id": f"{deliveries.id}-0", "log_level": 0})
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce(deliveries.topic, b"never")
+        marks = commits_topic(deliveries.id)
+        metadata = Consumer({**servers, "group.id": marks, "log_level": 0}).consumer_group_metadata()
+        producer.send_offsets_to_transaction([ClientPartition(marks, 0, 2)], metadata, 10)
+        producer.flush()
 
 
 class TestMarks:

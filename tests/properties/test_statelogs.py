@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from penstock.core.model.ids import TaskId
 from penstock.core.ports import (
-    ByteStores,
     LocalCopy,
-    ParkedChanges,
-    StoreChange,
     Version,
 )
-from penstock.core.ports import Changes as BatchChanges
 from penstock.core.state import log
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
 from penstock.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
+from unit.drivers.state import CutOffError, MapState, MortalCopy
 
 from .engines import Visits, neighbours
 
@@ -40,69 +37,6 @@ IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A disk in memory, where there is one: RocksDB waits for the disk in each batch."""
 STORES = ("s", "t")
 KEYS = [b"", *neighbours(3, groups=2)]
-
-
-class MapState:
-    """Spark's map state as far as the log uses it, of one attempt."""
-
-    def __init__(self, committed: Mapping[Any, Any]) -> None:
-        self.content = dict(committed)
-
-    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
-        return self.content.get(key)
-
-    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
-        self.content[key] = value
-
-    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
-        self.content.pop(key, None)
-
-
-class CutOffError(Exception):
-    """The process is gone."""
-
-
-class MortalCopy:
-    """A copy whose process dies after a number of writes."""
-
-    def __init__(self, copy: LocalCopy, writes: int) -> None:
-        self._copy = copy
-        self._writes = writes
-
-    def apply(
-        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
-    ) -> None:
-        self._writes -= 1
-        if self._writes < 0:
-            raise CutOffError
-        self._copy.apply(changes, version, dropped)
-
-    def version(self) -> Version | None:
-        return self._copy.version()
-
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        self._copy.check(changes)
-
-    def wipe(self) -> None:
-        self._copy.wipe()
-
-    def names(self) -> frozenset[str]:
-        return self._copy.names()
-
-    def open_view(self) -> ByteStores:
-        return self._copy.open_view()
-
-    def close_view(self) -> None:
-        self._copy.close_view()
-
-    def why_empty(self) -> str:
-        return self._copy.why_empty()
-
-    def park(self, version: Version, changes: BatchChanges, dropped: Collection[str] = ()) -> None:
-        self._copy.park(version, changes, dropped)
-
-    def parked(self, version: Version) -> ParkedChanges | None:
-        return self._copy.parked(version)
 
 
 def read(copy: LocalCopy) -> Content:

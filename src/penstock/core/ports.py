@@ -218,11 +218,11 @@ class Fetcher(Protocol):
 class ChangelogReader(Protocol):
     """Reads what the application has written to its own topics."""
 
-    def extent(self, topic: str, partition: int) -> int:
-        """Give the number of offsets of a partition: at least as many as there are records."""
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        """Give what a partition holds now; one that does not exist is empty."""
 
-    def read(self, topic: str, partition: int) -> Iterator[Records]:
-        """Read a partition to its present end; one that does not exist is empty."""
+    def read(self, there: OffsetRange) -> Iterator[Records]:
+        """Read what :meth:`extent` gave."""
 
 
 class BatchId(NamedTuple):

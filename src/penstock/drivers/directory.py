@@ -28,6 +28,9 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_MARK: Final = "boot-id"
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 
+DEFAULT_MEMORY_BYTES: Final = 512 << 20
+"""How much memory of a worker its local copies may take, if nothing is said."""
+
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
 DAMAGED: Final = "the local copy was damaged"

@@ -23,6 +23,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSettingsErro
 
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
+from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 
 _ENVIRONMENT = "PENSTOCK_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark")
@@ -51,7 +52,7 @@ class Settings(BaseSettings):
         "lmdb", description="what keeps the local copies of stores that do not say an engine themselves"
     )
     worker_memory_bytes: int = Field(
-        512 << 20,
+        DEFAULT_MEMORY_BYTES,
         ge=16 << 20,
         description="memory of a Python worker that its local copies may take: mapped pages, caches, buffers, content",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.report import Report
+from penstock.drivers.spark.worker.report import Report, offsets_of
 
 _RATE_WINDOW_S = 10.0
 
@@ -75,18 +75,15 @@ class Book:
 
     def committed(self, batch: int, reports: Sequence[Report]) -> dict[TopicPartition, int]:
         """Note a batch; give the offsets to commit."""
-        offsets: dict[TopicPartition, int] = {}
+        offsets = offsets_of(reports)
         with self.lock:
             self.batch = batch
             self.restores.clear()  # those of an attempt that failed never end
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:
                 self._add(report)
-                for topic, partitions in report.offsets.items():
-                    for partition, offset in partitions.items():
-                        at = TopicPartition(topic, int(partition))
-                        offsets[at] = max(offset, offsets.get(at, 0))
-                        self.positions.setdefault(topic, {})[at.partition] = offsets[at]
+            for at, offset in offsets.items():
+                self.positions.setdefault(at.topic, {})[at.partition] = offset
             self._recent.append((time.monotonic(), sum(report.read for report in reports)))
         return offsets
 

@@ -59,11 +59,13 @@ class Topics:
                 topic, wanted = plan.changelogs.get(store.name), tasks[sub.id]
                 if topic is None:
                     continue
-                if existing.get(topic, 0) > wanted:
-                    raise _unfit(topic, existing[topic], wanted)
+                there = existing.get(topic, 0)
+                if there > wanted:
+                    raise _unfit(topic, there, wanted)
+                if there < wanted:
+                    self.broker.ensure_topic(topic, wanted, changelog_config(store), self.replication_factor)
                 if topic not in existing:
                     created.append(store.name)
-                self.broker.ensure_topic(topic, wanted, changelog_config(store), self.replication_factor)
         return created
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:

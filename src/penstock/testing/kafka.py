@@ -47,6 +47,7 @@ _TOOLS = {
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
 
@@ -320,6 +321,32 @@ class EmbeddedKafka:
         return self._broker.run_main(
             _TOOLS[name], ["--bootstrap-server", self.bootstrap_servers, *args], stdin=stdin
         )
+
+    def abort_hanging_transactions(self) -> int:
+        """Abort transactions that partitions wait for and their coordinator knows nothing of.
+
+        A broker that is killed while it ends a transaction can leave such ones (KIP-664): no producer can end them, and
+        readers with ``read_committed`` wait for them for ever. An operator does the same with ``kafka-transactions``.
+
+        Returns:
+            How many partitions had one.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer.
+
+        Example:
+            >>> with EmbeddedKafka() as kafka:
+            ...     kafka.abort_hanging_transactions()
+            0
+        """
+        told = self.tool(
+            "kafka-transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
+        )
+        found = [line.split() for line in told.splitlines()[1:]]
+        for topic, partition, _, _, _, start, *_ in found:
+            place = ["--topic", topic, "--partition", partition, "--start-offset", start]
+            self.tool("kafka-transactions", "abort", *place)
+        return len(found)
 
     @property
     def _broker(self) -> Broker:

@@ -67,6 +67,7 @@ class Snapshot:
         buffered: Records in the queues that have not been processed.
         positions: The offset after the last record that was fed, for the queues with buffered records.
         stores: What stores remember besides their content, as what JSON can say.
+        operators: What nodes remember, such as their stream time, by name; as what JSON can say.
     """
 
     stream_time_ms: int = -1
@@ -75,3 +76,4 @@ class Snapshot:
     buffered: Mapping[QueueId, Records] = field(default_factory=dict)
     positions: Mapping[QueueId, int] = field(default_factory=dict)
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

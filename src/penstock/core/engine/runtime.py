@@ -52,6 +52,7 @@ class Runtime:
         self.policies = policies
         self.partitions_of = partitions_of
         self.punctuations = Punctuations()
+        self.memories: dict[str, dict[str, Any]] = {}
         self.due_stream_time = NEVER
         self.stream_time = -1
         self.now_ms = 0
@@ -79,6 +80,10 @@ class Runtime:
         at = self.metadata()
         topic, partition, offset = at if at is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
+
+    def memory(self, node: str) -> dict[str, Any]:
+        """Give what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
+        return self.memories.setdefault(node, {})
 
     def refresh_due(self) -> None:
         """Find out anew when stream-time punctuation is due next."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import islice, repeat
 from typing import Any
 
+from penstock.core.engine import operators as operators  # how the nodes run
 from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
@@ -70,6 +71,9 @@ class Task:
         self._runtime.stream_time = snapshot.stream_time_ms
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
+        self._runtime.memories = {
+            name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
+        }
         self._compiled = Compiled(sub, self._runtime)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._group = PartitionGroup(
@@ -173,6 +177,7 @@ class Task:
             {p: q.buffered() for p, q in queues.items() if q.chunks},
             {p: q.position for p, q in queues.items() if q.chunks and q.position is not None},
             {name: memory for name, store in self.stores.items() if (memory := store.memory())},
+            {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
         )
 
     def buffered_count(self) -> int:

@@ -109,7 +109,17 @@ class Broker:
     def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> None:
-        """Create a topic; if it exists, that is fine. A replication factor of -1 is the broker's default."""
+        """Create a topic and return when it is known; if it exists, that is fine.
+
+        Args:
+            topic: Its name.
+            partitions: Its number of partitions.
+            config: Its configuration.
+            replication_factor: Replicas; -1 is the broker's default.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
+        """
         new = NewTopic(topic, partitions, replication_factor, config=dict(config))
         future = self._admin().create_topics([new], operation_timeout=self.timeout_s)[topic]
         try:
@@ -117,34 +127,45 @@ class Broker:
         except Exception:
             if topic not in self.partition_counts([topic]):
                 raise
+            return
+        self._await_partitions(topic, partitions)
 
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
-    ) -> None:
+    ) -> int:
         """Create a topic that does not exist; give one that has too few partitions more; return when all are known.
+
+        Returns:
+            How many partitions it has.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
         """
-        existing = self.partition_counts([topic]).get(topic)
-        if existing is None:
+        existing = self.partition_counts([topic]).get(topic, 0)
+        if not existing:
             self.create_topic(topic, partitions, config, replication_factor)
         elif existing < partitions:
             more = [NewPartitions(topic, partitions)]
             future = self._admin().create_partitions(more, operation_timeout=self.timeout_s)[topic]
             self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
-        if existing is None or existing < partitions:
             self._await_partitions(topic, partitions)
+        return max(existing, partitions)
 
     def _await_partitions(self, topic: str, partitions: int) -> None:
         """Wait until the brokers that answer know of partitions that the controller has just made."""
+        self._await_count(
+            topic,
+            lambda count: count >= partitions,
+            f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
+            f"{self.timeout_s:.0f} s. Is the cluster overloaded? Start again",
+        )
+
+    def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
+        """Wait until the brokers that answer give the right number of partitions of a topic, 0 if it is not there."""
         deadline = monotonic() + self.timeout_s
-        while self.partition_counts([topic]).get(topic, 0) < partitions:
+        while not is_right(self.partition_counts([topic]).get(topic, 0)):
             if monotonic() > deadline:
-                raise BrokerUnavailableError(
-                    f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
-                    f"{self.timeout_s:.0f} s. Is the cluster overloaded? Start again"
-                )
+                raise BrokerUnavailableError(otherwise)
             sleep(_RETRY_S)
 
     def delete_topic(self, topic: str) -> None:
@@ -156,14 +177,12 @@ class Broker:
         future = self._admin().delete_topics([topic], operation_timeout=self.timeout_s)[topic]
         with suppress(TopicNotFoundError):
             self._ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
-        deadline = monotonic() + self.timeout_s
-        while topic in self.partition_counts([topic]):
-            if monotonic() > deadline:
-                raise BrokerUnavailableError(
-                    f"the topic {topic!r} is still there {self.timeout_s:.0f} s after it was deleted at {self.servers}; do it "
-                    "again when the cluster has caught up"
-                )
-            sleep(_RETRY_S)
+        self._await_count(
+            topic,
+            lambda count: count == 0,
+            f"the topic {topic!r} is still there {self.timeout_s:.0f} s after it was deleted at {self.servers}; do it again "
+            "when the cluster has caught up",
+        )
 
     def groups(self) -> list[str]:
         """Give the ids of all consumer groups."""

@@ -23,29 +23,24 @@ class KafkaChangelogs:
     broker: Broker
     fetcher: KafkaFetcher
 
-    def extent(self, topic: str, partition: int) -> int:
-        """Give the number of offsets of a partition: at least as many as there are records.
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        """Give what a partition holds now; one that does not exist is empty.
 
         Raises:
             BrokerUnavailableError: If no broker answers.
         """
-        there = self._range(topic, partition)
-        return there.end - there.start
-
-    def read(self, topic: str, partition: int) -> Iterator[Records]:
-        """Read a partition to its present end; one that does not exist is empty.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-        """
-        there = self._range(topic, partition)
-        if there.end > there.start:
-            yield from self.fetcher.fetch(there)
-
-    def _range(self, topic: str, partition: int) -> OffsetRange:
         count = self.broker.partition_counts([topic]).get(topic, 0)
         if partition >= count:
             return OffsetRange(topic, partition, 0, 0)
         begin = self.broker.begin_offsets({topic: count})[topic][partition]
         end = self.broker.end_offsets({topic: count})[topic][partition]
         return OffsetRange(topic, partition, begin, end)
+
+    def read(self, there: OffsetRange) -> Iterator[Records]:
+        """Read what :meth:`extent` gave.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        if there.end > there.start:
+            yield from self.fetcher.fetch(there)

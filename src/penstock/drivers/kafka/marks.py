@@ -53,8 +53,7 @@ class Marks:
         """
         name = commits_topic(self.application_id)
         broker = Broker(self.settings, name, read_committed=True, timeout_s=self.timeout_s)
-        broker.ensure_topic(name, partitions, COMMITS_CONFIG, replication_factor)
-        counts = broker.partition_counts([name])
+        counts = {name: broker.ensure_topic(name, partitions, COMMITS_CONFIG, replication_factor)}
         begin, end = broker.begin_offsets(counts)[name], broker.end_offsets(counts)[name]
         known = broker.committed_offsets(counts).get(name, {})
         for partition in range(counts[name]):

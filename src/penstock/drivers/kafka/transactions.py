@@ -108,6 +108,7 @@ class Transaction:
         self._spec = spec
         self._servers = str(spec.settings.get("bootstrap.servers"))
         self._mark = ClientPartition(commits_topic(spec.application_id), partition)
+        self._place = TopicPartition(self._mark.topic, partition)
         self._batch = BatchId("", -1)
         self._failing = FailingProducer(
             {
@@ -125,11 +126,8 @@ class Transaction:
     def begin(self, batch: BatchId) -> bool:
         """Begin, unless the batch has been delivered before."""
         self._batch = batch
-        marks = self._consumer(self._mark.topic)
-        doing = "asking which batch was delivered last"
-        [mark] = self._insist(doing, lambda timeout: marks.committed([self._mark], timeout=timeout))
-        if is_marked(mark, batch):
-            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._mark)
+        if is_marked(self._last_mark(), batch):
+            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._place)
             return False
         with self._aborting():
             self._producer.begin_transaction()
@@ -168,6 +166,35 @@ class Transaction:
         with suppress(KafkaException):
             self._producer.abort_transaction(_STEP_S)
 
+    def _last_mark(self) -> ClientPartition:
+        """Read the mark of the batch that was delivered last."""
+        doing = "asking which batch was delivered last"
+        marks = self._consumer(self._mark.topic)
+        try:
+            [mark] = self._insist(doing, lambda timeout: marks.committed([self._mark], timeout=timeout))
+        except BrokerUnavailableError as error:
+            if self._answers_at_once():
+                raise self._hanging() from error
+            raise
+        return mark
+
+    def _answers_at_once(self) -> bool:
+        """Tell whether the mark can be read by those who do not wait for transactions."""
+        marks = self._consumer(self._mark.topic, isolation="read_uncommitted")
+        try:
+            return bool(marks.committed([self._mark], timeout=_STEP_S))
+        except KafkaException:
+            return False
+
+    def _hanging(self) -> BrokerUnavailableError:
+        """Make the error for a mark that stays undecided although all transactions that could write it are over."""
+        return BrokerUnavailableError(
+            f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it "
+            "(KIP-664). This happens when a broker is killed while it ends a transaction. Find it with 'kafka-transactions "
+            "find-hanging --broker-id ... --max-transaction-timeout 0', abort it with 'kafka-transactions abort' in all "
+            "partitions that are listed, and start the application again. Nothing is lost: the micro-batch will be sent again"
+        )
+
     def _send_offsets(self, positions: list[Any], group: str) -> None:
         metadata = self._consumer(group).consumer_group_metadata()
         self._insist(
@@ -175,9 +202,9 @@ class Transaction:
             lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
         )
 
-    def _consumer(self, group: str) -> Consumer:
+    def _consumer(self, group: str, *, isolation: str = "read_committed") -> Consumer:
         """Give a consumer of a group; read_committed makes it wait for transactions that are being ended."""
-        settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self._spec.consumer, **settings})
 
     def _insist(self, doing: str, call: Callable[[float], Answer]) -> Answer:
@@ -224,5 +251,5 @@ class Transaction:
         self.abort()
         self._failing.failures.clear()
         if cause.txn_requires_abort():
-            return DeliveryAbortedError(f"the transaction of {self._mark} was aborted: {cause.str()}")
+            return DeliveryAbortedError(f"the transaction of {self._place} was aborted: {cause.str()}")
         return translated(error, "sending in a transaction", self._servers)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import lmdb
 
@@ -25,6 +25,7 @@ from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, 
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
     DAMAGED,
+    DEFAULT_MEMORY_BYTES,
     MISSING,
     CopyDirectory,
     in_parts,
@@ -35,7 +36,6 @@ from penstock.drivers.directory import (
 from penstock.drivers.lmdb.pages import MappedPages
 
 MAX_KEY_BYTES = 510
-DEFAULT_MEMORY_BYTES: Final = 512 << 20
 _PREFIX = b"k"
 _META = "/version"  # no store can have this name
 _VERSION = b"version"
@@ -170,7 +170,8 @@ class LmdbCopy:
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
     ) -> None:
         databases = {store: self._database(store) for store in changes}
-        gone = {name: self._database(name) for name in self.names().intersection(dropped)}
+        there = self.names().intersection(dropped) if dropped else ()
+        gone = {name: self._database(name) for name in there}
         meta = self._database(_META)
         with self._env.begin(write=True) as transaction:
             for database in gone.values():

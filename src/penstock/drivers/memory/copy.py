@@ -14,9 +14,8 @@ from typing import Final
 from penstock.core.model.errors import StoreError
 from penstock.core.ports import RESTORING, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state.memory import MemoryStores
-from penstock.drivers.directory import MISSING, CopyDirectory
+from penstock.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory
 
-DEFAULT_MEMORY_BYTES: Final = 512 << 20
 _PARKED_VERSIONS: Final = 32
 
 _OPEN: dict[str, MemoryCopy] = {}

@@ -19,7 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import rocksdict
 
@@ -28,6 +28,7 @@ from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, 
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
     DAMAGED,
+    DEFAULT_MEMORY_BYTES,
     MISSING,
     CopyDirectory,
     in_parts,
@@ -38,7 +39,6 @@ from penstock.drivers.directory import (
 )
 from penstock.drivers.rocksdb.options import options, unlogged
 
-DEFAULT_MEMORY_BYTES: Final = 512 << 20
 _DATABASE, _HOLDER = "rocksdb", "holder"
 _DEFAULT_FAMILY = "default"
 _VERSION, _NAME = b"version", b"name "

@@ -64,9 +64,8 @@ class Planner:
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
         spec, now = self._spec, _now_ms()
-        known = with_new_names(start["stores"], spec.topology.lineage.renamed_stores)
-        check_stores(known, spec.topology.plan.store_fingerprints())
-        check_repartitions(start["internal"], spec.topology.internal_partitions())
+        if not self._begun:
+            self._check_continues(start)
         ends = self._ends()
         orders = (
             spec.control.ask(
@@ -102,6 +101,17 @@ class Planner:
                 return offset_after(start, admitted, tick, now, spec.topology)
             self._cut_off = self._final is not None and self._awaits_transactions(ends)
         return offset_after(start, positions, tick, now, spec.topology) if due else start
+
+    def _check_continues(self, start: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another topology; later offsets are this planner's own.
+
+        Raises:
+            IncompatibleTopologyError: If its stores or repartitions are not those of the topology.
+        """
+        topology = self._spec.topology
+        known = with_new_names(start["stores"], topology.lineage.renamed_stores)
+        check_stores(known, topology.plan.store_fingerprints())
+        check_repartitions(start["internal"], topology.internal_partitions())
 
     def _awaits_transactions(self, ends: Offsets) -> bool:
         """Tell whether the application's own topics have records that cannot be read until a transaction is complete.

@@ -24,7 +24,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Delivery, Publisher
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
-from penstock.drivers.spark.worker.report import Report
+from penstock.drivers.spark.worker.report import Report, offsets_of
 
 log = logging.getLogger("penstock.sink")
 
@@ -158,13 +158,8 @@ class _Rows:
 
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         """Give the offsets of some topics before which everything has been processed; all rows have been read."""
-        offsets: dict[TopicPartition, int] = {}
-        for report in map(Report.decode, self.reports):
-            for topic in report.offsets.keys() & topics:
-                for partition, offset in report.offsets[topic].items():
-                    at = TopicPartition(topic, int(partition))
-                    offsets[at] = max(offset, offsets.get(at, 0))
-        return offsets
+        offsets = offsets_of(map(Report.decode, self.reports))
+        return {at: offset for at, offset in offsets.items() if at.topic in topics}
 
 
 def _cells(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:

@@ -1,7 +1,8 @@
 """The harness: runs an application, feeds it, kills it at the points of a plan, and looks at what is left.
 
 One thread does everything in turn: it looks at the progress, hands over more of the workload, and starts the application
-again when it has ended, as a supervisor would. The workload stays a few micro-batches ahead of the application, so it goes
+again when it has ended, as a supervisor would; when nothing moves, it looks for transactions that the broker itself has
+forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
 on arriving while the application is down, and there is always more to do at a kill. After each kill the run goes on when the
 application has made progress; at the end the group must have no lag.
 """
@@ -34,6 +35,8 @@ _PARTITIONS = 2
 _BATCH_RECORDS = 250
 _LEAD = 4 * _BATCH_RECORDS
 _PAUSE_S = 0.05
+_GLANCE_S = 0.001  # between two looks for a transaction, which is open for a few milliseconds
+_STUCK_S = 30.0
 _STALL_S = 180.0
 _FAILURES = 4
 
@@ -145,12 +148,13 @@ class _Run:
         self._starts = 0
         self._failures = 0
         self._ends: list[str] = []
+        self._hanging = 0
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
         """Run the application to the end of its workload."""
         self._start()
         kills = tuple(self._carry_out(point) for point in points)
-        self._until(lambda: self._watch.processed == self._setup.records, "the end of the workload")
+        self._until(self._at_end, "the end of the workload")
         told = self._contents()
         self._until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
         self._program.kill()
@@ -191,18 +195,26 @@ class _Run:
             raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
         self._start()
 
-    def _until(self, holds: Callable[[], T], what: str) -> T:
+    def _until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
         """Let everything go on until something holds, and give what it returned."""
-        self._progress_at = time.monotonic()
-        while not (now := holds()):
-            self._supervise()
-            if self._watch.look():
-                self._progress_at, self._failures = time.monotonic(), 0
-            elif time.monotonic() > self._progress_at + _STALL_S:
-                raise self._trouble(f"made no progress for {_STALL_S:.0f} s; it should have come to {what}")
-            self._feeder.feed(self._watch.processed + _LEAD)
-            self._feeder.wait(_PAUSE_S)
-        return now
+        self._progress_at = now = time.monotonic()
+        helped_at = due = now
+        while not (answer := holds()):
+            if (now := time.monotonic()) >= due:
+                due = now + _PAUSE_S
+                self._supervise()
+                if self._watch.look():
+                    self._progress_at, self._failures = now, 0
+                elif now > self._progress_at + _STALL_S:
+                    raise self._trouble(
+                        f"made no progress for {_STALL_S:.0f} s; it should have come to {what}"
+                    )
+                if now > max(self._progress_at, helped_at) + _STUCK_S:
+                    self._hanging += self._kafka.abort_hanging_transactions()
+                    helped_at = time.monotonic()
+                self._feeder.feed(self._watch.processed + _LEAD)
+            self._feeder.wait(pause_s)
+        return answer
 
     def _trouble(self, what: str) -> CrashTestError:
         return CrashTestError(
@@ -216,20 +228,28 @@ class _Run:
         self._until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
         due = time.monotonic() + point.delay_ms / 1000
         self._until(lambda: time.monotonic() >= due, "the moment of a kill")
-        if point.in_transaction:
-            self._until(self._watch.transaction_is_open, "an open transaction")
+        hit = point.in_transaction and self._await_transaction()
         killed_at = time.monotonic()
         victim = self._kill(point)
         self._watch.look()
         before = self._watch.processed
-        ends = self._setup.records
         self._until(
-            lambda: self._watch.processed > before or self._watch.processed == ends,
+            lambda: self._watch.processed > before or self._at_end(),
             f"a batch after the kill of {point.target}",
         )
-        return Kill(
-            point.target, before, round(time.monotonic() - killed_at, 1), victim, point.in_transaction
+        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim, hit)
+
+    def _await_transaction(self) -> bool:
+        """Wait for an open transaction as long as there can be one, and tell whether there was."""
+        self._until(
+            lambda: self._watch.transaction_is_open() or self._at_end(),
+            "an open transaction",
+            pause_s=_GLANCE_S,
         )
+        return not self._at_end()
+
+    def _at_end(self) -> bool:
+        return self._watch.processed == self._setup.records
 
     def _kill(self, point: KillPoint) -> str:
         """Kill what is to be killed, and start again what the application cannot; name a single process."""
@@ -285,6 +305,7 @@ class _Run:
             kills=kills,
             restarts=self._starts - 1,
             ends=tuple(self._ends),
+            hanging=self._hanging,
             batches=self._batches(),
             outputs=len(results),
             aborted=len(self._kafka.consume(self._topics.output)) - len(results),

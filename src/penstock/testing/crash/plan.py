@@ -3,8 +3,7 @@
 A *kill point* is a place in the input and a delay: the kill comes so many milliseconds after the group's committed offsets
 have reached that place. Places are spread over the stream, so that there is progress between two kills, and delays are as
 long as a micro-batch or two, so that kills fall into all of its phases. Transactions are short, so some kills also wait for
-an open one. Victims are taken in turn, in shuffled order, so
-that a few kills meet as many different ones as possible.
+an open one. Victims are taken in turn, in shuffled order, so that a few kills meet as many different ones as possible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changelog topics from a task's point of view: publishing, and rebuilding a task that has lost everything else.
 
 What is published goes out with the task's other results, so under exactly-once delivery a changelog holds precisely what
-was committed. Beside the stores' changes each batch publishes the task's *snapshot* (stream time, schedules, what stores
+was committed. Beside the stores' changes each batch that changes anything publishes the task's *snapshot* (stream time, schedules, what stores
 remember) to the application's internal topic ``<application>-commits``: without it, a rebuilt store would not know its time.
 """
 
@@ -73,7 +73,7 @@ class Changelogs:
     def snapshot(self, reader: ChangelogReader) -> dict[str, Any]:
         """Give what the task remembered when it last published; nothing if it never did."""
         newest: bytes | None = None
-        for records in reader.read(self.plan.commits_topic, 0):
+        for records in reader.read(reader.extent(self.plan.commits_topic, 0)):
             for key, value in zip(records.keys, records.values):
                 if key == self._key and value is not None:
                     newest = value
@@ -86,11 +86,12 @@ class Changelogs:
         """Read the content of all stores, a few thousand changes at a time; tell how it goes."""
         memories = remembered.get("task", {}).get("stores", {})
         for store in self.stores:
-            spec, topic, memory = self.sub.stores[store], self.plan.changelogs[store], memories.get(store, {})
-            total = reader.extent(topic, self.task.partition)
+            spec, memory = self.sub.stores[store], memories.get(store, {})
+            there = reader.extent(self.plan.changelogs[store], self.task.partition)
+            total = there.end - there.start
             progress = StoreProgress(RestoreProgress(str(self.task), store, _WHY, None, 1, 0, total), tell)
             count = 0
-            for records in reader.read(topic, self.task.partition):
+            for records in reader.read(there):
                 count += len(records)
                 found = from_records(spec, records)
                 yield {name: items for name, items in found.items() if is_live(spec, name, memory)}

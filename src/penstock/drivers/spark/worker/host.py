@@ -152,7 +152,7 @@ class _TaskBatch:
             restored = copies.restore(self._log, manifest)
             view = copies.open_view()
             task, outcome = self._step(sub, view, remembered)
-            yield from self._sends(self._new_content(changelogs, remembered, copies.names(), view))
+            yield from self._sends(self._new_content(changelogs, remembered, copies))
         finally:
             copies.close_view()
         manifest = self._log.write(manifest, outcome.changes, copies, outcome.dropped_slices)
@@ -163,10 +163,12 @@ class _TaskBatch:
             "published": changelogs.stores,
         }
         encoded = encode_manifest(manifest, kept)
-        if stored is None or encoded != bytes(stored[0]):
+        changed = stored is None or encoded != bytes(stored[0])
+        if changed:
             self._head.update((encoded,))
         yield from self._sends(outcome.sends)
-        yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
+        if changed or self._begin:
+            yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
         report = report_of(
             self._id,
             outcome,
@@ -184,13 +186,13 @@ class _TaskBatch:
             yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
     def _new_content(
-        self, changelogs: Changelogs, remembered: Mapping[str, Any], names: Iterable[str], view: ByteStores
+        self, changelogs: Changelogs, remembered: Mapping[str, Any], copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
         """Give what stores held before this batch, if they publish to a topic that does not have it yet."""
         published = set(remembered.get("published", ())) - set(self._begin.get("new_topics", ()))
         new = [store for store in changelogs.stores if store not in published]
         if new:
-            yield from changelogs.publish_content(new, names, view, self._now_ms)
+            yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
 
     def _forget(self) -> None:
         """Delete the state of a task whose part the topology no longer has."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.core.engine.outcome import Outcome
-from penstock.core.model.ids import TaskId
+from penstock.core.model.ids import TaskId, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,24 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         notices=list(outcome.notices),
         **more,
     )
+
+
+def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
+    """Give the offsets before which everything has been processed, from the reports of a batch.
+
+    A range that several tasks read comes in several reports; the farthest counts.
+
+    Example:
+        >>> offsets_of([Report("0_0", {"t": {"1": 5}}), Report("0_1", {"t": {"1": 9}})])
+        {TopicPartition(topic='t', partition=1): 9}
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for report in reports:
+        for topic, partitions in report.offsets.items():
+            for partition, offset in partitions.items():
+                at = TopicPartition(topic, int(partition))
+                offsets[at] = max(offset, offsets.get(at, 0))
+    return offsets
 
 
 def host_now_ms() -> int:

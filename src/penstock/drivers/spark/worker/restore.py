@@ -23,6 +23,7 @@ from typing import IO, Final
 
 from penstock.core.ports import RESTORING, LocalCopy, StoreChange, Version
 from penstock.core.state.log import KeyGroup, Manifest, Segment, catch_up, why_restored
+from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell, log_progress
 
 Needed = list[tuple[KeyGroup, Segment]]
@@ -45,7 +46,7 @@ class RestoreSettings:
         tell: Who hears of the progress.
     """
 
-    memory_bytes: int = 512 << 20
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     scratch: str | None = None
     tell: Tell = field(default=log_progress)
 

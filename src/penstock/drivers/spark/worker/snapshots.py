@@ -27,13 +27,14 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
             for q, records in sorted(snapshot.buffered.items(), key=lambda item: item[0])
         ],
         "stores": {name: dict(memory) for name, memory in snapshot.stores.items()},
+        "operators": {name: dict(memory) for name, memory in snapshot.operators.items()},
     }
 
 
 def snapshot_from_json(
     data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
 ) -> Snapshot | None:
-    """Read what :func:`snapshot_to_json` gave, now or before stores remembered anything.
+    """Read what :func:`snapshot_to_json` gave, now or before stores and operators remembered anything.
 
     Args:
         data: What it gave; None is the beginning of a task.
@@ -54,6 +55,7 @@ def snapshot_from_json(
             for topic, partition, lane, position, _ in data["buffered"]
         },
         with_new_names(data.get("stores", {}), renamed_stores),
+        data.get("operators", {}),
     )
 
 

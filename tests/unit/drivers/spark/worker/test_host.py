@@ -22,6 +22,7 @@ from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 from penstock.drivers.spark.worker.report import Report
 from unit.drivers.engines import COPIES
+from unit.drivers.state import MapState
 from unit.helpers import Row as Cells
 from unit.helpers import records
 
@@ -44,32 +45,16 @@ class Value:
         self.value = None
 
 
-class Map:
-    """Spark's map state."""
-
-    def __init__(self, content: dict[Any, Any]) -> None:
-        self.content = dict(content)
-
-    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
-        return self.content.get(key)
-
-    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
-        self.content[key] = value
-
-    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
-        self.content.pop(key, None)
-
-
 class Handle:
     """The state of one attempt: what was committed, and what the attempt writes over it."""
 
     def __init__(self, head: Any, log: dict[Any, Any]) -> None:
-        self.head, self.log = Value(head), Map(log)
+        self.head, self.log = Value(head), MapState(log)
 
     def getValueState(self, name: str, schema: Any) -> Value:  # noqa: N802 - Spark's name
         return self.head
 
-    def getMapState(self, name: str, key: Any, value: Any) -> Map:  # noqa: N802 - Spark's name
+    def getMapState(self, name: str, key: Any, value: Any) -> MapState:  # noqa: N802 - Spark's name
         return self.log
 
 

@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy, StoreChange, Version
+from penstock.core.ports import LocalCopy, Version
 from penstock.core.state.log import Manifest
 from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
-
-from .test_statelog import MapState
+from unit.drivers.state import CutOffError, MapState, MortalCopy
 
 KEYS = [b"key-%06d" % n for n in range(20_000)]
-
-
-class CutOffError(Exception):
-    """The process is gone."""
-
-
-class MortalCopy:
-    """A copy whose process dies at its n-th write."""
-
-    def __init__(self, copy: LocalCopy, writes: int) -> None:
-        self._copy = copy
-        self._writes = writes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._copy, name)
-
-    def apply(
-        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
-    ) -> None:
-        self._writes -= 1
-        if self._writes < 0:
-            raise CutOffError
-        self._copy.apply(changes, version, dropped)
 
 
 class Task:

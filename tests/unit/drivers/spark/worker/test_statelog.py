@@ -14,24 +14,7 @@ from penstock.core.ports import LocalCopy, StoreChange, Version
 from penstock.core.state.log import Manifest
 from penstock.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
-
-
-class MapState:
-    """Spark's map state as far as the log uses it."""
-
-    def __init__(self) -> None:
-        self.content: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.reads = 0
-
-    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802 - Spark's name
-        self.reads += 1
-        return self.content.get(key)
-
-    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802 - Spark's name
-        self.content[key] = value
-
-    def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802 - Spark's name
-        self.content.pop(key, None)
+from unit.drivers.state import MapState
 
 
 @pytest.fixture

@@ -1,0 +1,7 @@
+"""Operators: how each kind of node runs. Importing this package teaches ``compile_node`` all of them."""
+
+from __future__ import annotations
+
+from penstock.core.engine.operators import aggregations, processors, sinks, stateless, tables
+
+__all__ = ["aggregations", "processors", "sinks", "stateless", "tables"]

@@ -1,0 +1,79 @@
+"""Aggregations: of streams by key, of tables by a new key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.model.errors import PenstockError
+from penstock.core.model.record import Headers
+from penstock.core.plan import nodes as n
+
+
+@compile_node.register
+def _(node: n.Aggregate, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    fetch, key_bytes = store.fetch, node.store.key.serialize
+    write = store.write_fitting if node.fits else store.write
+    initializer, aggregator = node.initializer, node.aggregator
+
+    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            return runtime.drop("null key or value in an aggregation")
+        old = None
+        try:
+            stored_key = key_bytes(key)
+            entry = fetch(stored_key)
+            if entry is not None:
+                old, then = entry
+                if then > timestamp:
+                    timestamp = then
+                new = aggregator(key, value, old)
+            elif initializer is not None:
+                new = aggregator(key, value, initializer())
+            else:
+                new = value
+            write(stored_key, None if new is None else (new, timestamp))
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, new, old, timestamp, headers)
+
+    return aggregate
+
+
+@compile_node.register
+def _(node: n.TableAggregate, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    key_bytes = node.store.key.serialize
+
+    def next_aggregate(key: Any, change: Any, aggregate: Any) -> Any:
+        new, old = change
+        if old is not None and aggregate is not None:
+            aggregate = node.subtractor(key, old, aggregate)
+        if new is None:
+            return aggregate
+        if aggregate is None:
+            if node.initializer is None:
+                return new
+            aggregate = node.initializer()
+        return node.adder(key, new, aggregate)
+
+    def table_aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            if key is None or change is None:
+                raise PenstockError(
+                    "a record of a grouped table has no key or no change; is another program writing to it?"
+                )
+            stored_key = key_bytes(key)
+            entry = store.fetch(stored_key)
+            old, then = entry if entry is not None else (None, -1)
+            timestamp = max(timestamp, then)
+            new = next_aggregate(key, change, old)
+            store.write(stored_key, None if new is None else (new, timestamp))
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        child(key, new, old, timestamp, headers)
+
+    return table_aggregate

@@ -1,0 +1,151 @@
+"""Operators without state: one record in, any number out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
+from penstock.core.model.record import Headers
+from penstock.core.plan import nodes as n
+
+
+@compile_node.register
+def _(node: n.Filter, compiled: Compiled) -> Call:
+    child, predicate, keep = compiled.children(node), node.predicate, node.keep
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def filter_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            kept = bool(predicate(key, value)) is keep
+        except Exception as error:
+            return on_error("process", name, error)
+        if kept:
+            child(key, value, timestamp, headers)
+
+    return filter_
+
+
+@compile_node.register
+def _(node: n.Map, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            key, value = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return map_
+
+
+@compile_node.register
+def _(node: n.MapValues, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            value = mapper(value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    def map_values_with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            value = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return map_values_with_key if node.with_key else map_values
+
+
+@compile_node.register
+def _(node: n.SelectKey, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def select_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            key = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return select_key
+
+
+@compile_node.register
+def _(node: n.FlatMap, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
+        except Exception as error:
+            return on_error("process", name, error)
+        for new_key, new_value in results:
+            child(new_key, new_value, timestamp, headers)
+
+    return flat_map
+
+
+@compile_node.register
+def _(node: n.FlatMapValues, compiled: Compiled) -> Call:
+    child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def flat_map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = list(mapper(key, value) if with_key else mapper(value))
+        except Exception as error:
+            return on_error("process", name, error)
+        for result in results:
+            child(key, result, timestamp, headers)
+
+    return flat_map_values
+
+
+@compile_node.register
+def _(node: n.Peek, compiled: Compiled) -> Call:
+    child, action = compiled.children(node), node.action
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def peek(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            action(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return peek
+
+
+@compile_node.register
+def _(node: n.Pass, compiled: Compiled) -> Call:
+    return compiled.children(node)
+
+
+@compile_node.register
+def _(node: n.Branch, compiled: Compiled) -> Call:
+    calls = compiled.named_children(node)
+    branches: list[tuple[Callable[[Any, Any], object] | None, Call]] = [
+        (predicate, calls.get(route, nothing)) for predicate, route in zip(node.predicates, node.routes)
+    ]
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def branch(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for predicate, child in branches:
+            try:
+                chosen = predicate is None or predicate(key, value)
+            except Exception as error:
+                return on_error("process", name, error)
+            if chosen:
+                return child(key, value, timestamp, headers)
+        return None
+
+    return branch
