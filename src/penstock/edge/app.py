@@ -142,10 +142,10 @@ class Application:
         plan = continuity(self.plan, progress, self._renamed)
         existing = broker.partition_counts()
         layout = plan.laid_out(existing, self._grouper)
+        if settings.exactly_once:
+            self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
         topics = Topics(broker, settings.replication_factor)
-        if progress is None and settings.exactly_once:
-            self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)
         created = topics.prepare_changelogs(plan.plan, layout, existing)

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import final
+from typing import NamedTuple, final
 
 from confluent_kafka.admin import AdminClient
 from typing_extensions import Self
@@ -32,6 +32,7 @@ __all__ = [
     "ConsumedRecord",
     "EmbeddedKafka",
     "EmbeddedKafkaError",
+    "HangingTransaction",
     "Isolation",
     "Outgoing",
     "Payload",
@@ -49,6 +50,20 @@ _TOOLS = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that one partition waits for in vain.
+
+    Attributes:
+        topic: The topic.
+        partition: Its partition.
+        start_offset: The transaction's first offset there.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
 
 
 @final
@@ -322,31 +337,42 @@ class EmbeddedKafka:
             _TOOLS[name], ["--bootstrap-server", self.bootstrap_servers, *args], stdin=stdin
         )
 
-    def abort_hanging_transactions(self) -> int:
-        """Abort transactions that partitions wait for and their coordinator knows nothing of.
+    def hanging_transactions(self) -> list[HangingTransaction]:
+        """Find transactions that partitions wait for and their coordinator knows nothing of.
 
         A broker that is killed while it ends a transaction can leave such ones (KIP-664): no producer can end them, and
-        readers with ``read_committed`` wait for them for ever. An operator does the same with ``kafka-transactions``.
+        readers with ``read_committed`` wait for them for ever.
 
         Returns:
-            How many partitions had one.
+            One entry per partition.
 
         Raises:
             EmbeddedKafkaError: The broker does not answer.
 
         Example:
             >>> with EmbeddedKafka() as kafka:
-            ...     kafka.abort_hanging_transactions()
-            0
+            ...     kafka.hanging_transactions()
+            []
         """
         told = self.tool(
             "kafka-transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
         )
-        found = [line.split() for line in told.splitlines()[1:]]
-        for topic, partition, _, _, _, start, *_ in found:
-            place = ["--topic", topic, "--partition", partition, "--start-offset", start]
-            self.tool("kafka-transactions", "abort", *place)
-        return len(found)
+        rows = [line.split() for line in told.splitlines()[1:]]
+        return [
+            HangingTransaction(topic, int(partition), int(start))
+            for topic, partition, _, _, _, start, *_ in rows
+        ]
+
+    def abort_transaction(self, hanging: HangingTransaction) -> None:
+        """End a hanging transaction in one partition.
+
+        Whoever produces with the same transactional id must have ended before: a new transaction of his would be part of it.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer, or there is no such transaction.
+        """
+        place = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
+        self.tool("kafka-transactions", "abort", *place, "--start-offset", str(hanging.start_offset))
 
     @property
     def _broker(self) -> Broker:

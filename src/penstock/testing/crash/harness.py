@@ -27,7 +27,7 @@ from penstock.testing.crash.plan import KillPoint, Target, plan_kills, possible_
 from penstock.testing.crash.processes import CrashTestError, Program, kill_one
 from penstock.testing.crash.report import Kill, Report
 from penstock.testing.crash.stream import Feeder, Watch
-from penstock.testing.kafka import EmbeddedKafka
+from penstock.testing.kafka import EmbeddedKafka, Outgoing
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class _Run:
         self._state = home / "state"
         self._topics = _create_topics(kafka, self._id)
         self._program = Program(home, self._job())
-        workload = setup.app.workload(setup.records, setup.seed)
+        workload = _recent(setup.app.workload(setup.records, setup.seed))
         self._feeder = Feeder(kafka.bootstrap_servers, self._topics.input, workload, _PARTITIONS)
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
@@ -210,11 +210,22 @@ class _Run:
                         f"made no progress for {_STALL_S:.0f} s; it should have come to {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
-                    self._hanging += self._kafka.abort_hanging_transactions()
+                    self._end_hanging()
                     helped_at = time.monotonic()
                 self._feeder.feed(self._watch.processed + _LEAD)
             self._feeder.wait(pause_s)
         return answer
+
+    def _end_hanging(self) -> None:
+        """Do what an operator does about transactions that the broker has forgotten: stop, abort them, start again."""
+        if not self._kafka.hanging_transactions():
+            return
+        self._program.kill()
+        # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
+        for hanging in self._kafka.hanging_transactions():
+            self._kafka.abort_transaction(hanging)
+            self._hanging += 1
+        self._start()
 
     def _trouble(self, what: str) -> CrashTestError:
         return CrashTestError(
@@ -338,6 +349,17 @@ class _Run:
         """Count the micro-batches in Spark's commit log, which keeps the latest ones under their numbers."""
         commits = (self._state / self._id / "checkpoint" / "commits").glob("[0-9]*")
         return 1 + max((int(commit.name) for commit in commits), default=-1)
+
+
+def _recent(workload: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    """Move the timestamps of a workload so that it ends about now.
+
+    A broker tells the age of a producer by the timestamps of its records. When it starts again it forgets one whose records
+    are older than a day, and takes the same records once more if they are sent again.
+    """
+    newest = max((record[2] for record in workload if len(record) == 3), default=0)
+    later = int(time.time() * 1000) - newest  # noqa: TID251 - the harness lives in the real world
+    return [(*record[:2], record[2] + later) if len(record) == 3 else record for record in workload]
 
 
 def _plan(app: App, topics: Topics) -> Plan:
