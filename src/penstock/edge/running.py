@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from typing_extensions import Self
 
 from penstock.core.model.errors import BrokerUnavailableError, PenstockError, SparkRuntimeError
+from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import OffsetCommitter, TopicFacts
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
@@ -48,6 +49,8 @@ class RunningApplication:
         self._rescale_later = False
         self._upkeep: Upkeep | None = None
         self._changing = threading.RLock()
+        self._committing = threading.Lock()
+        self._uncommitted: dict[TopicPartition, int] = {}
         self._steady = threading.Event()
         self._steady.set()
         self._book = Book()
@@ -138,6 +141,8 @@ class RunningApplication:
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"])
+            if self._uncommitted and data["ends"] is not None:
+                self._commit({})
             hold = self._hold.is_set()
             if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
                 self._between_batches.set()
@@ -166,15 +171,17 @@ class RunningApplication:
             return True
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
 
-    def _commit(self, offsets: Mapping[Any, int]) -> None:
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets, and those that could not be committed before."""
         if self._committer is None:
             return
-        try:
-            self._committer.commit(
-                {at: offset for at, offset in offsets.items() if not self._is_shuffle(at.topic)}
-            )
-        except BrokerUnavailableError as error:
-            log.warning("offsets are committed with a later batch: %s", error)
+        with self._committing:
+            self._uncommitted.update({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)})
+            try:
+                self._committer.commit(self._uncommitted)
+                self._uncommitted.clear()
+            except BrokerUnavailableError as error:
+                log.warning("offsets are committed a little later: %s", error)
 
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions

@@ -73,7 +73,6 @@ def report(**more: object) -> Report:
         "kills": (Kill("broker", 250, 4.25, in_transaction=True), Kill("worker", 750, 0.5, "pid 7")),
         "restarts": 1,
         "ends": ("SparkRuntimeError: gone",),
-        "hanging": 0,
         "batches": 12,
         "outputs": 3_000,
         "aborted": 40,

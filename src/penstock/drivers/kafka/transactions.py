@@ -192,7 +192,7 @@ class Transaction:
             f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it "
             "(KIP-664). This happens when a broker is killed while it ends a transaction. Find it with 'kafka-transactions "
             "find-hanging --broker-id ... --max-transaction-timeout 0', abort it with 'kafka-transactions abort' in all "
-            "partitions that are listed, and start the application again. Nothing is lost: the micro-batch will be sent again"
+            "partitions that are listed, and start the application again"
         )
 
     def _send_offsets(self, positions: list[Any], group: str) -> None:

@@ -14,13 +14,14 @@ from penstock.testing.crash.apps import APPS
 from penstock.testing.crash.harness import run_with_crashes
 from penstock.testing.crash.journal import Findings, check_journals
 from penstock.testing.crash.plan import TARGETS, Target
-from penstock.testing.crash.processes import CrashTestError
+from penstock.testing.crash.processes import BrokerFaultError, CrashTestError
 from penstock.testing.crash.report import Kill, Report
 
 __all__ = [
     "APPS",
     "TARGETS",
     "App",
+    "BrokerFaultError",
     "CrashTestError",
     "Expected",
     "Findings",

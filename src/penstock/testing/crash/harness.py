@@ -24,7 +24,7 @@ from penstock.core.plan.stores import KeyValueSpec
 from penstock.testing.crash.app import App, Entry, Expected, Guarantee, Job, Topics
 from penstock.testing.crash.journal import check_contents, check_journals, journals_of
 from penstock.testing.crash.plan import KillPoint, Target, plan_kills, possible_targets
-from penstock.testing.crash.processes import CrashTestError, Program, kill_one
+from penstock.testing.crash.processes import BrokerFaultError, CrashTestError, Program, kill_one
 from penstock.testing.crash.report import Kill, Report
 from penstock.testing.crash.stream import Feeder, Watch
 from penstock.testing.kafka import EmbeddedKafka, Outgoing
@@ -76,6 +76,7 @@ def run_with_crashes(
     Raises:
         CrashTestError: If the application cannot be started, fails again and again, or makes no progress; if the directory
             for the logs is not empty, or psutil is missing.
+        BrokerFaultError: If the broker has forgotten a transaction (KIP-664), so that the run says nothing.
         ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, and ``disk`` stores that all
             have changelog topics.
 
@@ -148,7 +149,6 @@ class _Run:
         self._starts = 0
         self._failures = 0
         self._ends: list[str] = []
-        self._hanging = 0
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
         """Run the application to the end of its workload."""
@@ -210,21 +210,26 @@ class _Run:
                         f"made no progress for {_STALL_S:.0f} s; it should have come to {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
-                    self._end_hanging()
+                    self._check_broker()
                     helped_at = time.monotonic()
                 self._feeder.feed(self._watch.processed + _LEAD)
             self._feeder.wait(pause_s)
         return answer
 
-    def _end_hanging(self) -> None:
-        """Do what an operator does about transactions that the broker has forgotten: stop, abort them, start again."""
+    def _check_broker(self) -> None:
+        """End a run that says nothing about the application, because the broker has forgotten a transaction.
+
+        It may have acknowledged its commit before, so neither waiting nor aborting it gives the records back.
+        """
         if not self._kafka.hanging_transactions():
             return
         self._program.kill()
         # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
-        for hanging in self._kafka.hanging_transactions():
-            self._kafka.abort_transaction(hanging)
-            self._hanging += 1
+        if hanging := self._kafka.hanging_transactions():
+            raise BrokerFaultError(
+                f"the broker itself has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]} (KIP-664): "
+                f"run {self._id!r} with seed {self._setup.seed} says nothing about the application. Run it with another seed"
+            )
         self._start()
 
     def _trouble(self, what: str) -> CrashTestError:
@@ -316,7 +321,6 @@ class _Run:
             kills=kills,
             restarts=self._starts - 1,
             ends=tuple(self._ends),
-            hanging=self._hanging,
             batches=self._batches(),
             outputs=len(results),
             aborted=len(self._kafka.consume(self._topics.output)) - len(results),

@@ -59,6 +59,10 @@ class CrashTestError(PenstockError):
     """
 
 
+class BrokerFaultError(CrashTestError):
+    """The broker broke a promise of its own, so a run says nothing about the application."""
+
+
 @final
 class Program:
     """An application in a process of its own, which can be started again and again. Use it from one thread.

@@ -46,7 +46,6 @@ class Report:
         kills: What was killed, in order.
         restarts: How often the application was started again.
         ends: Why it had ended by itself, as far as it had; a killed JVM is such an end, a killed program is not.
-        hanging: Partitions with a transaction that the broker itself had forgotten and the harness aborted (KIP-664).
         batches: Micro-batches that were committed.
         outputs: Records of the output topic, as read with ``read_committed``.
         aborted: Further records in it, of transactions that did not come to their end.
@@ -66,7 +65,6 @@ class Report:
     kills: tuple[Kill, ...]
     restarts: int
     ends: tuple[str, ...]
-    hanging: int
     batches: int
     outputs: int
     aborted: int
@@ -94,7 +92,6 @@ class Report:
             *(f"  kill {number:<6} {kill}" for number, kill in enumerate(self.kills, start=1)),
             f"  restarts    {self.restarts}",
             *(f"  ended       {end}" for end in self.ends),
-            *([f"  hanging     {self.hanging} partitions waited for a transaction"] if self.hanging else []),
             f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
             f"  stores      {self.wrong_states} wrong entries, {self.wrong_changelogs} in changelog topics",
             f"  offsets     went back {self.went_back} times",
