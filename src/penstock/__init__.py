@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.grouped import KGroupedStream
+from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.kstream import BranchedKStream, KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.engine.policy import ErrorPolicies
@@ -50,6 +51,7 @@ __all__ = [
     "Cancellable",
     "ConsumerRecord",
     "ErrorPolicies",
+    "JoinWindows",
     "KGroupedStream",
     "KGroupedTable",
     "KStream",

@@ -20,6 +20,13 @@ NOT_EXPRESSIBLE = {
     "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
     "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
     "session_store_fetch_in_memory": "the same",
+    "st_inner_versioned_grace": "versioned tables",
+    "st_left_versioned_grace": "versioned tables",
+    "st_left_versioned_no_grace": "versioned tables",
+    "tt_inner_versioned": "versioned tables",
+    "tt_fk_inner": "joins by a foreign key",
+    "tt_fk_left": "joins by a foreign key",
+    "tt_fk_inner_virtual": "joins by a foreign key",
 }
 
 
@@ -696,3 +703,130 @@ def browse_versions(context: ps.ProcessorContext, record: ps.Record) -> None:
 def versioned_store_get(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(ps.stores.versioned("vs", STRING, STRING, history_retention=2000))
     builder.stream("in").process(each(browse_versions), stores=["vs"]).to("out")
+
+
+# Joins
+
+
+def join2(left: str | None, right: str | None) -> str:
+    return f"{text(left)}+{text(right)}"
+
+
+def as_kafka_streams(before: int, after: int, grace: int, *, interval: int = 0) -> ps.JoinWindows:
+    """Join windows with all that Kafka Streams does, also what Penstock does otherwise by default."""
+    return ps.JoinWindows(before, after, grace, unmatched="early", unmatched_interval=interval)
+
+
+SYMMETRIC = as_kafka_streams(500, 500, 300)
+ASYMMETRIC = as_kafka_streams(200, 600, 100)
+THROTTLED = as_kafka_streams(500, 500, 300, interval=1000)
+
+
+@scenario("out")
+@dsl
+def ss_inner(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_inner_no_grace(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").join(builder.stream("right"), join2, windows=as_kafka_streams(500, 500, 0)).to(
+        "out"
+    )
+
+
+@scenario("out")
+@dsl
+def ss_asymmetric(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_left(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").left_join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_outer(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").outer_join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_left_asymmetric(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").left_join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_outer_asymmetric(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").outer_join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_left_throttled(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").left_join(builder.stream("right"), join2, windows=THROTTLED).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_outer_throttled(builder: ps.StreamsBuilder) -> None:
+    builder.stream("left").outer_join(builder.stream("right"), join2, windows=THROTTLED).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_self_join(builder: ps.StreamsBuilder) -> None:
+    stream = builder.stream("in")
+    stream.join(stream, join2, windows=as_kafka_streams(200, 200, 300)).to("out")
+
+
+@scenario("out")
+@dsl
+def ss_inner_rekeyed(builder: ps.StreamsBuilder) -> None:
+    rekeyed = builder.stream("left").select_key(lambda _, v: first_or_none(v))
+    rekeyed.join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
+
+
+@scenario("out")
+@dsl
+def st_inner(builder: ps.StreamsBuilder) -> None:
+    builder.stream("stream").join(builder.table("table", store="t"), join2).to("out")
+
+
+@scenario("out")
+@dsl
+def st_left(builder: ps.StreamsBuilder) -> None:
+    builder.stream("stream").left_join(builder.table("table", store="t"), join2).to("out")
+
+
+@scenario("out")
+@dsl
+def tt_inner(builder: ps.StreamsBuilder) -> None:
+    left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
+    left.join(right, join2, store="jt").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tt_left(builder: ps.StreamsBuilder) -> None:
+    left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
+    left.left_join(right, join2, store="jt").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tt_outer(builder: ps.StreamsBuilder) -> None:
+    left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
+    left.outer_join(right, join2, store="jt").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tt_outer_virtual(builder: ps.StreamsBuilder) -> None:
+    left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
+    left.outer_join(right, join2).to_stream().to("out")

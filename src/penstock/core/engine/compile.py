@@ -16,6 +16,7 @@ from typing import Any
 from penstock.core.engine.context import NodeContext
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
+from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
 from penstock.core.plan.split import SubTopology
 
@@ -52,13 +53,18 @@ class Compiled:
         """Give the functions of the children of a node by name."""
         return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
 
+    def node(self, name: str) -> n.Node:
+        """Give a node of the sub-topology by its name."""
+        return self._sub.nodes[name]
+
     def needs_old(self, node: n.Node) -> bool:
         """Tell whether anything behind a table needs the old values of its rows.
 
-        A filter does: it forwards a deletion only for a row that it let through before.
+        A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
+        of the deletion of a row that was not there.
         """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin))
             or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )

@@ -1,0 +1,171 @@
+"""How joins are put into the graph; the faces are methods of ``KStream`` and ``KTable``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+from penstock.core.plan import joins
+from penstock.core.plan.joins import Joiner, JoinKind, JoinTimes
+from penstock.core.plan.nodes import Repartition, TableStore
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
+    from penstock.core.dsl.ktable import KTable
+
+
+def joiner_of(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
+    """Give a joiner that takes the key, whether the user's does or not."""
+    return joiner if with_key else lambda key, left, right: joiner(left, right)
+
+
+def same_builder(left: Graph, right: Graph) -> None:
+    """Refuse to join what belongs to two topologies.
+
+    Raises:
+        TopologyError: If it does.
+    """
+    if left is not right:
+        raise TopologyError("the two sides of a join come from different builders; make both with one")
+
+
+class StreamSerdes(NamedTuple):
+    """Serdes that were given with a join of streams; None takes what is known from upstream."""
+
+    key: Serde[Any] | None
+    value: Serde[Any] | None
+    other_value: Serde[Any] | None = None
+
+
+def join_table(
+    stream: KStream[Any, Any],
+    table: KTable[Any, Any],
+    joiner: Joiner,
+    kind: JoinKind,
+    given: StreamSerdes,
+    name: str | None,
+) -> str:
+    """Add a join of a stream with a table; give its node."""
+    graph = stream._graph
+    same_builder(graph, table._graph)
+    node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
+    key = given.key or stream._key or table._key
+    parent = by_key(stream, node, key, given.value, keep_null_keys=kind == "left")
+    stores = joins.stores_of_table(graph.topology.nodes, table._node)
+    return graph.add(joins.StreamTableJoin(node, (parent,), table._node, stores, joiner, kind))
+
+
+def join_tables(
+    left: KTable[Any, Any],
+    right: KTable[Any, Any],
+    joiner: Joiner,
+    kind: JoinKind,
+    value: Serde[Any] | None,
+    store: Kept | None,
+    name: str | None,
+) -> str:
+    """Add a join of two tables; give its last node."""
+    graph = left._graph
+    same_builder(graph, right._graph)
+    this, other = graph.name("KTABLE-JOINTHIS", None), graph.name("KTABLE-JOINOTHER", None)
+    sides = ((this, left, right, True), (other, right, left, False))
+    for node, mine, others, is_left in sides:
+        stores = joins.stores_of_table(graph.topology.nodes, others._node)
+        graph.add(joins.TableJoin(node, (mine._node,), others._node, stores, joiner, kind, is_left))
+    last = graph.add(joins.TableMerge(graph.name("KTABLE-MERGE", name), (this, other)))
+    if store is None:
+        return last
+    key = left._key or right._key or graph.default_key
+    spec = graph.add_store(store, "", key, value or graph.default_value)
+    return graph.add(TableStore(graph.name("KTABLE-STORE", None), (last,), spec))
+
+
+def join_streams(
+    left: KStream[Any, Any],
+    right: KStream[Any, Any],
+    joiner: Joiner,
+    kind: JoinKind,
+    windows: JoinWindows | None,
+    given: StreamSerdes,
+    store: Kept | None,
+    name: str | None,
+) -> str:
+    """Add a join of two streams; give its last node."""
+    if windows is None:
+        raise TopologyError(
+            "a join of two streams needs windows=ps.JoinWindows(before, after, grace): without them every record would "
+            "have to be kept for ever"
+        )
+    graph = left._graph
+    same_builder(graph, right._graph)
+    last = graph.name("KSTREAM-MERGE", name)
+    kept = store if isinstance(store, StoreOptions) else StoreOptions(store or last)
+    key = given.key or left._key or right._key or graph.default_key
+    left_value = given.value or left._value or graph.default_value
+    right_value = given.other_value or right._value or graph.default_value
+    times = windows.times
+    sides = (
+        _records(graph, kept, "left", key, left_value, times),
+        _records(graph, kept, "right", key, right_value, times),
+    )
+    unmatched = None if kind == "inner" else _unmatched(graph, kept)
+    parents = (
+        by_key(left, f"{last}-left", key, left_value, keep_null_keys=kind != "inner"),
+        by_key(right, f"{last}-right", key, right_value, keep_null_keys=kind == "outer"),
+    )
+    names = graph.name("KSTREAM-JOINTHIS", None), graph.name("KSTREAM-JOINOTHER", None)
+    for node, parent, mine, other in zip(names, parents, sides, reversed(sides)):
+        is_left = mine is sides[0]
+        graph.add(
+            joins.StreamJoin(node, (parent,), last, mine, other, unmatched, joiner, kind, times, is_left)
+        )
+    return graph.add(joins.StreamMerge(last, names))
+
+
+def by_key(
+    stream: KStream[Any, Any],
+    topic: str,
+    key: Serde[Any] | None,
+    value: Serde[Any] | None,
+    *,
+    keep_null_keys: bool,
+) -> str:
+    """Give the node of a stream where each record is in the partition of its key: behind a repartition if need be."""
+    if not stream._rekeyed:
+        return stream._node
+    graph = stream._graph
+    key, value = key or stream._key or graph.default_key, value or stream._value or graph.default_value
+    node = graph.name("KSTREAM-REPARTITION", None)
+    return graph.add(Repartition(node, (stream._node,), topic, key, value, None, not keep_null_keys))
+
+
+def _records(
+    graph: Graph, kept: StoreOptions, side: str, key: Serde[Any], value: Serde[Any], times: JoinTimes
+) -> WindowSpec:
+    size = times.before + times.after
+    spec = window(
+        f"{kept.name}-{side}",
+        key,
+        value,
+        retention=size + times.grace,
+        size=size,
+        retain_duplicates=True,
+        engine=kept.engine,
+        changelog=kept.changelog,
+    )
+    graph.topology.add_state_store(spec)
+    return spec
+
+
+def _unmatched(graph: Graph, kept: StoreOptions) -> StoreSpec:
+    spec = key_value(f"{kept.name}-unmatched", serdes.bytes, serdes.bytes)
+    spec = dataclasses.replace(spec, engine=kept.engine, changelog=kept.changelog)
+    graph.topology.add_state_store(spec)
+    return spec

@@ -1,0 +1,87 @@
+"""Lookups: the row of a key in a table, as it is now.
+
+A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
+so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+from penstock.core.engine.compile import Compiled
+from penstock.core.plan import joins as j
+from penstock.core.plan import nodes as n
+
+Lookup = Callable[[Any], "tuple[Any, int] | None"]
+"""Key to value and timestamp, None if there is no row."""
+
+
+def lookup(table: str, compiled: Compiled) -> Lookup:
+    """Make the function that gives the rows of a table.
+
+    Args:
+        table: Name of the table's node.
+        compiled: The task the table is in.
+    """
+    return _lookup(compiled.node(table), compiled)
+
+
+@singledispatch
+def _lookup(node: n.Node, compiled: Compiled) -> Lookup:
+    raise NotImplementedError(f"node {node.name!r} is a {type(node).__name__}, which has no rows to look up")
+
+
+@_lookup.register(n.TableSource)
+@_lookup.register(n.TableStore)
+@_lookup.register(n.Aggregate)
+@_lookup.register(n.TableAggregate)
+def _(node: Any, compiled: Compiled) -> Lookup:
+    fetch, key_bytes = compiled.runtime.stores[node.store.name].fetch, node.store.key.serialize
+    return lambda key: fetch(key_bytes(key))
+
+
+@_lookup.register
+def _(node: n.TableFilter, compiled: Compiled) -> Lookup:
+    row_of, predicate, keep = lookup(node.parents[0], compiled), node.predicate, node.keep
+
+    def filtered(key: Any) -> tuple[Any, int] | None:
+        row = row_of(key)
+        return row if row is not None and bool(predicate(key, row[0])) is keep else None
+
+    return filtered
+
+
+@_lookup.register
+def _(node: n.TableMapValues, compiled: Compiled) -> Lookup:
+    row_of, mapper, with_key = lookup(node.parents[0], compiled), node.mapper, node.with_key
+
+    def mapped(key: Any) -> tuple[Any, int] | None:
+        row = row_of(key)
+        if row is None:
+            return None
+        value = mapper(key, row[0]) if with_key else mapper(row[0])
+        return None if value is None else (value, row[1])
+
+    return mapped
+
+
+@_lookup.register
+def _(node: j.TableMerge, compiled: Compiled) -> Lookup:
+    side: Any = compiled.node(node.parents[0])
+    left_of, right_of = lookup(side.parents[0], compiled), lookup(side.other, compiled)
+    joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
+    left_alone, right_alone = alone[side.kind]
+
+    def joined(key: Any) -> tuple[Any, int] | None:
+        left, right = left_of(key), right_of(key)
+        if left is None and (right is None or not right_alone):
+            return None
+        if right is None and not left_alone:
+            return None
+        (left_value, left_time), (right_value, right_time) = left or (None, -1), right or (None, -1)
+        value = joiner(key, left_value, right_value)
+        return None if value is None else (value, max(left_time, right_time))
+
+    return joined

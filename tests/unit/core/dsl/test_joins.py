@@ -1,0 +1,187 @@
+"""Joins, where Penstock differs from the recordings of Kafka Streams or they say nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from golden.micro_batches import MicroBatches
+from penstock.core.model.errors import CoPartitioningError, TopologyError
+from penstock.core.plan.layout import lay_out
+
+Event = tuple[str, str, str, int]
+"""Side, key, value and timestamp of a record."""
+
+
+def paired(left: str | None, right: str | None) -> str:
+    return f"{left}+{right}"
+
+
+def stream_join(kind: str, windows: ps.JoinWindows) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    join = getattr(builder.stream("left"), kind)
+    join(builder.stream("right"), paired, windows=windows).to("out")
+    return builder.build()
+
+
+def results(topology: ps.Topology, events: list[Event]) -> list[tuple[str, str, int]]:
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        for event in events:
+            driver.pipe(*event)
+        return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
+
+
+LATE = [
+    ("right", "b", "b1", 1000),
+    ("left", "a", "a1", 800),
+    ("right", "a", "a2", 850),
+]
+"""A late record whose partner arrives within the grace period."""
+
+
+def test_a_late_record_waits_for_its_partner_until_its_window_closes() -> None:
+    windows = ps.JoinWindows(100, 100, grace=500)
+    assert results(stream_join("left_join", windows), LATE) == [("a", "a1+a2", 850)]
+
+
+def test_kafka_streams_gives_a_late_record_two_results() -> None:
+    windows = ps.JoinWindows(100, 100, grace=500, unmatched="early")
+    expected = [("a", "a1+None", 800), ("a", "a1+a2", 850)]
+    assert results(stream_join("left_join", windows), LATE) == expected
+
+
+CLOSED = [
+    ("left", "a", "a1", 1000),
+    ("left", "b", "b1", 1101),
+    ("right", "a", "a2", 1050),
+]
+"""A partner that arrives when the window of a record has closed."""
+
+
+def test_a_record_that_got_its_result_alone_is_joined_no_more() -> None:
+    windows = ps.JoinWindows(100, 100, grace=0)
+    assert results(stream_join("left_join", windows), CLOSED) == [("a", "a1+None", 1000)]
+
+
+def test_kafka_streams_joins_it_all_the_same() -> None:
+    windows = ps.JoinWindows(100, 100, grace=0, unmatched="early")
+    expected = [("a", "a1+None", 1000), ("a", "a1+a2", 1050)]
+    assert results(stream_join("left_join", windows), CLOSED) == expected
+
+
+def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
+    windows = ps.JoinWindows(100, 100, grace=0, unmatched_interval=1000)
+    with ps.testing.TopologyTestDriver(stream_join("left_join", windows)) as driver:
+        driver.pipe("left", "a", "a1", 0)
+        driver.pipe("left", "b", "b1", 500)
+        assert driver.read("out") == []
+        driver.advance_wall_clock(1000)
+        driver.pipe("left", "c", "c1", 501)
+        assert [r.value for r in driver.read("out")] == ["a1+None"]
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 60)), max_size=40
+).map(lambda rows: [(side, key, f"{side[0]}{i}", time) for i, (side, key, time) in enumerate(rows)])
+windows = st.builds(ps.JoinWindows, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+
+
+def model(kind: str, within: ps.JoinWindows, rows: list[Event]) -> Counter[tuple[str, str, int]]:
+    """Join by brute force: all pairs, then who is alone; the end of time closes all windows."""
+    times, found, alone, now = within.times, Counter[tuple[str, str, int]](), set(range(len(rows))), -1
+    ends = {"left": times.closes(left=True), "right": times.closes(left=False)}
+    waits = {"join": (), "left_join": ("left",), "outer_join": ("left", "right")}[kind]
+    newest = {"left": -1, "right": -1}
+    retention = times.before + times.after + times.grace
+    for i, (side, key, value, time) in enumerate(rows):
+        now = max(now, time)
+        for j, (other, its_key, its_value, then) in enumerate(rows[:i]):
+            left, right = (time, then) if side == "left" else (then, time)
+            kept = then > newest[other] - retention and (other not in waits or then + ends[other] >= now)
+            near = left - times.before <= right <= left + times.after
+            if other != side and its_key == key and near and kept:
+                pair = (value, its_value) if side == "left" else (its_value, value)
+                found[key, paired(*pair), max(time, then)] += 1
+                alone -= {i, j}
+        newest[side] = max(newest[side], time)
+    for i in alone:
+        side, key, value, time = rows[i]
+        if side in waits:
+            found[key, paired(value, None) if side == "left" else paired(None, value), time] += 1
+    return found
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+@given(rows=events, within=windows)
+def test_a_record_has_results_with_partners_or_one_without(
+    kind: str, rows: list[Event], within: ps.JoinWindows
+) -> None:
+    last = ("left", "z", "z", 1000)
+    got = Counter(results(stream_join(kind, within), [*rows, last]))
+    assert got == model(kind, within, rows)
+
+
+def test_the_time_of_a_join_survives_a_restart() -> None:
+    topology = stream_join("left_join", ps.JoinWindows(100, 100, grace=0))
+    runner = MicroBatches(topology, "app", chunk=1, budget=None)
+    runner.process("left", [(b"a", b"a1", 1000, ())])
+    runner.process("left", [(b"b", b"b1", 1101, ())])
+    runner.process("right", [(b"a", b"a2", 1050, ())])
+    assert [r.value for r in runner.sent["out"]] == ["a1+None"]
+
+
+def test_a_derived_table_needs_no_store() -> None:
+    builder = ps.StreamsBuilder()
+    towns = builder.table("towns").filter(lambda k, v: v != "-").map_values(str.upper)
+    joined = builder.table("names").left_join(towns, paired)
+    builder.stream("in").join(joined, lambda k, a, b: f"{k}:{a}:{b}", with_key=True).to("out")
+    topology = builder.build()
+    assert set(topology.stores) == {"towns-table", "names-table"}
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        steps: list[tuple[str, str | None]] = [("in", "1"), ("names", "Ada"), ("in", "2"), ("towns", "Rome")]
+        for topic, value in [*steps, ("in", "3"), ("towns", "-"), ("in", "4"), ("names", None), ("in", "5")]:
+            driver.pipe(topic, "k", value, 0)
+        expected = ["k:2:Ada+None", "k:3:Ada+ROME", "k:4:Ada+None"]
+        assert [r.value for r in driver.read("out")] == expected
+
+
+@pytest.mark.parametrize("other", ["table", "stream"])
+def test_both_sides_need_equal_numbers_of_partitions(other: str) -> None:
+    builder = ps.StreamsBuilder()
+    options: dict[str, Any] = {} if other == "table" else {"windows": ps.JoinWindows(1, 1, 0)}
+    builder.stream("one").join(getattr(builder, other)("two"), paired, **options).to("out")
+    with pytest.raises(CoPartitioningError, match="'one' has 2"):
+        lay_out(builder.build().plan("app"), {"one": 2, "two": 3})
+
+
+def test_a_rekeyed_stream_takes_the_number_of_partitions_of_the_table() -> None:
+    builder = ps.StreamsBuilder()
+    orders = builder.stream("orders").select_key(lambda k, v: v)
+    orders.join(builder.table("prices"), paired, name="priced").to("out")
+    partitions = lay_out(builder.build().plan("app"), {"orders": 2, "prices": 5}).partitions
+    assert partitions["app-priced-repartition"] == 5
+
+
+def test_sides_of_two_builders_are_refused() -> None:
+    with pytest.raises(TopologyError, match="different builders"):
+        ps.StreamsBuilder().stream("a").join(ps.StreamsBuilder().table("b"), paired)
+
+
+def test_two_streams_need_windows() -> None:
+    builder = ps.StreamsBuilder()
+    join: Any = builder.stream("a").join
+    with pytest.raises(TopologyError, match="JoinWindows"):
+        join(builder.stream("b"), paired)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"before": -2, "after": 1}, {"grace": -1}, {"unmatched_interval": -1}, {"unmatched": "no"}]
+)
+def test_impossible_windows_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TopologyError, match="JoinWindows"):
+        ps.JoinWindows(**{"before": 1, "after": 1, "grace": 0, **arguments})
