@@ -17,6 +17,7 @@ from penstock.core.engine.context import NodeContext
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import nodes as n
+from penstock.core.plan.specs import VersionedSpec
 from penstock.core.plan.split import SubTopology
 
 Call = Callable[..., None]
@@ -51,6 +52,13 @@ class Compiled:
     def named_children(self, node: n.Node) -> Mapping[str, Call]:
         """Give the functions of the children of a node by name."""
         return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
+
+    def versioned(self, table: str) -> bool:
+        """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
+        node = self._sub.nodes[table]
+        if isinstance(node, (n.TableFilter, n.TableMapValues)):
+            return self.versioned(node.parents[0])
+        return isinstance(getattr(node, "store", None), VersionedSpec)
 
     def needs_old(self, node: n.Node) -> bool:
         """Tell whether anything behind a table needs the old values of its rows.
