@@ -121,6 +121,10 @@ def string_store(name: str) -> ps.stores.StoreSpec:
     return ps.stores.key_value(name, STRING, STRING)
 
 
+def versioned_table(builder: ps.StreamsBuilder, topic: str, store: str, history: int) -> ps.KTable:
+    return builder.table(topic, store=ps.stores.options(store, history_retention=history))
+
+
 class Counting(ps.Processor):
     """Numbers things from 0. The number is in a store, since a processor may live no longer than a micro-batch."""
 
@@ -255,6 +259,13 @@ def ktable_count_group_by(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
+def ktable_count_group_by_versioned(builder: ps.StreamsBuilder) -> None:
+    grouped = versioned_table(builder, "in", "vt", 1500).group_by(lambda _, v: (first(v), v))
+    grouped.count(store="counts").to_stream().to("out", value=INT64)
+
+
+@scenario("out")
+@dsl
 def ktable_reduce_group_by(builder: ps.StreamsBuilder) -> None:
     reduced = (
         builder.table("in", store="t")
@@ -299,6 +310,12 @@ def table_filter_mapvalues(builder: ps.StreamsBuilder) -> None:
 @dsl
 def table_source_tombstones(builder: ps.StreamsBuilder) -> None:
     builder.table("in", store="t").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def table_source_versioned(builder: ps.StreamsBuilder) -> None:
+    versioned_table(builder, "in", "vt", 1000).to_stream().to("out")
 
 
 @scenario("out", "out-rekeyed")

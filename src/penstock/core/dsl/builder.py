@@ -146,7 +146,8 @@ class StreamsBuilder:
             topic: The topic.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
-            store: Name of the store that holds the table; None is ``<topic>-table``.
+            store: Name of the store that holds the table, or ``ps.stores.options(..., history_retention=...)`` for a versioned
+                table; None is ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             offset_reset: As in :meth:`stream`.
 
@@ -160,7 +161,7 @@ class StreamsBuilder:
         key, value = key or graph.default_key, value or graph.default_value
         source = graph.name("KSTREAM-SOURCE", None)
         graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
-        spec = graph.add_store(store, f"{topic}-table", key, value)
+        spec = graph.add_table_store(store, f"{topic}-table", key, value)
         node = graph.add(TableSource(graph.name("KTABLE-SOURCE", None), (source,), spec))
         return KTable(graph, node, key, value)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Node, Repartition
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.plan.topology import Topology
 
 
@@ -35,10 +36,36 @@ class Graph:
         return node.name
 
     def add_store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the timestamped store of a table; without a name it gets the default one."""
+        """Add the timestamped store of a table; without a name it gets the default one.
+
+        Raises:
+            TopologyError: If the store is to keep versions.
+        """
         kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+        if kept.history_retention_ms is not None:
+            raise TopologyError(
+                f"store {kept.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
+                "versions come with their records; the rows of this table are results. Leave it out"
+            )
         spec = key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
+        )
+        self.topology.add_state_store(spec)
+        return spec
+
+    def add_table_store(
+        self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]
+    ) -> StoreSpec:
+        """Add the store of a table whose rows come as records: with versions, if they are asked for."""
+        if not isinstance(store, StoreOptions) or store.history_retention_ms is None:
+            return self.add_store(store, default, key, value)
+        spec = versioned(
+            store.name,
+            key,
+            value,
+            history_retention=store.history_retention_ms,
+            engine=store.engine,
+            changelog=store.changelog,
         )
         self.topology.add_state_store(spec)
         return spec

@@ -281,7 +281,7 @@ class KStream(Generic[K, V]):
         graph = self._graph
         key, value = key or self._key or graph.default_key, value or self._value or graph.default_value
         name = graph.name("KSTREAM-TOTABLE", None)
-        spec = graph.add_store(store, f"{name}-store", key, value)
+        spec = graph.add_table_store(store, f"{name}-store", key, value)
         parent = self._node
         if self._rekeyed:
             parent = graph.repartition(parent, spec.name, key, value, None, drop_null_keys=True)

@@ -55,6 +55,8 @@ class Runtime:
         self.memories: dict[str, dict[str, Any]] = {}
         self.due_stream_time = NEVER
         self.stream_time = -1
+        self.latest = True
+        """Whether the change on its way down from a versioned table is one of the latest version of its row."""
         self.now_ms = 0
         self.active = False
         self.commit_requested = False

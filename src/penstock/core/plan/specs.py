@@ -178,11 +178,13 @@ class StoreOptions:
         name: The store's name.
         engine: What holds the local copy; None is the application's setting.
         changelog: Where changes are published.
+        history_retention_ms: How far back a versioned table can be read; None is a table without versions.
     """
 
     name: str
     engine: Engine | None = None
     changelog: Changelog = "spark"
+    history_retention_ms: int | None = None
 
 
 Kept: TypeAlias = "str | StoreOptions"

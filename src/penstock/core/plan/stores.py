@@ -48,13 +48,21 @@ __all__ = [
 ]
 
 
-def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "spark") -> StoreOptions:
+def options(
+    name: str,
+    *,
+    engine: Engine | None = None,
+    changelog: Changelog = "spark",
+    history_retention: Duration | None = None,
+) -> StoreOptions:
     """Say how an operator of the DSL keeps its result, where a name alone is not enough.
 
     Args:
         name: Letters, digits, dots, dashes and underscores.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        history_retention: How long earlier versions of each row can be read, by the table's own time: a timedelta, or
+            milliseconds; None keeps only the newest by offset. Only for ``table`` and ``to_table``.
 
     Returns:
         What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
@@ -69,7 +77,8 @@ def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "
         >>> builder.build().plan("shop").changelogs
         {'counts': 'shop-counts-changelog'}
     """
-    return StoreOptions(name, engine, changelog)
+    history_ms = None if history_retention is None else millis(history_retention)
+    return StoreOptions(name, engine, changelog, history_retention_ms=history_ms)
 
 
 def key_value(

@@ -80,9 +80,7 @@ class VersionedStore(Generic[K, V]):
         """
         stored = self._objects.key_bytes(key)
         checked_time(self.name, "a timestamp", timestamp)
-        if self._left_out(timestamp):
-            return None
-        return self._insert(stored, value, timestamp)
+        return self.insert(stored, value, timestamp)
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord | None:
         """Add a deletion; give the version that was valid at that time, or None.
@@ -94,7 +92,7 @@ class VersionedStore(Generic[K, V]):
         checked_time(self.name, "a timestamp", timestamp)
         if self._left_out(timestamp):
             return None
-        old = self._as_of(stored, timestamp)
+        old = self.fetch(stored, timestamp)
         self._insert(stored, None, timestamp)
         return old
 
@@ -112,7 +110,21 @@ class VersionedStore(Generic[K, V]):
             StoreError: If the key is None.
             SerdeError: If the key does not fit the store's key serde.
         """
-        return self._as_of(self._objects.key_bytes(key), FOREVER if as_of is None else as_of)
+        return self.fetch(self._objects.key_bytes(key), FOREVER if as_of is None else as_of)
+
+    def fetch(self, key: bytes, time: int) -> VersionedRecord | None:
+        """Give the version of a serialised key that was valid at a time, for the engine."""
+        latest = self._latest.get(key)
+        if latest is not None and latest[1] <= time:
+            return VersionedRecord(*latest)
+        if time < self._slices.horizon:
+            return None
+        found = self._earlier_at(key, time)
+        return None if found is None or found.value is None else VersionedRecord(found.value, found.start)
+
+    def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
+        """Add a version of a serialised key, for the engine; see :meth:`put`."""
+        return None if self._left_out(timestamp) else self._insert(key, value, timestamp)
 
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
@@ -130,15 +142,6 @@ class VersionedStore(Generic[K, V]):
             return True
         self._slices.observe(timestamp)
         return False
-
-    def _as_of(self, key: bytes, time: int) -> VersionedRecord | None:
-        latest = self._latest.get(key)
-        if latest is not None and latest[1] <= time:
-            return VersionedRecord(*latest)
-        if time < self._slices.horizon:
-            return None
-        found = self._earlier_at(key, time)
-        return None if found is None or found.value is None else VersionedRecord(found.value, found.start)
 
     def _insert(self, key: bytes, value: Any, timestamp: int) -> int:
         """Put a version between those that are there: the one that is valid then ends where the new one begins."""

@@ -7,10 +7,14 @@ from typing import Any
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.model.record import Change, Headers
 from penstock.core.plan import nodes as n
+from penstock.core.plan.specs import LATEST, VersionedSpec
+from penstock.core.state.keys import FOREVER
 
 
 @compile_node.register
 def _(node: n.TableSource, compiled: Compiled) -> Call:
+    if isinstance(node.store, VersionedSpec):
+        return _versioned_source(node, compiled)
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, write, key_bytes = store.fetch, store.write, node.store.key.serialize
@@ -27,6 +31,31 @@ def _(node: n.TableSource, compiled: Compiled) -> Call:
         return child(key, value, None if entry is None else entry[0], timestamp, headers)
 
     return table_source
+
+
+def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
+    """Compile the source of a versioned table, which says of each change whether it is one of the row's latest version."""
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    fetch, insert, key_bytes = store.fetch, store.insert, node.store.key.serialize
+
+    def versioned_source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return runtime.drop("null key in a table")
+        try:
+            stored_key = key_bytes(key)
+            before = fetch(stored_key, FOREVER)
+            valid_to = insert(stored_key, value, timestamp)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if valid_to is None:
+            return None
+        runtime.latest = valid_to == LATEST
+        child(key, value, None if before is None else before.value, timestamp, headers)
+        runtime.latest = True
+        return None
+
+    return versioned_source
 
 
 @compile_node.register
@@ -99,14 +128,16 @@ def _(node: n.ToStream, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _(node: n.GroupTable, compiled: Compiled) -> Call:
-    child, selector = compiled.children(node), node.selector
-    on_error, name = compiled.runtime.on_error, node.name
+    runtime, child, selector = compiled.runtime, compiled.children(node), node.selector
+    on_error, name, versioned = runtime.on_error, node.name, compiled.versioned(node.parents[0])
 
     def selected(key: Any, value: Any) -> tuple[Any, Any] | None:
         pair = None if value is None else selector(key, value)
         return None if pair is None or pair[0] is None or pair[1] is None else pair
 
     def group_table(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        if versioned and not runtime.latest:
+            return None  # the row is where it was; Kafka Streams does not count these as dropped
         try:
             before, after = selected(key, old), selected(key, new)
         except Exception as error:
@@ -117,5 +148,6 @@ def _(node: n.GroupTable, compiled: Compiled) -> Call:
             child(before[0], Change(None, before[1]), timestamp, headers)
         if after:
             child(after[0], Change(after[1], None), timestamp, headers)
+        return None
 
     return group_table

@@ -1,0 +1,75 @@
+"""Versioned tables: rows with history, whose late updates change the past and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock as ps
+from penstock.testing import TopologyTestDriver
+
+KEPT = ps.stores.options("prices", history_retention=100)
+
+
+def driver_of(define: Callable[[ps.KTable], object]) -> TopologyTestDriver:
+    builder = ps.StreamsBuilder()
+    define(builder.table("in", store=KEPT))
+    return TopologyTestDriver(builder.build())
+
+
+def test_the_store_has_the_version_of_each_time() -> None:
+    driver = driver_of(lambda table: table.to_stream().to("out"))
+    driver.pipe("in", "apple", "old", 10)
+    driver.pipe("in", "apple", "new", 20)
+    store = driver.store("prices")
+    assert store.get("apple") == ("new", 20)
+    assert store.get("apple", 15) == ("old", 10)
+
+
+def test_a_late_update_is_forwarded_and_does_not_become_the_latest() -> None:
+    driver = driver_of(lambda table: table.to_stream().to("out"))
+    driver.pipe("in", "apple", "new", 20)
+    driver.pipe("in", "apple", "old", 10)
+    assert [(r.value, r.timestamp) for r in driver.read("out")] == [("new", 20), ("old", 10)]
+    assert driver.store("prices").get("apple") == ("new", 20)
+
+
+def test_an_update_older_than_the_history_is_dropped_and_counted() -> None:
+    driver = driver_of(lambda table: table.to_stream().to("out"))
+    driver.pipe("in", "apple", "new", 201)
+    driver.pipe("in", "apple", "older than the history", 100)
+    assert [r.value for r in driver.read("out")] == ["new"]
+    assert driver.metrics()["dropped_records"] == 1
+
+
+def test_a_late_update_moves_no_row_to_another_group() -> None:
+    driver = driver_of(
+        lambda table: (
+            table.filter(lambda _, v: True)
+            .map_values(str.upper)
+            .group_by(lambda _, v: (v, v))
+            .count(store="counts")
+            .to_stream()
+            .to("out", value=ps.serdes.int64)
+        )
+    )
+    driver.pipe("in", "apple", "red", 20)
+    driver.pipe("in", "apple", "green", 10)
+    assert [(r.key, r.value) for r in driver.read("out")] == [("RED", 1)]
+    assert driver.metrics()["dropped_records"] == 0
+
+
+def test_a_stream_becomes_a_versioned_table() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").to_table(store=KEPT).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe("in", "apple", "old", 10)
+    driver.pipe("in", "apple", "new", 20)
+    assert driver.store("prices").get("apple", 10) == ("old", 10)
+
+
+def test_results_have_no_versions() -> None:
+    grouped = ps.StreamsBuilder().stream("in").group_by_key()
+    with pytest.raises(ps.errors.TopologyError, match="history_retention is for tables"):
+        grouped.count(store=KEPT)
