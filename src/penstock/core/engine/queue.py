@@ -65,7 +65,7 @@ class Buffered(NamedTuple):
     Attributes:
         records: Records that were fed and not processed.
         size: Bytes of their keys and values.
-        newest_ms: The largest timestamp fed so far, ms since the epoch.
+        newest_ms: Their largest timestamp, ms since the epoch.
     """
 
     records: int
@@ -128,14 +128,15 @@ class RecordQueue:
 
     def buffered_size(self) -> Buffered:
         """Give how much has not been processed."""
-        size = 0
+        size, newest = 0, -1
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
             rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
             for column in (chunk.raw.keys, chunk.raw.values):
                 size += sum(len(column[row] or b"") for row in rows)
+            newest = max([newest, *chunk.timestamps[first:]])
         count = sum(len(chunk.keys) for chunk in self.chunks) - self.index
-        return Buffered(count, size, self.newest_timestamp())
+        return Buffered(count, size, newest)
 
     def newest_timestamp(self) -> int:
         """Give the partition time there will be when everything in the queue has been taken."""

@@ -90,7 +90,7 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         enforced=outcome.metrics.enforced,
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
-        given_up=[tuple(at) for at in outcome.given_up],
+        given_up=[(at.topic, at.partition) for at in outcome.given_up],
         **more,
     )
 
