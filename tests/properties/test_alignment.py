@@ -27,7 +27,7 @@ TIMES = st.one_of(
     st.lists(st.integers(0, 60), max_size=30),
     st.lists(st.sampled_from([7, 7, 7, 30]), max_size=60).map(sorted),
 )
-LOGS = st.fixed_dictionaries({p: TIMES for p in PARTITIONS})
+LOGS = st.fixed_dictionaries(dict.fromkeys(PARTITIONS, TIMES))
 
 
 class Index:
@@ -146,7 +146,7 @@ def test_a_replay_is_in_exact_order_within_the_limits_and_comes_to_its_end() -> 
         whole = {p: len(log) for p, log in logs.items()}
         late = data.draw(st.booleans(), label="some records come late")
         there = {p: data.draw(st.integers(0, n)) if late else n for p, n in whole.items()}
-        for batch in range(400):
+        for _ in range(400):
             if not replay.batch(there):
                 if there == whole:
                     break

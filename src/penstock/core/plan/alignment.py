@@ -185,10 +185,9 @@ class _Search:
         """Read a part of the records of one millisecond, which are more than the budget, in the order of partitions."""
         at_low, behind = self._offsets(low), self._offsets(low + 1)
         reach, until, left = dict(self._now.start), {}, self._budget
-        for p, to in self._reach(behind).items():
-            if p not in behind:
-                continue
-            taken = min(min(to, self._now.ends[p]) - reach[p], left)
+        reachable = self._reach(behind)
+        for p in self._lagging:  # in order
+            taken = min(min(reachable[p], self._now.ends[p]) - reach[p], left)
             reach[p] += taken
             left -= taken
             if reach[p] == behind[p] < self._now.log_ends[p]:
@@ -243,14 +242,20 @@ def _offset(found: Mapping[TopicPartition, TimedOffset], p: TopicPartition, othe
 def _waited_for(
     group: CoProcessed, now: Situation, ends: Positions
 ) -> dict[TopicPartition, tuple[Input, ...]]:
-    """Give, per partition, the other inputs of its tasks that are at their end and may be waited for."""
+    """Give the inputs that are at their end and may be waited for, for each partition that another one of them holds up.
+
+    All partitions of a task are kept behind the same horizon, and those of all tasks if some come through the shuffle: what
+    feeds several tasks holds them all up.
+    """
+    together = [list(inputs) for inputs in group.tasks.values()]
+    if any(i.shuffled for inputs in together for i in inputs):
+        together = [[i for inputs in together for i in inputs]]
     waited: dict[TopicPartition, tuple[Input, ...]] = {}
-    for inputs in group.tasks.values():
-        finished = [i for i in inputs if _may_be_waited_for(i, now, ends)]
+    for inputs in together:
+        finished = tuple(i for i in inputs if _may_be_waited_for(i, now, ends))
         for own in inputs:
-            siblings = tuple(i for i in finished if i != own)
-            for p in own.feeders if siblings else ():
-                waited[p] = (*waited.get(p, ()), *siblings)
+            if any(i != own for i in finished):
+                waited.update(dict.fromkeys(own.feeders, finished))
     return waited
 
 
