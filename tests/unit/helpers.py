@@ -71,7 +71,9 @@ class Host:
         policies: ps.ErrorPolicies | None = None,
         partitions: Mapping[str, int] | None = None,
         now_ms: int = 0,
+        max_task_idle_ms: int = 0,
     ) -> None:
+        self.max_task_idle_ms = max_task_idle_ms
         self.sub = topology.plan("app").subtopologies[sub]
         self.policies = policies
         self.partitions = partitions or {}
@@ -117,6 +119,7 @@ class Host:
             stores=self.committed,
             policies=self.policies,
             partitions_of=lambda topic: self.partitions.get(topic, 0),
+            max_task_idle_ms=self.max_task_idle_ms,
             snapshot=snapshot,
         )
         task.init(self.now_ms)

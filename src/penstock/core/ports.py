@@ -168,6 +168,23 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+class TimedOffset(NamedTuple):
+    """A record by its place and time: its offset, and its timestamp in ms since the epoch."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class TimeIndex(Protocol):
+    """The broker's index of timestamps. Each call is one round trip, however many partitions it is about."""
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
+        """Give the first record at or after a time (ms) per partition; partitions that have none are left out."""
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
+        """Give the record with the largest timestamp per partition; empty partitions are left out."""
+
+
 class TopicFacts(NamedTuple):
     """What tells a topic from another one of the same name, and from itself before.
 
@@ -180,7 +197,7 @@ class TopicFacts(NamedTuple):
     partitions: int
 
 
-class TopicReader(Protocol):
+class TopicReader(TimeIndex, Protocol):
     """What the planner asks the broker."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:

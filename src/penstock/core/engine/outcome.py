@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.engine.queue import QueueId
+from penstock.core.engine.queue import Buffered, QueueId
+from penstock.core.engine.readiness import Waiting
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import StoreChange
@@ -21,12 +22,14 @@ class TaskMetrics:
         dropped: Records left out on purpose (null keys, bad records under the policy "skip"), with the reason.
         punctuated: Calls of punctuators.
         sent: Records handed to sinks.
+        enforced: Records taken while an input was empty that might still have brought an earlier one.
     """
 
     processed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     punctuated: int = 0
     sent: int = 0
+    enforced: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,12 @@ class Outcome:
         sends: Topics with the records to send, in the order in which they were forwarded.
         changes: Changes of each byte store, each key at most once.
         dropped_slices: Byte stores that have expired as a whole; none of them has changes.
+        waiting: Why records that are at hand are not processed, None if there are none.
+        buffered: How much has been fed and not processed, per queue that holds anything.
+        given_up: Empty inputs that are no longer waited for.
         committable: Per partition, the offset before which everything has been processed.
-        wake_at_ms: When wall-clock punctuation is due next (ms since the epoch), None if never.
+        wake_at_ms: When wall-clock punctuation is due next, or the wait for an empty input ends (ms since the epoch); None
+            if never.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
         commit_requested: Whether a processor asked for a commit.
         metrics: What was counted.
@@ -54,6 +61,9 @@ class Outcome:
     metrics: TaskMetrics
     notices: tuple[str, ...] = ()
     dropped_slices: tuple[str, ...] = ()
+    waiting: Waiting | None = None
+    buffered: Mapping[QueueId, Buffered] = field(default_factory=dict)
+    given_up: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class Snapshot:
         positions: The offset after the last record that was fed, for the queues with buffered records.
         stores: What stores remember besides their content, as what JSON can say.
         operators: What nodes remember, such as their stream time, by name; as what JSON can say.
+        deadlines: Until when inputs that are empty are waited for.
+        waiting: Why the task waited, and since when.
     """
 
     stream_time_ms: int = -1
@@ -77,3 +89,5 @@ class Snapshot:
     positions: Mapping[QueueId, int] = field(default_factory=dict)
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    deadlines: Mapping[TopicPartition, int] = field(default_factory=dict)
+    waiting: Waiting | None = None

@@ -15,6 +15,7 @@ same queue again. A run costs one choice instead of one per record.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +57,20 @@ class QueueId(NamedTuple):
 
     partition: TopicPartition
     lane: str = ""
+
+
+class Buffered(NamedTuple):
+    """How much a queue holds.
+
+    Attributes:
+        records: Records that were fed and not processed.
+        size: Bytes of their keys and values.
+        newest_ms: Their largest timestamp, ms since the epoch.
+    """
+
+    records: int
+    size: int
+    newest_ms: int
 
 
 class RecordQueue:
@@ -111,6 +126,18 @@ class RecordQueue:
         chunk = self.chunks[0]
         return chunk.raw.offsets[chunk.row(self.index)]
 
+    def buffered_size(self) -> Buffered:
+        """Give how much has not been processed."""
+        size, newest = 0, -1
+        for number, chunk in enumerate(self.chunks):
+            first = self.index if number == 0 else 0
+            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
+            for column in (chunk.raw.keys, chunk.raw.values):
+                size += sum(len(column[row] or b"") for row in rows)
+            newest = max([newest, *chunk.timestamps[first:]])
+        count = sum(len(chunk.keys) for chunk in self.chunks) - self.index
+        return Buffered(count, size, newest)
+
     def newest_timestamp(self) -> int:
         """Give the partition time there will be when everything in the queue has been taken."""
         return max([self.partition_time, *(max(chunk.timestamps) for chunk in self.chunks)])
@@ -147,15 +174,23 @@ class PartitionGroup:
             queue = self.queues[queue_id] = RecordQueue(queue_id)
         return queue
 
-    def choose(self) -> tuple[RecordQueue, int] | None:
-        """Choose the queue to take from, and the end of the run in its first chunk; None if all are empty."""
+    def choose(self, bounds: Sequence[tuple[int, QueueId]] = ()) -> tuple[RecordQueue, int] | None:
+        """Choose the queue to take from, and the end of the run in its first chunk.
+
+        Args:
+            bounds: Timestamps of heads that are still to come, with the queues they will be in; nothing behind them is taken.
+
+        Returns:
+            None if all queues are empty, or a bound is before all heads.
+        """
         heads = sorted((q.head_timestamp(), q.id) for q in self.queues.values() if q.chunks)
-        if not heads:
+        if not heads or (bounds and min(bounds) < heads[0]):
             return None
         queue = self.queues[heads[0][1]]
-        if len(heads) == 1:
+        others = [*heads[1:2], *bounds]
+        if not others:
             return queue, queue.run_until(None, inclusive=True)
-        limit, other = heads[1]
+        limit, other = min(others)
         return queue, queue.run_until(limit, inclusive=queue.id < other)
 
     def buffered_count(self) -> int:

@@ -21,6 +21,7 @@ from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
 from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from penstock.core.engine.readiness import InputFacts, Readiness
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -36,6 +37,10 @@ def _unknown(topic: str) -> int:
     return 0
 
 
+def _first(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
+
+
 class Task:
     """One task. Owned by one thread.
 
@@ -46,6 +51,7 @@ class Task:
         stores: Committed content of the stores.
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
+        max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         snapshot: What :meth:`snapshot` gave last time.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
@@ -60,6 +66,7 @@ class Task:
         stores: ByteStores,
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
+        max_task_idle_ms: int = 0,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
@@ -79,8 +86,9 @@ class Task:
         self._group = PartitionGroup(
             {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
         )
+        self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
-        self._metrics = dict.fromkeys(("processed", "punctuated"), 0)
+        self._metrics = dict.fromkeys(("processed", "punctuated", "enforced"), 0)
 
     def init(self, now_ms: int) -> None:
         """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
@@ -134,6 +142,14 @@ class Task:
         queue = self._group.queue(QueueId(partition, lane))
         queue.append(self._deserialized(source, queue, records), position)
 
+    def inform(self, facts: InputFacts) -> None:
+        """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.
+
+        Args:
+            facts: What the micro-batch knows.
+        """
+        self._readiness.inform(facts)
+
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
         """Process what is buffered, the smallest head timestamp first, and punctuate what is due.
 
@@ -151,21 +167,47 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
-            left = budget
-            while left is None or left > 0:
-                chosen = self._group.choose()
-                if chosen is None:
-                    break
-                queue, end = chosen
-                end = end if left is None else min(end, queue.index + left)
-                left = left if left is None else left - (end - queue.index)
-                self._run(queue, end)
+            if self._readiness.active:
+                self._take_ready(now_ms, budget)
+            else:
+                self._take_all(budget)
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
         finally:
             runtime.active = False
             runtime.partition = None
             runtime.chunk = None
         return self._outcome()
+
+    def _take_all(self, budget: int | None) -> None:
+        """Process what is buffered, whatever may still come."""
+        left = budget
+        while left is None or left > 0:
+            chosen = self._group.choose()
+            if chosen is None:
+                break
+            left = self._take(*chosen, left)
+
+    def _take_ready(self, now_ms: int, budget: int | None) -> None:
+        """Process what is buffered as long as no input has to be waited for."""
+        ready, left = self._readiness, budget
+        ready.begin(now_ms)
+        while left is None or left > 0:
+            chosen = ready.choose(self._group)
+            if chosen is None:
+                break
+            enforced, before = ready.enforced, self._metrics["processed"]
+            left = self._take(*chosen, left)
+            ready.taken(chosen[0])
+            if enforced:
+                self._metrics["enforced"] += self._metrics["processed"] - before
+        ready.finish(self._group)
+
+    def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
+        """Process a run, as far as the budget goes; give what is left of it."""
+        end = end if left is None else min(end, queue.index + left)
+        left = left if left is None else left - (end - queue.index)
+        self._run(queue, end)
+        return left
 
     def snapshot(self) -> Snapshot:
         """Give what must survive besides the stores."""
@@ -178,6 +220,8 @@ class Task:
             {p: q.position for p, q in queues.items() if q.chunks and q.position is not None},
             {name: memory for name, store in self.stores.items() if (memory := store.memory())},
             {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
+            dict(self._readiness.deadlines),
+            self._readiness.waiting,
         )
 
     def buffered_count(self) -> int:
@@ -313,19 +357,24 @@ class Task:
             dict(runtime.dropped),
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
+            self._metrics["enforced"],
         )
+        ready = self._readiness
         drained = [store.drain() for store in self.stores.values()]
         committable = {q.partition: q.committable() for q in self._group.queues.values()}
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
             {p: offset for p, offset in committable.items() if offset is not None},
-            runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
+            _first(runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME), ready.wake_at_ms()),
             runtime.stream_time,
             runtime.commit_requested,
             metrics,
             tuple(runtime.notices),
             tuple(name for store in drained for name in store.dropped),
+            ready.waiting,
+            {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
+            ready.given_up() if ready.active else (),
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()

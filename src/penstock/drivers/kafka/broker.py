@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets, TopicFacts
+from penstock.core.ports import Offsets, TimedOffset, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")
@@ -195,6 +195,50 @@ class Broker:
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        """Give the first readable record at or after a time per partition, in one round trip.
+
+        Args:
+            times: Milliseconds since the epoch.
+
+        Returns:
+            Partitions that have none are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        return self._records({at: OffsetSpec.for_timestamp(time_ms) for at, time_ms in times.items()})
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
+        """Give the record with the largest timestamp per partition, in one round trip (KIP-734).
+
+        Returns:
+            Empty partitions are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        return self._records(dict.fromkeys(partitions, OffsetSpec.max_timestamp()))
+
+    def _records(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, TimedOffset]:
+        if not wanted:
+            return {}
+        asked = {ClientPartition(*at): spec for at, spec in wanted.items()}
+        doing = f"asking for times of {', '.join(sorted({at.topic for at in wanted}))}"
+        found = self._ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
+        return {
+            TopicPartition(at.topic, at.partition): TimedOffset(answer.offset, answer.timestamp)
+            for at, answer in found.items()
+            if answer.offset >= 0
+        }
+
+    def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
+        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._admin().list_offsets(
+            wanted, isolation_level=isolation, request_timeout=self.timeout_s
+        )
+        return {at: future.result() for at, future in futures.items()}
+
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the first offset that the broker still has, per partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
@@ -249,22 +293,18 @@ class Broker:
         read_committed: bool,
         may_be_missing: bool = False,
     ) -> Offsets:
-        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}
         doing = f"asking for offsets of {', '.join(partitions)}"
-        return self._ask(doing, lambda: self._listed(wanted, isolation, may_be_missing))
+        return self._ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
 
     def _listed(
-        self, wanted: dict[ClientPartition, OffsetSpec], isolation: IsolationLevel, may_be_missing: bool
+        self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
     ) -> Offsets:
-        futures = self._admin().list_offsets(
-            wanted, isolation_level=isolation, request_timeout=self.timeout_s
-        )
         offsets: Offsets = {}
-        for at, future in futures.items():
-            offset = future.result().offset
+        for at, answer in self._answers(wanted, read_committed=read_committed).items():
+            offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
             if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking

@@ -31,6 +31,10 @@ class Report:
         state_bytes: Bytes of the task's log.
         restored: Changes applied from the log to the local copy beyond the previous batch's.
         notices: Lines for the log.
+        enforced: Records taken while an input was empty that might still have brought an earlier one.
+        waiting: Topic, partition, reason and since when (ms) the task waits for an input; None if it does not.
+        buffered: Topic, partition, lane, records, bytes and largest timestamp (ms) of each queue that holds records.
+        given_up: Topic and partition of the empty inputs that are no longer waited for.
     """
 
     task: str
@@ -47,6 +51,10 @@ class Report:
     state_bytes: int = 0
     restored: int = 0
     notices: list[str] = field(default_factory=list)
+    enforced: int = 0
+    waiting: tuple[str, int, str, int] | None = None
+    buffered: list[tuple[str, int, str, int, int, int]] = field(default_factory=list)
+    given_up: list[tuple[str, int]] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -55,11 +63,17 @@ class Report:
     @staticmethod
     def decode(data: bytes) -> Report:
         """Read what :meth:`encode` gave."""
-        return Report(**json.loads(data))
+        told = json.loads(data)
+        if told["waiting"] is not None:
+            told["waiting"] = tuple(told["waiting"])
+        for name in ("buffered", "given_up"):
+            told[name] = [tuple(each) for each in told[name]]
+        return Report(**told)
 
 
 def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
     """Make the report of an outcome."""
+    waits = outcome.waiting
     offsets: dict[str, dict[str, int]] = {}
     for at, offset in outcome.committable.items():
         offsets.setdefault(at.topic, {})[str(at.partition)] = offset
@@ -73,6 +87,10 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         dropped=dict(outcome.metrics.dropped),
         punctuated=outcome.metrics.punctuated,
         notices=list(outcome.notices),
+        enforced=outcome.metrics.enforced,
+        waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
+        buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
+        given_up=[(at.topic, at.partition) for at in outcome.given_up],
         **more,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.queue import QueueId
+from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.evolution import with_new_names
 from penstock.drivers.spark import wire
@@ -28,7 +29,18 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "stores": {name: dict(memory) for name, memory in snapshot.stores.items()},
         "operators": {name: dict(memory) for name, memory in snapshot.operators.items()},
+        **_waits_to_json(snapshot),
     }
+
+
+def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Give what a task that waits for its inputs remembers; most tasks have nothing to remember."""
+    told: dict[str, Any] = {}
+    if snapshot.deadlines:
+        told["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
+    if snapshot.waiting is not None:
+        told["waiting"] = [*snapshot.waiting.partition, snapshot.waiting.reason, snapshot.waiting.since_ms]
+    return told
 
 
 def snapshot_from_json(
@@ -56,7 +68,13 @@ def snapshot_from_json(
         },
         with_new_names(data.get("stores", {}), renamed_stores),
         data.get("operators", {}),
+        {TopicPartition(topic, partition): at for topic, partition, at in data.get("deadlines", ())},
+        _waiting(*data["waiting"]) if "waiting" in data else None,
     )
+
+
+def _waiting(topic: str, partition: int, reason: Reason, since_ms: int) -> Waiting:
+    return Waiting(TopicPartition(topic, partition), reason, since_ms)
 
 
 def _queue(topic: str, partition: int, lane: str) -> QueueId:

@@ -5,6 +5,7 @@ import json
 import penstock as ps
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.queue import QueueId
+from penstock.core.engine.readiness import FOREVER, Waiting
 from penstock.core.model.record import Records
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, one_processor, processing, values
@@ -28,6 +29,13 @@ def test_crosses_as_json() -> None:
         {"windows": {"time": 7, "slices": [[0, 60000]]}},
     )  # fmt: skip
     assert crossed(snapshot) == snapshot
+
+
+def test_of_a_task_that_waits_crosses_as_json() -> None:
+    at = ps.TopicPartition("in", 1)
+    waits = Snapshot(deadlines={at: FOREVER}, waiting=Waiting(at, "idle", 7))
+    assert crossed(waits) == waits
+    assert not {"deadlines", "waiting"} & set(snapshot_to_json(Snapshot()))
 
 
 def test_of_a_time_when_stores_remembered_nothing_is_read_too() -> None:

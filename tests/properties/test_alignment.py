@@ -1,0 +1,187 @@
+"""Aligned planning against brute force, and with the tasks: replays in exact order, within the buffer limits, to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.engine.readiness import FOREVER, InputFacts
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.alignment import Alignment, Pace, Situation, aligned
+from penstock.core.plan.inputs import CoProcessed, Input
+from penstock.core.ports import TimedOffset
+from unit.helpers import Host, forwarding, one_processor, values
+
+from .engines import Visits
+
+PARTITIONS = tuple(TopicPartition(topic, 0) for topic in "abc")
+GROUP = CoProcessed({TaskId(0, 0): tuple(Input(p, (p,)) for p in PARTITIONS)}, True)
+UNTIMED = CoProcessed(GROUP.tasks, False)
+LIMIT = 5
+# Some in order and dense, some out of order, some all at one time.
+TIMES = st.one_of(
+    st.lists(st.integers(0, 60), max_size=60).map(sorted),
+    st.lists(st.integers(0, 60), max_size=30),
+    st.lists(st.sampled_from([7, 7, 7, 30]), max_size=60).map(sorted),
+)
+LOGS = st.fixed_dictionaries(dict.fromkeys(PARTITIONS, TIMES))
+
+
+class Index:
+    """A time index that looks at every record."""
+
+    def __init__(self, logs: Mapping[TopicPartition, list[int]]) -> None:
+        self.logs = logs
+        self.questions = 0
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        self.questions += 1
+        first = {
+            p: next((TimedOffset(at, t) for at, t in enumerate(self.logs[p]) if t >= time_ms), None)
+            for p, time_ms in times.items()
+        }
+        return {p: at for p, at in first.items() if at is not None}
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
+        self.questions += 1
+        listed = {p: self.logs[p] for p in partitions if self.logs[p]}
+        return {p: TimedOffset(log.index(max(log)), max(log)) for p, log in listed.items()}
+
+
+def fair(
+    start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], budget: int
+) -> dict[TopicPartition, int]:
+    """Admit as if nothing were co-processed."""
+    planned = dict(start)
+    while budget and any(planned[p] < ends[p] for p in planned):
+        for p in planned:
+            if planned[p] < ends[p] and budget:
+                planned[p] += 1
+                budget -= 1
+    return planned
+
+
+def merged(logs: Mapping[TopicPartition, list[int]]) -> list[tuple[str, int]]:
+    left = {p: list(times) for p, times in logs.items()}
+    taken = []
+    while all(left.values()):
+        time_ms, p = min((times[0], p) for p, times in left.items())
+        left[p].pop(0)
+        taken.append((p.topic, time_ms))
+    return taken
+
+
+class Replay:
+    """Plans and runs micro-batches until nothing more is read."""
+
+    def __init__(
+        self, logs: Mapping[TopicPartition, list[int]], group: CoProcessed, idle_ms: int, budget: int
+    ) -> None:
+        self.index = Index(logs)
+        self.logs, self.group, self.idle_ms, self.budget = logs, group, idle_ms, budget
+        named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
+        self.host = Host(one_processor(named, topics=tuple("abc")), max_task_idle_ms=idle_ms)
+        self.at: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)
+        self.taken: list[tuple[str, int]] = []
+        self.pace: Pace | None = None
+        self.outcome: Any = None
+        self.enforced = 0
+        self.largest = 0
+
+    def plan(self, there: Mapping[TopicPartition, int]) -> Alignment:
+        held = {} if self.outcome is None else {q.partition: b for q, b in self.outcome.buffered.items()}
+        room = {p: max(LIMIT - (held[p].records if p in held else 0), 0) for p in PARTITIONS}
+        newest = {p: b.newest_ms for p, b in held.items()}
+        gone = () if self.outcome is None else self.outcome.given_up
+        now = Situation(
+            self.at,
+            there,
+            there,
+            fair(self.at, there, self.budget),
+            room,
+            set(held),
+            newest,
+            gone,
+            (),
+            self.idle_ms > 0,
+        )
+        return aligned(self.group, now, self.index, self.pace)
+
+    def batch(self, there: Mapping[TopicPartition, int]) -> bool:
+        """Run a batch; tell whether it read or processed anything."""
+        plan = self.plan(there)
+        assert all(self.at[p] <= plan.ends[p] <= there[p] for p in PARTITIONS)
+        for p, to in plan.ends.items():
+            self.host.feed(p.topic, [(None, "x", t) for t in self.logs[p][self.at[p] : to]])
+            if p in plan.until:
+                assert to < there[p]
+                assert self.logs[p][to] >= plan.until[p]
+        moved = plan.ends != self.at
+        self.at, self.pace = dict(plan.ends), plan.pace
+        lag = {p: there[p] - at for p, at in self.at.items() if there[p] > at}
+        self.host.task.inform(InputFacts(PARTITIONS, lag, plan.until))
+        self.outcome = self.host.step(0)
+        for value in values(self.outcome):
+            topic, timestamp = str(value).split()
+            self.taken.append((topic, int(timestamp)))
+        self.enforced += self.outcome.metrics.enforced
+        self.largest = max([self.largest, *(b.records for b in self.outcome.buffered.values())])
+        return moved or bool(self.outcome.metrics.processed)
+
+
+def test_a_replay_is_in_exact_order_within_the_limits_and_comes_to_its_end() -> None:
+    visits = Visits()
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        LOGS, st.sampled_from([GROUP, UNTIMED]), st.sampled_from([0, FOREVER]), st.integers(3, 80), st.data()
+    )
+    def run(
+        logs: dict[TopicPartition, list[int]], group: CoProcessed, idle_ms: int, budget: int, data: Any
+    ) -> None:
+        replay = Replay(logs, group, idle_ms, budget)
+        whole = {p: len(log) for p, log in logs.items()}
+        late = data.draw(st.booleans(), label="some records come late")
+        there = {p: data.draw(st.integers(0, n)) if late else n for p, n in whole.items()}
+        for _ in range(400):
+            if not replay.batch(there):
+                if there == whole:
+                    break
+                there = whole
+            visits["batch"] += 1
+            visits["aligned"] += replay.pace is not None
+        else:
+            raise AssertionError("the replay does not come to its end")
+        expected = merged(logs)
+        assert replay.largest <= LIMIT
+        if idle_ms == FOREVER:
+            assert (replay.taken, replay.enforced) == (expected, 0)
+        else:
+            assert late or replay.taken[: len(expected)] == expected
+            assert len(replay.taken) == sum(whole.values())
+        visits["buffered"] += replay.largest > 0
+
+    run()
+    visits.demand(batch=300, aligned=100, buffered=20)
+
+
+def test_a_plan_fills_its_batch_in_few_questions() -> None:
+    steps = {PARTITIONS[0]: 1, PARTITIONS[1]: 1_000, PARTITIONS[2]: 50}
+    logs = {p: list(range(1_000_000, 1_100_000, step)) for p, step in steps.items()}
+    replay = Replay(logs, GROUP, 0, 10_000)
+    there = {p: len(log) for p, log in logs.items()}
+    batches = 0
+    while any(there[p] > at for p, at in replay.at.items()):
+        start, asked = dict(replay.at), replay.index.questions
+        plan = replay.plan(there)
+        count = sum(plan.ends[p] - at for p, at in start.items())
+        assert 5_000 <= count <= 10_000 or sum(there.values()) - sum(start.values()) < 10_000
+        assert replay.index.questions - asked <= (6 if batches == 0 else 2)
+        replay.at, replay.pace = dict(plan.ends), plan.pace
+        batches += 1
+        if plan.pace is not None and plan.ends != there:
+            assert {plan.until[p] for p in PARTITIONS} == {plan.pace.time_ms}
+    assert batches < 20

@@ -1,0 +1,132 @@
+"""What a task takes from its inputs, however records, facts and restarts come, against a merge of everything at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts
+from penstock.core.model.ids import TopicPartition
+from unit.helpers import Host, forwarding, one_processor, values
+
+from .engines import Visits
+
+TOPICS = ("a", "b", "c")
+INPUTS = tuple(TopicPartition(topic, 0) for topic in TOPICS)
+Taken = list[tuple[str, int]]
+CONTENT = st.fixed_dictionaries({topic: st.lists(st.integers(0, 9), max_size=8) for topic in TOPICS})
+BATCHES = st.lists(
+    st.tuples(
+        st.fixed_dictionaries({topic: st.integers(0, 4) for topic in TOPICS}),  # how many records come
+        st.sampled_from(["lag", "until", "unknown"]),  # what is known of the rest
+        st.booleans(),  # whether the task is started anew
+        st.integers(0, 30),  # how much time passes
+    ),
+    max_size=8,
+)
+
+
+def merged(content: dict[str, list[int]], *, whole: bool) -> Taken:
+    """Take the smallest head again and again; stop when a topic is used up, unless the whole is wanted."""
+    left = {topic: list(timestamps) for topic, timestamps in content.items()}
+    taken: Taken = []
+    while any(left.values()) and (whole or all(left.values())):
+        timestamp, topic = min((timestamps[0], topic) for topic, timestamps in left.items() if timestamps)
+        left[topic].pop(0)
+        taken.append((topic, timestamp))
+    return taken
+
+
+class Feeder:
+    """Feeds topics in pieces, and collects what the task takes."""
+
+    def __init__(self, content: dict[str, list[int]], idle_ms: int) -> None:
+        named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
+        self.host = Host(one_processor(named, topics=TOPICS), max_task_idle_ms=idle_ms)
+        self.left = {topic: list(timestamps) for topic, timestamps in content.items()}
+        self.now_ms = 0
+        self.taken: Taken = []
+        self.enforced = 0
+
+    def batch(self, counts: dict[str, int], known: str, passed_ms: int) -> Any:
+        for topic, count in counts.items():
+            came, self.left[topic] = self.left[topic][:count], self.left[topic][count:]
+            self.host.feed(topic, [(None, "x", timestamp) for timestamp in came])
+        rest = {at: self.left[at.topic] for at in INPUTS if self.left[at.topic]}
+        facts = InputFacts(
+            INPUTS,
+            {at: len(left) for at, left in rest.items()},
+            {at: left[0] for at, left in rest.items()} if known == "until" else {},
+            unknown=known == "unknown",
+        )
+        self.host.task.inform(facts)
+        self.now_ms += passed_ms
+        outcome = self.host.step(self.now_ms)
+        for value in values(outcome):
+            topic, timestamp = str(value).split()
+            self.taken.append((topic, int(timestamp)))
+        self.enforced += outcome.metrics.enforced
+        return outcome
+
+    def finish(self) -> None:
+        """Feed the rest, and let every idle time pass."""
+        self.batch(dict.fromkeys(TOPICS, 100), "lag", 0)
+        for _ in range(20):
+            self.batch({}, "lag", 1_000)
+
+
+def test_with_endless_idling_the_order_is_that_of_a_merge() -> None:
+    visits = Visits()
+
+    @settings(max_examples=150, deadline=None)
+    @given(CONTENT, BATCHES)
+    def run(content: dict[str, list[int]], batches: list[Any]) -> None:
+        feeder = Feeder(content, FOREVER)
+        for counts, known, restart, passed_ms in batches:
+            outcome = feeder.batch(counts, known, passed_ms)
+            assert feeder.taken == merged(content, whole=True)[: len(feeder.taken)]
+            buffered = feeder.host.task.buffered_count()
+            assert (outcome.waiting is None) == (buffered == 0)
+            visits[f"waits: {outcome.waiting.reason}" if outcome.waiting else "empty"] += 1
+            visits["restart with records"] += restart and buffered > 0
+            if restart:
+                feeder.host.restart()
+        feeder.finish()
+        assert feeder.taken == merged(content, whole=False)
+        assert feeder.enforced == 0
+
+    run()
+    visits.demand(
+        **{
+            "waits: lag": 10,
+            "waits: behind": 10,
+            "waits: idle": 10,
+            "waits: unknown lag": 10,
+            "restart with records": 10,
+        }
+    )
+
+
+def test_with_any_idling_nothing_is_lost_or_out_of_its_partitions_order() -> None:
+    visits = Visits()
+
+    @settings(max_examples=100, deadline=None)
+    @given(CONTENT, BATCHES, st.sampled_from([NEVER_WAIT, 0, 20]))
+    def run(content: dict[str, list[int]], batches: list[Any], idle_ms: int) -> None:
+        feeder = Feeder(content, idle_ms)
+        for counts, known, restart, passed_ms in batches:
+            feeder.batch(counts, known, passed_ms)
+            if restart:
+                feeder.host.restart()
+        feeder.finish()
+        for topic in TOPICS:
+            assert [t for name, t in feeder.taken if name == topic] == content[topic]
+        if feeder.enforced == 0:
+            assert feeder.taken == merged(content, whole=True)
+        visits["guess"] += feeder.enforced > 0
+        visits["out of order"] += feeder.taken != merged(content, whole=True)
+
+    run()
+    visits.demand(**{"guess": 20, "out of order": 5})

@@ -1,0 +1,263 @@
+"""May the task process now? Rule by rule, by a manual clock. Queues are drawn as `fast: [3, 5]`, 3 is next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.queue import QueueId
+from penstock.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts, Waiting
+from penstock.core.model.ids import TopicPartition
+from unit.helpers import Host, forwarding, one_processor, values
+
+FAST, SLOW = TopicPartition("fast", 0), TopicPartition("slow", 0)
+IDLE = 100
+
+
+def host_of(idle_ms: int = 0, topics: tuple[str, ...] = ("fast", "slow")) -> Host:
+    """Make a task that forwards the topic and the timestamp of each record."""
+    named = forwarding(
+        lambda context, record: f"{context.record_metadata.topic} {record.timestamp}"  # type: ignore[union-attr]
+    )
+    return Host(one_processor(named, topics=topics), max_task_idle_ms=idle_ms)
+
+
+def feed(host: Host, topic: str, *timestamps: int, lane: str = "") -> None:
+    host.feed(topic, [(None, "x", timestamp) for timestamp in timestamps], lane=lane)
+
+
+def step(host: Host, now_ms: int = 0, **facts: Any) -> Outcome:
+    host.task.inform(InputFacts((FAST, SLOW), **facts))
+    return host.step(now_ms)
+
+
+def why(outcome: Outcome) -> tuple[str, str, int] | None:
+    waits = outcome.waiting
+    return None if waits is None else (waits.partition.topic, waits.reason, waits.since_ms)
+
+
+def test_a_task_that_knows_nothing_of_its_inputs_waits_for_none() -> None:
+    host = host_of(FOREVER)
+    feed(host, "fast", 1, 2)
+    outcome = host.step()
+    assert (values(outcome), outcome.waiting, outcome.metrics.enforced) == (["fast 1", "fast 2"], None, 0)
+
+
+class TestAnEmptyInput:
+    def test_is_not_waited_for_while_all_hold_records(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1, 3, 5)
+        feed(host, "slow", 2, 4)
+        outcome = step(host)
+        # fast: [5]
+        # slow: []
+        assert values(outcome) == ["fast 1", "slow 2", "fast 3", "slow 4"]
+        assert (why(outcome), outcome.metrics.enforced) == (("slow", "idle", 0), 0)
+
+    @pytest.mark.parametrize("idle_ms", [0, IDLE, FOREVER])
+    def test_that_lags_is_waited_for_without_limit(self, idle_ms: int) -> None:
+        host = host_of(idle_ms)
+        feed(host, "fast", 1)
+        for now_ms in (0, 10_000_000):
+            outcome = step(host, now_ms, lag={SLOW: 7})
+            assert (values(outcome), why(outcome), outcome.wake_at_ms) == ([], ("slow", "lag", 0), None)
+
+    @pytest.mark.parametrize("idle_ms", [0, IDLE, FOREVER])
+    def test_of_unknown_lag_is_waited_for_without_limit(self, idle_ms: int) -> None:
+        host = host_of(idle_ms)
+        feed(host, "fast", 1)
+        for now_ms in (0, 10_000_000):
+            outcome = step(host, now_ms, unknown=True)
+            assert (values(outcome), why(outcome)) == ([], ("slow", "unknown lag", 0))
+
+    def test_without_lag_is_not_waited_for_with_an_idle_time_of_nothing(self) -> None:
+        host = host_of(0)
+        feed(host, "fast", 1, 2)
+        outcome = step(host)
+        assert (values(outcome), outcome.metrics.enforced) == (["fast 1", "fast 2"], 2)
+        assert outcome.given_up == (FAST, SLOW)  # by now, fast is empty too
+
+    def test_without_lag_is_waited_for_until_its_idle_time_is_over(self) -> None:
+        host = host_of(IDLE)
+        feed(host, "fast", 1)
+        outcome = step(host, now_ms=50)
+        assert (values(outcome), why(outcome), outcome.wake_at_ms) == ([], ("slow", "idle", 50), 150)
+        assert outcome.given_up == ()
+        outcome = step(host, now_ms=149)
+        assert (values(outcome), why(outcome), outcome.wake_at_ms) == ([], ("slow", "idle", 50), 150)
+        outcome = step(host, now_ms=150)
+        assert (values(outcome), why(outcome), outcome.wake_at_ms) == (["fast 1"], None, None)
+        assert (outcome.metrics.enforced, outcome.given_up) == (1, (SLOW,))
+
+    def test_is_waited_for_once_per_dry_spell(self) -> None:
+        host = host_of(IDLE)
+        feed(host, "fast", 1)
+        step(host, 0)
+        assert values(step(host, IDLE)) == ["fast 1"]
+        feed(host, "fast", 2)
+        assert values(step(host, IDLE + 1)) == ["fast 2"]  # slow is as dry as before
+        feed(host, "slow", 2)
+        feed(host, "fast", 3)
+        outcome = step(host, IDLE + 2)
+        assert (values(outcome), outcome.wake_at_ms) == (["slow 2"], 2 * IDLE + 2)  # and now again
+        assert values(step(host, 2 * IDLE + 2)) == ["fast 3"]
+
+    def test_is_waited_for_anew_when_it_had_lag(self) -> None:
+        host = host_of(IDLE)
+        feed(host, "fast", 1)
+        step(host, 0)
+        step(host, 60, lag={SLOW: 1})
+        outcome = step(host, 90)
+        assert (values(outcome), outcome.wake_at_ms) == ([], 190)
+        step(host, 120, unknown=True)
+        assert step(host, 130).wake_at_ms == 230
+
+    def test_has_its_idle_time_even_while_another_is_not_ready_either(self) -> None:
+        host = host_of(IDLE, ("fast", "slow", "third"))
+        third = TopicPartition("third", 0)
+        feed(host, "fast", 1)
+        host.task.inform(InputFacts((FAST, SLOW, third), lag={SLOW: 1}))
+        assert why(host.step(0)) == ("slow", "lag", 0)
+        feed(host, "slow", 2)
+        host.task.inform(InputFacts((FAST, SLOW, third)))
+        assert values(host.step(IDLE)) == ["fast 1"]
+
+    def test_has_its_idle_time_also_when_all_are_empty(self) -> None:
+        host = host_of(IDLE)
+        assert step(host, 0).wake_at_ms is None  # nothing waits
+        feed(host, "fast", 1)
+        assert values(step(host, IDLE)) == ["fast 1"]
+
+    def test_is_waited_for_for_ever_with_the_largest_idle_time(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1)
+        outcome = step(host, 5)
+        assert (values(outcome), why(outcome), outcome.wake_at_ms) == ([], ("slow", "idle", 5), None)
+        assert values(step(host, 1 << 62)) == []
+
+    def test_is_never_waited_for_with_minus_one_but_the_guess_counts(self) -> None:
+        host = host_of(NEVER_WAIT)
+        feed(host, "fast", 1, 2)
+        outcome = step(host, lag={SLOW: 9}, unknown=True)
+        assert (values(outcome), outcome.metrics.enforced, outcome.waiting) == (["fast 1", "fast 2"], 2, None)
+        assert outcome.given_up == ()
+        assert step(host).metrics.enforced == 0
+
+    def test_that_is_paused_is_not_waited_for_and_nothing_is_guessed(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1)
+        outcome = step(host, lag={SLOW: 9}, paused=frozenset(["slow"]))
+        assert (values(outcome), outcome.metrics.enforced) == (["fast 1"], 0)
+
+    def test_with_a_virtual_head_lets_earlier_records_pass(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1, 4, 5, 6)
+        outcome = step(host, lag={SLOW: 9}, until={SLOW: 5})
+        # fast: [6]     "fast" comes before "slow" at 5
+        # slow: [] 5...
+        assert values(outcome) == ["fast 1", "fast 4", "fast 5"]
+        assert (why(outcome), outcome.metrics.enforced) == (("slow", "behind", 0), 0)
+        host = host_of(FOREVER)
+        feed(host, "slow", 1, 5)
+        outcome = step(host, lag={FAST: 9}, until={FAST: 5})
+        # fast: [] 5...
+        # slow: [5]
+        assert (values(outcome), why(outcome)) == (["slow 1"], ("fast", "behind", 0))
+
+
+class TestAnInputOfLanes:
+    def test_is_ready_when_any_lane_holds_records(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1, 3, lane="a-0")
+        feed(host, "fast", lane="a-1")
+        feed(host, "slow", 2, 4)
+        assert values(step(host, shuffled=frozenset(["fast"]))) == ["fast 1", "slow 2", "fast 3"]
+
+    def test_that_lags_is_bounded_by_what_another_lane_may_bring(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1, 3, 6, lane="a-0")
+        feed(host, "slow", 2, 9)
+        outcome = step(host, shuffled=frozenset(["fast"]), lag={FAST: 1}, until={FAST: 5})
+        assert values(outcome) == ["fast 1", "slow 2", "fast 3"]
+        feed(host, "fast", 5, lane="a-1")
+        assert values(step(host, shuffled=frozenset(["fast"]))) == ["fast 5", "fast 6"]
+
+    def test_takes_records_at_the_time_it_is_bounded_by(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 5, 5, 5, lane="a-0")
+        feed(host, "slow", 5)
+        facts: dict[str, Any] = {"shuffled": frozenset(["fast"]), "lag": {FAST: 1}, "until": {FAST: 5}}
+        assert values(step(host, **facts)) == ["fast 5"] * 3
+
+
+class TestWaiting:
+    def test_is_since_something_was_processed(self) -> None:
+        host = host_of(FOREVER)
+        feed(host, "fast", 1, 9)
+        assert why(step(host, 10, lag={SLOW: 1}, until={SLOW: 5})) == ("slow", "behind", 10)
+        assert why(step(host, 20, lag={SLOW: 1})) == ("slow", "lag", 10)
+        feed(host, "slow", 8)
+        assert why(step(host, 30, lag={SLOW: 1})) == ("slow", "lag", 30)
+        feed(host, "slow", 9)
+        assert why(step(host, 40)) == ("fast", "idle", 40)
+
+    def test_names_what_will_be_waited_for_longest(self) -> None:
+        host = host_of(IDLE, ("fast", "slow", "third"))
+        third = TopicPartition("third", 0)
+        feed(host, "slow", 1)
+        host.task.inform(InputFacts((FAST, SLOW, third), lag={third: 1}))
+        assert why(host.step(0)) == ("third", "lag", 0)
+
+    def test_is_over_when_nothing_is_left(self) -> None:
+        host = host_of(0)
+        feed(host, "fast", 1)
+        assert why(step(host, lag={SLOW: 1})) is not None
+        assert step(host).waiting is None
+
+    def test_survives_a_restart_as_do_deadlines(self) -> None:
+        host = host_of(IDLE)
+        feed(host, "fast", 1)
+        step(host, 40)
+        host.restart()
+        outcome = step(host, 139)
+        assert (values(outcome), why(outcome), outcome.wake_at_ms) == ([], ("slow", "idle", 40), 140)
+        host.restart()
+        assert values(step(host, 140)) == ["fast 1"]
+        host.restart()
+        feed(host, "fast", 2)
+        assert values(step(host, 141)) == ["fast 2"]
+
+    def test_is_told_in_a_line(self) -> None:
+        assert "(setting max_task_idle_ms)" in Waiting(SLOW, "idle", 0).line()
+
+
+def test_a_budget_ends_a_step_without_making_it_wait() -> None:
+    host = host_of(0)
+    feed(host, "fast", 1, 2, 3)
+    host.task.inform(InputFacts((FAST, SLOW)))
+    outcome = host.step(0, budget=2)
+    assert (values(outcome), outcome.metrics.enforced, outcome.waiting) == (["fast 1", "fast 2"], 2, None)
+
+
+def test_what_is_buffered_is_told() -> None:
+    host = host_of(FOREVER)
+    host.feed("fast", [("key", "value", 5), (None, None, 3)])
+    (told,) = step(host).buffered.items()
+    assert told == (QueueId(FAST), (2, 8, 5))
+
+
+def test_runs_do_not_pass_a_virtual_head() -> None:
+    host = host_of(FOREVER)
+    feed(host, "fast", *range(10))
+    assert len(values(step(host, lag={SLOW: 1}, until={SLOW: 7}))) == 8
+    assert values(step(host, lag={SLOW: 1}, until={SLOW: 8})) == ["fast 8"]
+
+
+def test_a_topology_is_the_same_without_facts_and_with_all_at_hand() -> None:
+    told, plain = host_of(0), host_of(0)
+    for host in (told, plain):
+        feed(host, "fast", 5, 1, 9)
+        feed(host, "slow", 4, 9, 2)
+    assert values(step(told)) == values(plain.step())
