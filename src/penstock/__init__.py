@@ -12,6 +12,7 @@ from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.kstream import BranchedKStream, KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
+from penstock.core.dsl.windowed import TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
@@ -26,6 +27,13 @@ from penstock.core.model.record import (
 )
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import VersionedRecord, Windowed
+from penstock.core.model.windows import (
+    EmitStrategy,
+    HoppingWindows,
+    TumblingWindows,
+    on_window_close,
+    on_window_update,
+)
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
@@ -49,7 +57,9 @@ __all__ = [
     "BranchedKStream",
     "Cancellable",
     "ConsumerRecord",
+    "EmitStrategy",
     "ErrorPolicies",
+    "HoppingWindows",
     "KGroupedStream",
     "KGroupedTable",
     "KStream",
@@ -66,12 +76,16 @@ __all__ = [
     "Status",
     "StreamsBuilder",
     "TaskId",
+    "TimeWindowedKStream",
     "TopicPartition",
     "Topology",
+    "TumblingWindows",
     "ValueAndTimestamp",
     "VersionedRecord",
     "Windowed",
     "errors",
+    "on_window_close",
+    "on_window_update",
     "serdes",
     "spark",
     "stores",

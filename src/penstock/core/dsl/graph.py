@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Node, Repartition
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
 from penstock.core.plan.topology import Topology
+
+
+def kept_as(store: Kept | None, default: str) -> StoreOptions:
+    """Give the options of an operator's store; without a name it gets the default one."""
+    return store if isinstance(store, StoreOptions) else StoreOptions(store or default)
 
 
 class Graph:
@@ -36,7 +42,12 @@ class Graph:
 
     def add_store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Add the timestamped store of a table; without a name it gets the default one."""
-        kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+        kept = kept_as(store, default)
+        if kept.retention_ms is not None:
+            raise TopologyError(
+                f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
+                "deleted. Leave it out"
+            )
         spec = key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
         )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.dsl.aggregators import combining, plus_one, zero
 from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.windowed import TimeWindowedKStream
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
+from penstock.core.model.windows import EmitStrategy, TimeWindows
 from penstock.core.plan import nodes
 from penstock.core.plan.stores import Kept
 
@@ -85,6 +87,22 @@ class KGroupedStream(Generic[K, V]):
         return self._aggregated(
             store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
         )
+
+    def windowed_by(
+        self, windows: TimeWindows, *, emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE
+    ) -> TimeWindowedKStream[K, V]:
+        """Cut each key's records into windows of time.
+
+        Args:
+            windows: ``TumblingWindows`` or ``HoppingWindows``.
+            emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes.
+
+        Returns:
+            The stream by key and window, to be aggregated.
+
+        Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``.
+        """
+        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
 
     def _aggregated(
         self,

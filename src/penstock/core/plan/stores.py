@@ -48,13 +48,21 @@ __all__ = [
 ]
 
 
-def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "spark") -> StoreOptions:
+def options(
+    name: str,
+    *,
+    engine: Engine | None = None,
+    changelog: Changelog = "spark",
+    retention: Duration | None = None,
+) -> StoreOptions:
     """Say how an operator of the DSL keeps its result, where a name alone is not enough.
 
     Args:
         name: Letters, digits, dots, dashes and underscores.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        retention: How long windows can be read after they began, in stream time; None is size and grace together, the
+            least there is. Only for windowed aggregations.
 
     Returns:
         What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
@@ -69,7 +77,7 @@ def options(name: str, *, engine: Engine | None = None, changelog: Changelog = "
         >>> builder.build().plan("shop").changelogs
         {'counts': 'shop-counts-changelog'}
     """
-    return StoreOptions(name, engine, changelog)
+    return StoreOptions(name, engine, changelog, None if retention is None else millis(retention))
 
 
 def key_value(

@@ -17,6 +17,11 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
     (ps.serdes.int64, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
     (ps.serdes.float64, 1.5, b"\x3f\xf8\x00\x00\x00\x00\x00\x00"),
     (ps.serdes.float64, -math.inf, b"\xff\xf0\x00\x00\x00\x00\x00\x00"),
+    (
+        ps.serdes.time_windowed(ps.serdes.string, 10),
+        ps.Windowed("a", 258, 268),
+        b"a\x00\x00\x00\x00\x00\x00\x01\x02",
+    ),
     (ps.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
 ]
 
@@ -47,6 +52,11 @@ def test_pickle_keeps_any_object() -> None:
         (ps.serdes.json, {1, 2}, r"serdes\.json cannot write set: "),
         (ps.serdes.json, math.nan, r"serdes\.json cannot write float: "),
         (ps.serdes.json, "\ud800", r"serdes\.json cannot write str: "),
+        (
+            ps.serdes.time_windowed(ps.serdes.string, 10),
+            5,
+            r"time_windowed takes Windowed\(.*, but got int 5",
+        ),
         (ps.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
     ],
 )
