@@ -12,7 +12,7 @@ from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.kstream import BranchedKStream, KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
-from penstock.core.dsl.windowed import TimeWindowedKStream
+from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
@@ -30,6 +30,7 @@ from penstock.core.model.windowed import VersionedRecord, Windowed
 from penstock.core.model.windows import (
     EmitStrategy,
     HoppingWindows,
+    SessionWindows,
     TumblingWindows,
     on_window_close,
     on_window_update,
@@ -73,6 +74,8 @@ __all__ = [
     "RecordMetadata",
     "RunningApplication",
     "Serde",
+    "SessionWindowedKStream",
+    "SessionWindows",
     "Status",
     "StreamsBuilder",
     "TaskId",

@@ -281,6 +281,7 @@ def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
 
 TUMBLING = ps.TumblingWindows(1000, grace=500)
 HOPPING = ps.HoppingWindows(1000, advance=300, grace=400)
+SESSION = ps.SessionWindows(400, grace=300)
 KEPT_A_MINUTE = ps.stores.options("w", retention=60_000)
 
 
@@ -336,6 +337,27 @@ def tumbling_reduce_concat(builder: ps.StreamsBuilder) -> None:
 def hopping_aggregate_concat(builder: ps.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(HOPPING)
     grouped.aggregate(empty, appended, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_count(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_reduce_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
+    grouped.reduce(concatenated, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
+    merged = grouped.aggregate(empty, appended, lambda _, one, other: f"{one}~{other}", store="w")
+    merged.to_stream().to("out")
 
 
 @scenario("out")

@@ -190,6 +190,13 @@ OPERATORS: dict[str, Operator] = {
     "by length": by_length,
     "per window": lambda b, s, n: per_window(s, ps.on_window_update, f"w-{n}"),
     "per closed window": lambda b, s, n: per_window(s, ps.on_window_close, f"w-{n}"),
+    "per session": lambda b, s, n: (
+        s.group_by_key(name=f"grouped-s-{n}")
+        .windowed_by(ps.SessionWindows(2, grace=1))
+        .count(store=f"s-{n}")
+        .to_stream(lambda window, _: window.key)
+        .map_values(str)
+    ),
     "windows": shelved(InWindows, ps.stores.window, retention=70_000, size=10_000),
     "windows with duplicates": shelved(
         InWindows, ps.stores.window, retention=70_000, size=10_000, retain_duplicates=True

@@ -95,6 +95,7 @@ def _same(data: builtins.bytes) -> builtins.bytes:
 
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
+_BOUNDS = struct.Struct(">qq")
 
 
 def _int64_to_bytes(number: int) -> builtins.bytes:
@@ -203,3 +204,36 @@ def time_windowed(key: Serde[Any], size: Duration) -> Serde[Windowed]:
         return Windowed(from_bytes(data[:-8]), start, start + size_ms)
 
     return Serde(f"time_windowed({key.name})", serialize, deserialize, key.immutable)
+
+
+def session_windowed(key: Serde[Any]) -> Serde[Windowed]:
+    r"""Make the serde of keys in sessions, as they are written to topics.
+
+    The format is the key's own bytes, then the session's end and its start in eight bytes each, big endian.
+
+    Args:
+        key: Serde of the keys.
+
+    Source: ``org.apache.kafka.streams.kstream.SessionWindowedSerializer``.
+
+    Example:
+        >>> serde = session_windowed(string)
+        >>> serde.serialize(Windowed("a", 5, 7))
+        b'a\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x05'
+        >>> serde.deserialize(_)
+        Windowed(key='a', start=5, end=7)
+    """
+    to_bytes, from_bytes = key.serialize, key.deserialize
+
+    def serialize(windowed: Windowed) -> builtins.bytes:
+        try:
+            inner, start, end = windowed
+        except (TypeError, ValueError):
+            raise _misfit("session_windowed", "Windowed(key, start, end)", windowed) from None
+        return to_bytes(inner) + _BOUNDS.pack(end, start)
+
+    def deserialize(data: builtins.bytes) -> Windowed:
+        end, start = _BOUNDS.unpack_from(data, len(data) - 16)
+        return Windowed(from_bytes(data[:-16]), start, end)
+
+    return Serde(f"session_windowed({key.name})", serialize, deserialize, key.immutable)

@@ -120,3 +120,37 @@ class HoppingWindows(TimeWindows):
 
     def __init__(self, size: Duration, advance: Duration, grace: Duration) -> None:
         super().__init__(millis(size), millis(advance), millis(grace))
+
+
+@dataclass(frozen=True, init=False)
+class SessionWindows:
+    """Sessions: records of a key that follow each other within a gap.
+
+    A session reaches from its first record to its last, both included. A record joins every session that is no further away
+    than the gap, and makes one of them; without any it begins one of its own. A session closes once stream time has passed
+    its end by more than gap and grace.
+
+    Args:
+        gap: How far apart two records of a session are at most.
+        grace: How long after the gap a session stays open for records that are out of order.
+
+    Attributes:
+        gap_ms: The gap.
+        grace_ms: The grace.
+
+    Raises:
+        TopologyError: If the gap is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.SessionWindows.ofInactivityGapAndGrace``.
+    """
+
+    gap_ms: int
+    grace_ms: int
+
+    def __init__(self, gap: Duration, grace: Duration) -> None:
+        object.__setattr__(self, "gap_ms", millis(gap))
+        object.__setattr__(self, "grace_ms", millis(grace))
+        if self.gap_ms < 1:
+            raise TopologyError(f"the gap of sessions is at least 1 ms, not {self.gap_ms}")
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")

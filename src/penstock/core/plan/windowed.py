@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.model.windows import EmitStrategy, TimeWindows
+from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
 from penstock.core.plan.nodes import Materialised
-from penstock.core.plan.specs import WindowSpec
+from penstock.core.plan.specs import SessionSpec, WindowSpec
 
 
 @dataclass(frozen=True)
@@ -30,3 +30,22 @@ class WindowedAggregate(Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
+
+
+@dataclass(frozen=True)
+class SessionAggregate(Materialised):
+    """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
+
+    Attributes:
+        store: A session store.
+        windows: The sessions.
+        initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
+        merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
+    """
+
+    store: SessionSpec
+    windows: SessionWindows
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    merger: Callable[[Any, Any, Any], Any]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import ProcessingError, TopologyError
@@ -13,7 +15,7 @@ from unit.helpers import Host, sent
 
 INT = ps.serdes.int64
 TUMBLING = ps.TumblingWindows(10, grace=5)
-Define = Callable[[ps.TimeWindowedKStream[Any, Any]], ps.KTable[Any, Any]]
+Define = Callable[[Any], ps.KTable[Any, Any]]
 
 
 def topology(
@@ -128,6 +130,81 @@ class TestOnClose:
             assert [start for start, _ in store.fetch("a", 0, 100)] == [0, 10]
             assert store.fetch("a", 10) == ps.ValueAndTimestamp(1, 14)
             assert [window.key for window, _ in store.all()] == ["a", "b", "a", "aa"]
+
+
+def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
+    """Give start, end and number of records of the sessions that times form, whatever their order was."""
+    sessions: list[tuple[int, int, int]] = []
+    for time in sorted(times):
+        if sessions and time - sessions[-1][1] <= gap:
+            start, _, count = sessions.pop()
+            sessions.append((start, time, count + 1))
+        else:
+            sessions.append((time, time, 1))
+    return sessions
+
+
+class TestSessions:
+    def test_a_record_between_two_sessions_makes_them_one(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=20))
+        host.feed("in", [("a", "x", 0), ("a", "x", 20), ("a", "x", 10)])
+        assert sent(host.step()) == [
+            ("a@0-0", "1", 0),
+            ("a@20-20", "1", 20),
+            ("a@0-0", None, 0),
+            ("a@20-20", None, 20),
+            ("a@0-20", "3", 20),
+        ]
+
+    @given(
+        times=st.lists(st.integers(0, 100), min_size=1, max_size=20),
+        gap=st.integers(1, 20),
+        restarts=st.booleans(),
+    )
+    def test_sessions_are_the_clusters_of_the_times(self, times: list[int], gap: int, restarts: bool) -> None:
+        host = counted(ps.SessionWindows(gap, grace=1000))
+        for time in times:
+            host.run("in", ("a", "x", time))
+            if restarts:
+                host.restart()
+        found = [(window.start, window.end, count) for window, count in host.store("w").all()]
+        assert found == sessions_of(times, gap)
+
+    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=5))
+        host.run("in", ("a", "x", 100))
+        host.restart()
+        assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a session": 1}
+        assert sent(host.run("in", ("b", "x", 85))) == [("b@85-85", "1", 85)]
+
+    def test_a_null_key_is_left_out(self) -> None:
+        outcome = counted(ps.SessionWindows(10, grace=5)).run("in", (None, "x", 1))
+        assert outcome.metrics.dropped == {"null key in a windowed aggregation": 1}
+
+    def test_a_deletion_reaches_what_had_let_the_session_through(self) -> None:
+        few = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
+        host = Host(topology(few, ps.SessionWindows(10, grace=5)))
+        assert sent(host.run("in", ("a", "x", 1), ("a", "x", 1))) == [("a@1-1", "1", 1), ("a@1-1", None, 1)]
+
+    def test_a_function_that_fails_leaves_the_sessions_as_they_were(self) -> None:
+        def no_more(so_far: str, value: str) -> str:
+            raise ValueError("no more")
+
+        host = Host(
+            topology(lambda windowed: windowed.reduce(no_more, store="w"), ps.SessionWindows(10, grace=5)),
+            policies=ps.ErrorPolicies(process="skip"),
+        )
+        assert sent(host.run("in", ("a", "x", 1), ("a", "y", 2))) == [("a@1-1", "x", 1)]
+        assert list(host.store("w").all()) == [(ps.Windowed("a", 1, 1), "x")]
+
+    def test_a_short_retention_is_refused(self) -> None:
+        kept = ps.stores.options("w", retention=14)
+        with pytest.raises(TopologyError, match=r"store 'w': .* at least gap and grace together, 15 ms"):
+            topology(lambda windowed: windowed.count(store=kept), ps.SessionWindows(10, grace=5))
+
+    def test_results_at_the_close_of_sessions_are_refused(self) -> None:
+        with pytest.raises(TopologyError, match="sessions give results at every record"):
+            counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
 
 
 class TestItsStore:

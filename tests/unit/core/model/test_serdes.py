@@ -22,6 +22,11 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
         ps.Windowed("a", 258, 268),
         b"a\x00\x00\x00\x00\x00\x00\x01\x02",
     ),
+    (
+        ps.serdes.session_windowed(ps.serdes.string),
+        ps.Windowed("a", 1, 2),
+        b"a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01",
+    ),
     (ps.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
 ]
 

@@ -58,6 +58,18 @@ def test_impossible_windows_are_refused(size: int, advance: int, grace: int, mes
         ps.HoppingWindows(size, advance, grace=grace)
 
 
+@pytest.mark.parametrize(
+    ("gap", "grace", "message"),
+    [
+        (0, 0, "the gap of sessions is at least 1 ms, not 0"),
+        (1, -1, "the grace of sessions is at least 0 ms, not -1"),
+    ],
+)
+def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        ps.SessionWindows(gap, grace=grace)
+
+
 def test_nobody_gets_a_grace_without_choosing_it() -> None:
     with pytest.raises(TypeError, match="grace"):
         ps.TumblingWindows(1000)  # type: ignore[call-arg]

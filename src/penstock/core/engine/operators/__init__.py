@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.core.engine.operators import aggregations, processors, sinks, stateless, tables, windows
+from penstock.core.engine.operators import (
+    aggregations,
+    processors,
+    sessions,
+    sinks,
+    stateless,
+    tables,
+    windows,
+)
 
-__all__ = ["aggregations", "processors", "sinks", "stateless", "tables", "windows"]
+__all__ = ["aggregations", "processors", "sessions", "sinks", "stateless", "tables", "windows"]
