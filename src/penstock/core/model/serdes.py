@@ -190,20 +190,8 @@ def time_windowed(key: Serde[Any], size: Duration) -> Serde[Windowed]:
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=1005)
     """
-    to_bytes, from_bytes, size_ms = key.serialize, key.deserialize, millis(size)
-
-    def serialize(windowed: Windowed) -> builtins.bytes:
-        try:
-            inner, start, _ = windowed
-        except (TypeError, ValueError):
-            raise _misfit("time_windowed", "Windowed(key, start, end)", windowed) from None
-        return to_bytes(inner) + _LONG.pack(start)
-
-    def deserialize(data: builtins.bytes) -> Windowed:
-        (start,) = _LONG.unpack_from(data, len(data) - 8)
-        return Windowed(from_bytes(data[:-8]), start, start + size_ms)
-
-    return Serde(f"time_windowed({key.name})", serialize, deserialize, key.immutable)
+    parts = _TimeWindowed(key.serialize, key.deserialize, millis(size))
+    return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 
 
 def session_windowed(key: Serde[Any]) -> Serde[Windowed]:
@@ -223,17 +211,44 @@ def session_windowed(key: Serde[Any]) -> Serde[Windowed]:
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=7)
     """
-    to_bytes, from_bytes = key.serialize, key.deserialize
+    parts = _SessionWindowed(key.serialize, key.deserialize)
+    return Serde(f"session_windowed({key.name})", parts.write, parts.read, key.immutable)
 
-    def serialize(windowed: Windowed) -> builtins.bytes:
+
+@dataclass(frozen=True, slots=True)
+class _TimeWindowed:
+    """The functions of a serde, as methods: functions within functions could not take a Struct to another process."""
+
+    to_bytes: Callable[[Any], builtins.bytes]
+    from_bytes: Callable[[builtins.bytes], Any]
+    size_ms: int
+
+    def write(self, windowed: Windowed) -> builtins.bytes:
         try:
-            inner, start, end = windowed
+            key, start, _ = windowed
+        except (TypeError, ValueError):
+            raise _misfit("time_windowed", "Windowed(key, start, end)", windowed) from None
+        return self.to_bytes(key) + _LONG.pack(start)
+
+    def read(self, data: builtins.bytes) -> Windowed:
+        (start,) = _LONG.unpack_from(data, len(data) - 8)
+        return Windowed(self.from_bytes(data[:-8]), start, start + self.size_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionWindowed:
+    """The same for sessions."""
+
+    to_bytes: Callable[[Any], builtins.bytes]
+    from_bytes: Callable[[builtins.bytes], Any]
+
+    def write(self, windowed: Windowed) -> builtins.bytes:
+        try:
+            key, start, end = windowed
         except (TypeError, ValueError):
             raise _misfit("session_windowed", "Windowed(key, start, end)", windowed) from None
-        return to_bytes(inner) + _BOUNDS.pack(end, start)
+        return self.to_bytes(key) + _BOUNDS.pack(end, start)
 
-    def deserialize(data: builtins.bytes) -> Windowed:
+    def read(self, data: builtins.bytes) -> Windowed:
         end, start = _BOUNDS.unpack_from(data, len(data) - 16)
-        return Windowed(from_bytes(data[:-16]), start, end)
-
-    return Serde(f"session_windowed({key.name})", serialize, deserialize, key.immutable)
+        return Windowed(self.from_bytes(data[:-16]), start, end)

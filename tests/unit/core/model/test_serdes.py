@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
 def test_writes_what_java_writes_and_reads_it(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
     assert serde.serialize(value) == data
     assert serde.deserialize(data) == value
+
+
+@pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
+def test_travels_to_other_processes(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
+    assert pickle.loads(pickle.dumps(serde)).serialize(value) == data
 
 
 def test_pickle_keeps_any_object() -> None:
