@@ -13,6 +13,7 @@ from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.kstream import BranchedKStream, KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
+from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
@@ -27,6 +28,14 @@ from penstock.core.model.record import (
 )
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import VersionedRecord, Windowed
+from penstock.core.model.windows import (
+    EmitStrategy,
+    HoppingWindows,
+    SessionWindows,
+    TumblingWindows,
+    on_window_close,
+    on_window_update,
+)
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
@@ -50,7 +59,9 @@ __all__ = [
     "BranchedKStream",
     "Cancellable",
     "ConsumerRecord",
+    "EmitStrategy",
     "ErrorPolicies",
+    "HoppingWindows",
     "JoinWindows",
     "KGroupedStream",
     "KGroupedTable",
@@ -65,15 +76,21 @@ __all__ = [
     "RecordMetadata",
     "RunningApplication",
     "Serde",
+    "SessionWindowedKStream",
+    "SessionWindows",
     "Status",
     "StreamsBuilder",
     "TaskId",
+    "TimeWindowedKStream",
     "TopicPartition",
     "Topology",
+    "TumblingWindows",
     "ValueAndTimestamp",
     "VersionedRecord",
     "Windowed",
     "errors",
+    "on_window_close",
+    "on_window_update",
     "serdes",
     "spark",
     "stores",

@@ -19,6 +19,7 @@ from typing import Any
 import penstock as ps
 from penstock.core.state.session import SessionStore
 from penstock.core.state.versioned import VersionedStore
+from penstock.core.state.window import WindowStore
 from penstock.testing import TopologyTestDriver
 
 from .micro_batches import MicroBatches, Row
@@ -165,7 +166,7 @@ def spell(topic: str, record: ps.Record) -> Entry:
     """Write an output record as a recording does."""
     return {
         "topic": topic,
-        "key": record.key,
+        "key": spell_key(record.key),
         "value": record.value,
         "timestamp": record.timestamp,
         "headers": [[name, value.decode()] for name, value in record.headers],
@@ -178,12 +179,15 @@ def dump(store: Any, recording: Recording) -> list[Any]:
         versions = [(key, store.get(key)) for key in recording.input_keys()]
         return [[key, *version] for key, version in versions if version is not None]
     entries = [spell_entry(key, value) for key, value in store.all()]
-    return sorted(entries, key=lambda e: [*e[0].values()]) if isinstance(store, SessionStore) else entries
+    if isinstance(store, (SessionStore, WindowStore)):
+        entries.sort(key=lambda entry: [*entry[0].values()])
+    return entries
 
 
 def spell_entry(key: str | ps.Windowed, value: Any) -> list[Any]:
-    if isinstance(key, ps.Windowed):
-        return [key._asdict(), value]
-    if isinstance(value, ps.ValueAndTimestamp):
-        return [key, value.value, value.timestamp]
-    return [key, value]
+    spelled = spell_key(key)
+    return [spelled, *value] if isinstance(value, ps.ValueAndTimestamp) else [spelled, value]
+
+
+def spell_key(key: str | ps.Windowed | None) -> Any:
+    return key._asdict() if isinstance(key, ps.Windowed) else key

@@ -17,6 +17,9 @@ STRING = ps.serdes.string
 
 #: Scenarios that were asked for and cannot be built yet, with what they wait for.
 NOT_EXPRESSIBLE = {
+    "tumbling_emit_on_window_close_default_retention": "Kafka Streams loses closed windows there; this one gives them",
+    "tumbling_emit_on_window_close_throttled": "Kafka Streams looks for closed windows once per second of wall clock; here "
+    "windows are given when they close, whatever the wall clock says",
     "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
     "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
     "session_store_fetch_in_memory": "the same",
@@ -290,6 +293,103 @@ def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
         )
     )
     sums.to_stream().to("out", value=INT64)
+
+
+# Windows
+
+TUMBLING = ps.TumblingWindows(1000, grace=500)
+HOPPING = ps.HoppingWindows(1000, advance=300, grace=400)
+SESSION = ps.SessionWindows(400, grace=300)
+KEPT_A_MINUTE = ps.stores.options("w", retention=60_000)
+
+
+def concatenated(so_far: str, value: str | None) -> str:
+    return f"{so_far},{text(value)}"
+
+
+def appended(_key: str, value: str | None, so_far: str) -> str:
+    return so_far + text(value)
+
+
+def empty() -> str:
+    return ""
+
+
+@scenario("out")
+@dsl
+def tumbling_count(builder: ps.StreamsBuilder) -> None:
+    counts = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
+    counts.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_count_no_grace(builder: ps.StreamsBuilder) -> None:
+    windows = ps.TumblingWindows(1000, grace=0)
+    builder.stream("in").group_by_key().windowed_by(windows).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def hopping_count(builder: ps.StreamsBuilder) -> None:
+    counts = builder.stream("in").group_by_key().windowed_by(HOPPING).count(store="w")
+    counts.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_count_rekeyed(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by(lambda _, v: first_or_none(v))
+    grouped.windowed_by(TUMBLING).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_reduce_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(TUMBLING)
+    grouped.reduce(concatenated, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def hopping_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(HOPPING)
+    grouped.aggregate(empty, appended, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_count(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_reduce_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
+    grouped.reduce(concatenated, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
+    merged = grouped.aggregate(empty, appended, lambda _, one, other: f"{one}~{other}", store="w")
+    merged.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=ps.on_window_close)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def hopping_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(HOPPING, emit=ps.on_window_close)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 # Tables

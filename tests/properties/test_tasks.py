@@ -152,6 +152,15 @@ def by_length(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream
     return groups.count(store=f"lengths-{number}-store").to_stream().map_values(str)
 
 
+def per_window(stream: Stream, emit: ps.EmitStrategy, store: str) -> Stream:
+    """Count in windows that overlap; both times and keys of the results differ from those of the records."""
+    windowed = stream.group_by_key(name=f"grouped-{store}").windowed_by(
+        ps.HoppingWindows(4, advance=2, grace=1), emit=emit
+    )
+    counts = windowed.count(store=store).to_stream(lambda window, _: window.key)
+    return counts.map_values(str)
+
+
 OPERATORS: dict[str, Operator] = {
     "filter": lambda b, s, n: s.filter(lambda k, v: v != "x"),
     "upper": lambda b, s, n: s.map_values(lambda v: v and v.upper()),
@@ -179,6 +188,15 @@ OPERATORS: dict[str, Operator] = {
         s.to_table(store=f"t-{n}").filter(lambda k, v: v > "a", store=f"f-{n}").to_stream()
     ),
     "by length": by_length,
+    "per window": lambda b, s, n: per_window(s, ps.on_window_update, f"w-{n}"),
+    "per closed window": lambda b, s, n: per_window(s, ps.on_window_close, f"w-{n}"),
+    "per session": lambda b, s, n: (
+        s.group_by_key(name=f"grouped-s-{n}")
+        .windowed_by(ps.SessionWindows(2, grace=1))
+        .count(store=f"s-{n}")
+        .to_stream(lambda window, _: window.key)
+        .map_values(str)
+    ),
     "windows": shelved(InWindows, ps.stores.window, retention=70_000, size=10_000),
     "windows with duplicates": shelved(
         InWindows, ps.stores.window, retention=70_000, size=10_000, retain_duplicates=True

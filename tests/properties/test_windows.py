@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import penstock as ps
 from penstock.core.state.keys import FOREVER
@@ -91,10 +99,13 @@ class Timed(RuleBasedStateMachine):
         assert sum(self.shelf.task.dropped.values()) == self.dropped
 
 
-def window_machine(make: Callable[[], Engine], visits: Visits, *, duplicates: bool) -> type[Timed]:
+def window_machine(
+    make: Callable[[], Engine], visits: Visits, *, duplicates: bool = False, by_time: bool = False
+) -> type[Timed]:
     spec = ps.stores.window(
         STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
     )
+    spec = replace(spec, by_time=by_time)
 
     class Windows(Timed):
         def __init__(self) -> None:
@@ -108,6 +119,19 @@ def window_machine(make: Callable[[], Engine], visits: Visits, *, duplicates: bo
             self.store.put(key, value, start)
             if duplicates and value is None:
                 return
+            self.putting(key, start, value)
+
+        @precondition(lambda self: not duplicates)
+        @rule(key=keys, ago=back, value=st.none() | values)
+        def put_into_an_open_window(self, key: bytes, ago: int, value: int | None) -> None:
+            start = self.now - ago
+            share = self.store.open_window(start)
+            if share is not None:
+                stored, rows = share
+                rows.put(stored(key), value)
+            self.putting(key, start, value)
+
+        def putting(self, key: bytes, start: int, value: int | None) -> None:
             if self.lands(start):
                 if not duplicates:
                     self.visits["put again"] += any(e[:2] == (key, start) for e in self.entries)
@@ -169,7 +193,7 @@ def window_machine(make: Callable[[], Engine], visits: Visits, *, duplicates: bo
 
         def seen(self) -> list[tuple[bytes, int, int]]:
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
-            return sorted(seen, key=lambda entry: entry[:2])
+            return sorted(seen, key=lambda entry: entry[1::-1] if by_time else entry[:2])
 
         def everything(self) -> list[tuple[ps.Windowed, int]]:
             return [(ps.Windowed(k, s, s + 10), v) for k, s, v in self.seen()]
@@ -271,13 +295,15 @@ def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
 
 
 @pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("duplicates", [False, True])
+@pytest.mark.parametrize("kind", ["by key", "by time", "duplicates"])
 def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
-    make: Callable[[], Engine], duplicates: bool
+    make: Callable[[], Engine], kind: str
 ) -> None:
     visits = Visits()
+    duplicates = kind == "duplicates"
     run_state_machine_as_test(
-        window_machine(make, visits, duplicates=duplicates), settings=settings(max_examples=80)
+        window_machine(make, visits, duplicates=duplicates, by_time=kind == "by time"),
+        settings=settings(max_examples=80),
     )
     visits.demand(
         **{

@@ -21,6 +21,20 @@ def minus_one(key: object, value: object, count: int) -> int:
     return count - 1
 
 
+def both(key: object, one: int, other: int) -> int:
+    """Count what two sessions have counted."""
+    return one + other
+
+
+def merging(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Make a merger of a function of two results."""
+
+    def merge(key: Any, one: Any, other: Any) -> Any:
+        return combine(one, other)
+
+    return merge
+
+
 def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     """Make an aggregator of a function of the result so far and the next value."""
 

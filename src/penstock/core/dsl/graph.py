@@ -11,6 +11,11 @@ from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, 
 from penstock.core.plan.topology import Topology
 
 
+def kept_as(store: Kept | None, default: str) -> StoreOptions:
+    """Give the options of an operator's store; without a name it gets the default one."""
+    return store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+
+
 class Graph:
     """A topology under construction, the default serdes, and the counter that names nodes.
 
@@ -39,13 +44,18 @@ class Graph:
         """Add the timestamped store of a table; without a name it gets the default one.
 
         Raises:
-            TopologyError: If the store is to keep versions.
+            TopologyError: If the store is to keep versions, or to forget.
         """
-        kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+        kept = kept_as(store, default)
         if kept.history_retention_ms is not None:
             raise TopologyError(
                 f"store {kept.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
                 "versions come with their records; the rows of this table are results. Leave it out"
+            )
+        if kept.retention_ms is not None:
+            raise TopologyError(
+                f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
+                "deleted. Leave it out"
             )
         spec = key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from penstock.core.dsl.aggregators import combining, plus_one, zero
 from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
+from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
 from penstock.core.plan import nodes
 from penstock.core.plan.stores import Kept
 
@@ -85,6 +88,37 @@ class KGroupedStream(Generic[K, V]):
         return self._aggregated(
             store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
         )
+
+    @overload
+    def windowed_by(self, windows: TimeWindows, *, emit: EmitStrategy = ...) -> TimeWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
+    def windowed_by(
+        self,
+        windows: TimeWindows | SessionWindows,
+        *,
+        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
+        """Cut each key's records into windows of time.
+
+        Args:
+            windows: ``TumblingWindows``, ``HoppingWindows`` or ``SessionWindows``.
+            emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes.
+                Sessions give results at every record.
+
+        Returns:
+            The stream by key and window, to be aggregated.
+
+        Raises:
+            TopologyError: If sessions are to give results when they close.
+
+        Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``.
+        """
+        if isinstance(windows, SessionWindows):
+            if emit is not EmitStrategy.ON_WINDOW_UPDATE:
+                raise TopologyError("sessions give results at every record; leave emit out")
+            return SessionWindowedKStream(self._graph, self._source, self._key, self._value, windows)
+        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
 
     def _aggregated(
         self,

@@ -102,10 +102,24 @@ class KTable(Generic[K, V]):
         )
         return self._derived(node, value, store)
 
-    def to_stream(self, *, name: str | None = None) -> KStream[K, V]:
-        """Give the changes of the table as records; a deleted row is a record with a null value."""
+    @overload
+    def to_stream(self, *, name: str | None = ...) -> KStream[K, V]: ...
+    @overload
+    def to_stream(self, select_key: Callable[[K, V], K2], *, name: str | None = ...) -> KStream[K2, V]: ...
+    def to_stream(
+        self, select_key: Callable[[Any, Any], Any] | None = None, *, name: str | None = None
+    ) -> KStream[Any, V]:
+        """Give the changes of the table as records; a deleted row is a record with a null value.
+
+        Args:
+            select_key: ``(key, value) -> new key``, for example to take the key out of a ``Windowed``; None keeps the key.
+            name: Name of the node.
+        """
         node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
-        return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=False)
+        stream: KStream[Any, V] = KStream(
+            self._graph, self._graph.add(node), self._key, self._value, rekeyed=False
+        )
+        return stream if select_key is None else stream.select_key(select_key)
 
     @overload
     def join(

@@ -182,7 +182,9 @@ class Process(Node):
 
 
 @dataclass(frozen=True)
-class _Materialised(Node):
+class Materialised(Node):
+    """Keeps its table in a store."""
+
     store: StoreSpec
 
     pure: ClassVar[bool] = False
@@ -195,12 +197,12 @@ class _Materialised(Node):
 
 
 @dataclass(frozen=True)
-class TableSource(_Materialised):
+class TableSource(Materialised):
     """The newest value per key becomes a table; a null value deletes (``KTableSource``)."""
 
 
 @dataclass(frozen=True)
-class Aggregate(_Materialised):
+class Aggregate(Materialised):
     """Aggregates a grouped stream per key (``KStreamAggregate``, ``KStreamReduce``).
 
     Attributes:
@@ -215,7 +217,7 @@ class Aggregate(_Materialised):
 
 
 @dataclass(frozen=True)
-class TableAggregate(_Materialised):
+class TableAggregate(Materialised):
     """Aggregates a grouped table per key from its changes (``KTableAggregate``, ``KTableReduce``).
 
     Takes a stream whose values are changes, as :class:`GroupTable` gives them.
@@ -250,7 +252,7 @@ class TableMapValues(Node):
 
 
 @dataclass(frozen=True)
-class TableStore(_Materialised):
+class TableStore(Materialised):
     """Keeps a copy of a derived table in a store of its own."""
 
 

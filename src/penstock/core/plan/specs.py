@@ -134,19 +134,25 @@ class WindowSpec(SlicedSpec):
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
+        by_time: Whether entries lie in the order of time, then of keys; not possible with duplicates.
     """
 
     size_ms: int
     retain_duplicates: bool = False
+    by_time: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least("size", self.size_ms, 0)
         self._at_least("retention", self.retention_ms, self.size_ms, "; windows would expire before they end")
+        if self.by_time and self.retain_duplicates:
+            raise TopologyError(f"store {self.name!r}: duplicates are kept in the order of keys only")
 
     @property
     def kind(self) -> str:
-        """Duplicates carry a number."""
+        """Duplicates carry a number; the order of time is another order of the entries."""
+        if self.by_time:
+            return "window-by-time"
         return "window-with-duplicates" if self.retain_duplicates else "window"
 
 
@@ -179,12 +185,14 @@ class StoreOptions:
         engine: What holds the local copy; None is the application's setting.
         changelog: Where changes are published.
         history_retention_ms: How far back a versioned table can be read; None is a table without versions.
+        retention_ms: How long windows and sessions are kept; None is as long as they can change.
     """
 
     name: str
     engine: Engine | None = None
     changelog: Changelog = "spark"
     history_retention_ms: int | None = None
+    retention_ms: int | None = None
 
 
 Kept: TypeAlias = "str | StoreOptions"

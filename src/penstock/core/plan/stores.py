@@ -54,6 +54,7 @@ def options(
     engine: Engine | None = None,
     changelog: Changelog = "spark",
     history_retention: Duration | None = None,
+    retention: Duration | None = None,
 ) -> StoreOptions:
     """Say how an operator of the DSL keeps its result, where a name alone is not enough.
 
@@ -63,6 +64,8 @@ def options(
         changelog: "kafka" publishes the changes to a changelog topic as well.
         history_retention: How long earlier versions of each row can be read, by the table's own time: a timedelta, or
             milliseconds; None keeps only the newest by offset. Only for ``table`` and ``to_table``.
+        retention: How long windows can be read after they began, in stream time; None is size and grace together, the
+            least there is. Only for windowed aggregations.
 
     Returns:
         What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
@@ -77,8 +80,13 @@ def options(
         >>> builder.build().plan("shop").changelogs
         {'counts': 'shop-counts-changelog'}
     """
-    history_ms = None if history_retention is None else millis(history_retention)
-    return StoreOptions(name, engine, changelog, history_retention_ms=history_ms)
+    return StoreOptions(
+        name,
+        engine,
+        changelog,
+        history_retention_ms=None if history_retention is None else millis(history_retention),
+        retention_ms=None if retention is None else millis(retention),
+    )
 
 
 def key_value(

@@ -68,13 +68,7 @@ class SessionStore(Generic[K, V]):
         if aggregate is None:
             return self.remove(session)
         stored = self._stored(session)
-        kept = self._objects.kept(aggregate)
-        self._slices.observe(session.end)
-        held = self._slices.to_write(session.end)
-        if held is None:
-            self._task.drop("expired session")
-        else:
-            held.rows.keep(stored, kept)
+        self._keep(stored, session.end, self._objects.kept(aggregate))
 
     def remove(self, session: Windowed) -> None:
         """Remove a session.
@@ -82,11 +76,7 @@ class SessionStore(Generic[K, V]):
         Raises:
             StoreError: If the key is None, or start and end are not times in this order.
         """
-        stored = self._stored(session)
-        self._slices.observe(session.end)
-        held = self._slices.at(session.end)
-        if held is not None:
-            held.rows.keep(stored, None)
+        self._remove(self._stored(session), session.end)
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
         """Give the value of the session with exactly these bounds, or None."""
@@ -141,6 +131,29 @@ class SessionStore(Generic[K, V]):
         """Iterate backwards over everything that has not expired."""
         return self._find_range(None, None, 0, FOREVER, reverse=True)
 
+    def find(self, key: bytes, earliest_end: int, latest_start: int) -> Iterator[tuple[int, int, Any]]:
+        """Iterate over start, end and entry of the sessions of a serialised key; see :meth:`find_sessions`."""
+        first, ends = max(earliest_end, self._slices.oldest), len(closed(key))
+        found = scan_key(
+            self._slices.between(first, FOREVER), closed(key) + pack_time(first), after(key), reverse=False
+        )
+        for stored, entry in found:
+            start = time_at(stored, ends + 8)
+            if start <= latest_start:
+                yield start, time_at(stored, ends), entry
+
+    def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
+        """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        stored = closed(key) + pack_time(end) + pack_time(start)
+        if entry is None:
+            self._remove(stored, end)
+        else:
+            self._keep(stored, end, self._objects.values.kept(entry))
+
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
         return self._slices.drain()
@@ -148,6 +161,20 @@ class SessionStore(Generic[K, V]):
     def memory(self) -> dict[str, Any]:
         """Give what must survive besides the content; see ``Store``."""
         return self._slices.memory()
+
+    def _keep(self, stored: bytes, end: int, kept: Any) -> None:
+        self._slices.observe(end)
+        held = self._slices.to_write(end)
+        if held is None:
+            self._task.drop("expired session")
+        else:
+            held.rows.keep(stored, kept)
+
+    def _remove(self, stored: bytes, end: int) -> None:
+        self._slices.observe(end)
+        held = self._slices.at(end)
+        if held is not None:
+            held.rows.keep(stored, None)
 
     def _stored(self, session: Windowed) -> bytes:
         key, start, end = session

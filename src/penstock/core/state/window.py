@@ -1,8 +1,6 @@
 """Window store: values by key and start of a window.
 
-Entries lie in the slice of their window's start, under
-
-    closed key | start (8) [| number (4), where duplicates are kept]
+Entries lie in the slice of their window's start, in one of two orders (``penstock.core.state.layouts``).
 
 The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
 millisecond; a put is refused, and counted as dropped, once the slice it belongs to has expired. That is what the window
@@ -12,19 +10,24 @@ store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed
 from penstock.core.plan.specs import WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
-from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at
+from penstock.core.state.keys import FOREVER, checked_time
+from penstock.core.state.layouts import ByKey, ByTime, Layout
 from penstock.core.state.objects import Objects
-from penstock.core.state.slices import Slices, scan, scan_key
+from penstock.core.state.overlay import Overlay
+from penstock.core.state.slices import Slices
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+Share = tuple[Callable[[bytes], bytes], Overlay]
+"""A window's share of a store: gives the place of a serialised key, and the rows to find it in."""
 
 _NUMBER: Final = struct.Struct(">I")
 _MAX_NUMBER: Final = (1 << 31) - 1
@@ -35,7 +38,7 @@ class WindowStore(Generic[K, V]):
 
     Times are int milliseconds since the epoch; both ends of a range of time are included. Iterators see the batch's own
     writes up to the moment they are made. Those over one key come in the order of time, those over several keys in the
-    order of the serialised keys, then of time.
+    order of the serialised keys, then of time; in a store by time, in the order of time, then of the serialised keys.
 
     Args:
         spec: The store.
@@ -46,7 +49,7 @@ class WindowStore(Generic[K, V]):
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
 
-    __slots__ = ("_count", "_duplicates", "_objects", "_size", "_slices", "_task", "_width", "name")
+    __slots__ = ("_count", "_duplicates", "_layout", "_objects", "_size", "_slices", "_task", "name")
 
     def __init__(
         self, spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
@@ -57,8 +60,8 @@ class WindowStore(Generic[K, V]):
         self._task = task
         self._size = spec.size_ms
         self._duplicates = spec.retain_duplicates
-        self._width = 12 if spec.retain_duplicates else 8
         self._count: int = memory.get("count", 0)
+        self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 
     def put(self, key: K, value: V | None, window_start: int) -> None:
         """Set the value of a key in a window; None deletes it, or does nothing where duplicates are kept.
@@ -69,19 +72,20 @@ class WindowStore(Generic[K, V]):
             StoreError: If the key is None, or the start is not a time.
             SerdeError: If key or value do not fit the store's serdes.
         """
-        start = closed(self._objects.key_bytes(key)) + self._time(window_start)
+        checked_time(self.name, "the start of a window", window_start)
+        stored = self._layout.stored(self._objects.key_bytes(key), window_start)
         kept = self._objects.kept(value)
         if self._duplicates:
             if kept is None:
                 return
             self._count = (self._count + 1) & _MAX_NUMBER
-            start += _NUMBER.pack(self._count)
+            stored += _NUMBER.pack(self._count)
         self._slices.observe(window_start)
         held = self._slices.to_write(window_start)
         if held is None:
             self._task.drop("expired window")
         else:
-            held.rows.keep(start, kept)
+            held.rows.keep(stored, kept)
 
     @overload
     def fetch(self, key: K, time_from: int) -> V | None: ...
@@ -138,6 +142,25 @@ class WindowStore(Generic[K, V]):
         """Iterate backwards over everything that has not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=True)
 
+    def open_window(self, start: int) -> Share | None:
+        """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
+
+        The store's time sees the start, as with a put. The share may be used until the store's time has passed the start by
+        the retention; the operator knows when.
+
+        Args:
+            start: Start of the windows, ms since the epoch.
+
+        Returns:
+            The share, or None if its slice of time has expired, which is counted as a dropped record.
+        """
+        self._slices.observe(start)
+        held = self._slices.to_write(start)
+        if held is None:
+            self._task.drop("expired window")
+            return None
+        return self._layout.in_window(start), held.rows
+
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
         return self._slices.drain()
@@ -145,9 +168,6 @@ class WindowStore(Generic[K, V]):
     def memory(self) -> dict[str, Any]:
         """Give what must survive besides the content; see ``Store``."""
         return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
-
-    def _time(self, time: int) -> bytes:
-        return pack_time(checked_time(self.name, "the start of a window", time))
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:
         return max(time_from, self._slices.oldest), min(time_to, FOREVER)
@@ -157,44 +177,31 @@ class WindowStore(Generic[K, V]):
         held = self._slices.at(start) if start >= self._slices.oldest else None
         if held is None:
             return None
-        found: V | None = self._objects.value(held.rows.get(closed(serialised) + pack_time(start)))
+        found: V | None = self._objects.value(held.rows.get(self._layout.stored(serialised, start)))
         return found
 
     def _fetch(self, key: K, time_from: int, time_to: int, *, reverse: bool) -> Iterator[tuple[int, V]]:
-        prefix = closed(self._objects.key_bytes(key))
+        serialised, value = self._objects.key_bytes(key), self._objects.value
         first, last = self._clipped(time_from, time_to)
         if first > last:
             return iter(())
-        found = scan_key(
-            self._slices.between(first, last),
-            prefix + pack_time(first),
-            prefix + pack_time(last + 1),
-            reverse=reverse,
-        )
-        return self._with_starts(found, len(prefix))
-
-    def _with_starts(self, found: Iterable[tuple[bytes, Any]], place: int) -> Iterator[tuple[int, V]]:
-        value = self._objects.value
-        for stored, entry in found:
-            yield time_at(stored, place), value(entry)
+        slices = self._slices.between(first, last)
+        found = self._layout.of_key(slices, serialised, first, last, reverse=reverse)
+        return ((start, value(entry)) for start, entry in found)
 
     def _fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
     ) -> Iterator[tuple[Windowed, V]]:
-        low = None if key_from is None else closed(self._objects.key_bytes(key_from))
-        high = None if key_to is None else after(self._objects.key_bytes(key_to))
+        low = None if key_from is None else self._objects.key_bytes(key_from)
+        high = None if key_to is None else self._objects.key_bytes(key_to)
         first, last = self._clipped(time_from, time_to)
-        found = scan(self._slices.between(first, last), low, high, reverse=reverse)
-        return self._with_windows(found, first, last)
+        if first > last:
+            return iter(())
+        slices = self._slices.between(first, last)
+        found = self._layout.of_keys(slices, low, high, first, last, reverse=reverse)
+        return self._with_windows(found)
 
-    def _with_windows(
-        self, found: Iterable[tuple[bytes, Any]], first: int, last: int
-    ) -> Iterator[tuple[Windowed, V]]:
-        for stored, entry in found:
-            start = time_at(stored, -self._width)
-            if first <= start <= last:
-                key, _ = split(stored, self._width)
-                yield (
-                    Windowed(self._objects.key(key), start, start + self._size),
-                    self._objects.value(entry),
-                )
+    def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed, V]]:
+        key_of, value, size = self._objects.key, self._objects.value, self._size
+        for key, start, entry in found:
+            yield Windowed(key_of(key), start, start + size), value(entry)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -17,6 +18,16 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
     (ps.serdes.int64, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
     (ps.serdes.float64, 1.5, b"\x3f\xf8\x00\x00\x00\x00\x00\x00"),
     (ps.serdes.float64, -math.inf, b"\xff\xf0\x00\x00\x00\x00\x00\x00"),
+    (
+        ps.serdes.time_windowed(ps.serdes.string, 10),
+        ps.Windowed("a", 258, 268),
+        b"a\x00\x00\x00\x00\x00\x00\x01\x02",
+    ),
+    (
+        ps.serdes.session_windowed(ps.serdes.string),
+        ps.Windowed("a", 1, 2),
+        b"a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01",
+    ),
     (ps.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
 ]
 
@@ -25,6 +36,11 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
 def test_writes_what_java_writes_and_reads_it(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
     assert serde.serialize(value) == data
     assert serde.deserialize(data) == value
+
+
+@pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
+def test_travels_to_other_processes(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
+    assert pickle.loads(pickle.dumps(serde)).serialize(value) == data
 
 
 def test_pickle_keeps_any_object() -> None:
@@ -47,6 +63,11 @@ def test_pickle_keeps_any_object() -> None:
         (ps.serdes.json, {1, 2}, r"serdes\.json cannot write set: "),
         (ps.serdes.json, math.nan, r"serdes\.json cannot write float: "),
         (ps.serdes.json, "\ud800", r"serdes\.json cannot write str: "),
+        (
+            ps.serdes.time_windowed(ps.serdes.string, 10),
+            5,
+            r"time_windowed takes Windowed\(.*, but got int 5",
+        ),
         (ps.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
     ],
 )

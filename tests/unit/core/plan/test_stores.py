@@ -102,3 +102,10 @@ def test_an_impossible_option_is_refused(make: Callable[[], Any], message: str) 
 def test_a_duration_is_a_timedelta_or_an_int() -> None:
     with pytest.raises(TypeError, match="a duration is"):
         ps.stores.session("s", TEXT, INT, retention=1.5)  # type: ignore[arg-type]
+
+
+def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
+    with pytest.raises(TopologyError, match="store 's': duplicates are kept in the order of keys only"):
+        ps.stores.WindowSpec(
+            name="s", key=TEXT, value=INT, retention_ms=10, size_ms=10, retain_duplicates=True, by_time=True
+        )

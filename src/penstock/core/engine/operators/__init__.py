@@ -5,11 +5,23 @@ from __future__ import annotations
 from penstock.core.engine.operators import (
     aggregations,
     processors,
+    sessions,
     sinks,
     stateless,
     stream_joins,
     table_joins,
     tables,
+    windows,
 )
 
-__all__ = ["aggregations", "processors", "sinks", "stateless", "stream_joins", "table_joins", "tables"]
+__all__ = [
+    "aggregations",
+    "processors",
+    "sessions",
+    "sinks",
+    "stateless",
+    "stream_joins",
+    "table_joins",
+    "tables",
+    "windows",
+]

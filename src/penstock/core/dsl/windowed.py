@@ -1,0 +1,279 @@
+"""TimeWindowedKStream and SessionWindowedKStream: a stream by key and window, waiting for its aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.core.dsl.aggregators import both, combining, merging, plus_one, zero
+from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+from penstock.core.model.windowed import Windowed
+from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
+from penstock.core.plan.specs import Kept, SessionSpec, StoreOptions, WindowSpec
+from penstock.core.plan.windowed import SessionAggregate, WindowedAggregate
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+class TimeWindowedKStream(Generic[K, V]):
+    """Records by key and window. Made by ``KGroupedStream.windowed_by``.
+
+    A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
+    key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
+    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None.
+
+    Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        source: Callable[[str], str],
+        key: Serde[Any],
+        value: Serde[Any],
+        windows: TimeWindows,
+        emit: EmitStrategy,
+    ) -> None:
+        self._graph = graph
+        self._source = source
+        self._key = key
+        self._value = value
+        self._windows = windows
+        self._emit = emit
+
+    def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
+        """Count the records per key and window.
+
+        Args:
+            store: Name of the window store of the counts, or ``ps.stores.options(name, retention=...)``.
+
+        Returns:
+            A table from key and window to count (64 bits).
+
+        Raises:
+            TopologyError: If the store's retention is shorter than size and grace together.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> clicks = builder.stream("clicks").group_by_key()
+            >>> per_minute = clicks.windowed_by(ps.TumblingWindows(60_000, grace=5_000)).count(store="per-minute")
+            >>> per_minute.to_stream(lambda window, _: window.key).to("counts", value=ps.serdes.int64)
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (0, 59_999, 60_000):
+            ...     driver.pipe("clicks", "ann", "x", timestamp)
+            >>> [(r.key, r.value) for r in driver.read("counts")]
+            [('ann', 1), ('ann', 2), ('ann', 1)]
+        """
+        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
+
+    def reduce(
+        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
+    ) -> KTable[Windowed, V]:
+        """Combine the values per key and window; the first value of a window is taken as it is.
+
+        Args:
+            reducer: ``(value so far, new value) -> value``; None deletes the window's entry.
+            store: As in :meth:`count`.
+
+        Raises:
+            TopologyError: As in :meth:`count`.
+        """
+        return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A | None],
+        *,
+        value: Serde[A] | None = None,
+        store: Kept | None = None,
+    ) -> KTable[Windowed, A]:
+        """Aggregate the records per key and window.
+
+        Args:
+            initializer: Makes the aggregate of a window.
+            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the window's entry.
+            value: Serde of the aggregates; None is the builder's default.
+            store: As in :meth:`count`.
+
+        Raises:
+            TopologyError: As in :meth:`count`.
+        """
+        return self._aggregated(
+            store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
+        )
+
+    def _aggregated(
+        self,
+        store: Kept | None,
+        kind: str,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[[Any, Any, Any], Any],
+        value: Serde[Any],
+        *,
+        fits: bool = False,
+    ) -> KTable[Any, Any]:
+        from penstock.core.dsl.ktable import KTable
+
+        graph, windows = self._graph, self._windows
+        name = graph.name(f"KSTREAM-{kind}", None)
+        spec = self._store(store, f"{name}-store", value)
+        graph.topology.add_state_store(spec)
+        node = WindowedAggregate(
+            name, (self._source(spec.name),), spec, windows, self._emit, initializer, aggregator, fits
+        )
+        return KTable(graph, graph.add(node), serdes.time_windowed(self._key, windows.size_ms), value)
+
+    def _store(self, store: Kept | None, default: str, value: Serde[Any]) -> WindowSpec:
+        kept = kept_as(store, default)
+        retention = _retention(kept, self._windows.size_ms + self._windows.grace_ms, "size")
+        return WindowSpec(
+            name=kept.name,
+            key=self._key,
+            value=value,
+            timestamped=True,
+            engine=kept.engine,
+            changelog=kept.changelog,
+            retention_ms=retention,
+            size_ms=self._windows.size_ms,
+            by_time=self._emit is EmitStrategy.ON_WINDOW_CLOSE,
+        )
+
+
+class SessionWindowedKStream(Generic[K, V]):
+    """Records by key and session. Made by ``KGroupedStream.windowed_by``.
+
+    A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
+    the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
+    one follows. Records without a key, and records late for their session, are left out and counted as dropped; null values
+    are not left out.
+
+    Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        source: Callable[[str], str],
+        key: Serde[Any],
+        value: Serde[Any],
+        windows: SessionWindows,
+    ) -> None:
+        self._graph = graph
+        self._source = source
+        self._key = key
+        self._value = value
+        self._windows = windows
+
+    def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
+        """Count the records per key and session.
+
+        Args:
+            store: Name of the session store of the counts, or ``ps.stores.options(name, retention=...)``.
+
+        Returns:
+            A table from key and session to count (64 bits).
+
+        Raises:
+            TopologyError: If the store's retention is shorter than gap and grace together.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> clicks = builder.stream("clicks").group_by_key()
+            >>> visits = clicks.windowed_by(ps.SessionWindows(30, grace=0)).count(store="visits").to_stream()
+            >>> visits.to("visits")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (100, 130, 161):
+            ...     driver.pipe("clicks", "ann", "x", timestamp)
+            >>> [(r.key.start, r.key.end, r.value) for r in driver.read("visits")]
+            [(100, 100, 1), (100, 100, None), (100, 130, 2), (161, 161, 1)]
+        """
+        return self._aggregated(store, "COUNT", zero, plus_one, both, serdes.int64)
+
+    def reduce(
+        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
+    ) -> KTable[Windowed, V]:
+        """Combine the values per key and session; the first value of a session is taken as it is.
+
+        Args:
+            reducer: ``(value so far, new value) -> value``, also of two sessions that become one; None deletes.
+            store: As in :meth:`count`.
+
+        Raises:
+            TopologyError: As in :meth:`count`.
+        """
+        return self._aggregated(store, "REDUCE", None, combining(reducer), merging(reducer), self._value)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A | None],
+        merger: Callable[[K, A, A], A],
+        *,
+        value: Serde[A] | None = None,
+        store: Kept | None = None,
+    ) -> KTable[Windowed, A]:
+        """Aggregate the records per key and session.
+
+        Args:
+            initializer: Makes the aggregate of a session; those that a record joins are merged onto it.
+            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the session's entry.
+            merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
+            value: Serde of the aggregates; None is the builder's default.
+            store: As in :meth:`count`.
+
+        Raises:
+            TopologyError: As in :meth:`count`.
+        """
+        return self._aggregated(
+            store, "AGGREGATE", initializer, aggregator, merger, value or self._graph.default_value
+        )
+
+    def _aggregated(
+        self,
+        store: Kept | None,
+        kind: str,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        value: Serde[Any],
+    ) -> KTable[Any, Any]:
+        from penstock.core.dsl.ktable import KTable
+
+        graph = self._graph
+        name = graph.name(f"KSTREAM-{kind}", None)
+        kept = kept_as(store, f"{name}-store")
+        spec = SessionSpec(
+            name=kept.name,
+            key=self._key,
+            value=value,
+            engine=kept.engine,
+            changelog=kept.changelog,
+            retention_ms=_retention(kept, self._windows.gap_ms + self._windows.grace_ms, "gap"),
+        )
+        graph.topology.add_state_store(spec)
+        node = SessionAggregate(
+            name, (self._source(spec.name),), spec, self._windows, initializer, aggregator, merger
+        )
+        return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+
+
+def _retention(kept: StoreOptions, least: int, length: str) -> int:
+    """Give how long a store keeps windows; not less than they can change."""
+    retention = least if kept.retention_ms is None else kept.retention_ms
+    if retention < least:
+        raise TopologyError(
+            f"store {kept.name!r}: a retention of {retention} ms would drop windows that can still change; give at "
+            f"least {length} and grace together, {least} ms"
+        )
+    return retention

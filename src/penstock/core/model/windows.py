@@ -1,0 +1,156 @@
+"""Windows: how a stream is cut into pieces of time, and when results of a piece are given.
+
+A *window* of a fixed size holds the records with ``start <= timestamp < start + size``. Windows lie on a grid from the
+epoch on: each begins at a multiple of the *advance*. Tumbling windows lie side by side (the advance is the size), hopping
+windows overlap.
+
+*Grace* is how long a window waits for records that are out of order: it closes once the stream time of its operator has
+reached ``end + grace``. A record that comes later is *late* and is left out of that window. The grace has no default,
+because each would be wrong for someone without anything to see: a short one loses data, a long one keeps results back and
+state alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.model.durations import Duration, millis
+from penstock.core.model.errors import TopologyError
+
+
+class EmitStrategy(Enum):
+    """When a windowed aggregation gives results (``EmitStrategy``)."""
+
+    ON_WINDOW_UPDATE = "on_window_update"
+    ON_WINDOW_CLOSE = "on_window_close"
+
+
+on_window_update = EmitStrategy.ON_WINDOW_UPDATE
+"""Give the result so far at every record."""
+on_window_close = EmitStrategy.ON_WINDOW_CLOSE
+"""Give one result per window, when it closes (KIP-825)."""
+
+
+@dataclass(frozen=True)
+class TimeWindows:
+    """Windows of a fixed size on a grid. Made as :class:`TumblingWindows` or :class:`HoppingWindows`.
+
+    Attributes:
+        size_ms: How long a window is.
+        advance_ms: How far apart the starts of two neighbours are.
+        grace_ms: How long after its end a window stays open, in stream time.
+    """
+
+    size_ms: int
+    advance_ms: int
+    grace_ms: int
+
+    def __post_init__(self) -> None:
+        if self.size_ms < 1:
+            raise TopologyError(f"the size of windows is at least 1 ms, not {self.size_ms}")
+        if not 1 <= self.advance_ms <= self.size_ms:
+            raise TopologyError(
+                f"windows advance by 1 ms at least and by their size ({self.size_ms} ms) at most, not by "
+                f"{self.advance_ms} ms: records between two windows would be lost"
+            )
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of windows is at least 0 ms, not {self.grace_ms}")
+
+    def starts(self, timestamp: int) -> range:
+        """Give the starts of the windows that a record belongs to, the earliest first.
+
+        Args:
+            timestamp: The record's, ms since the epoch, at least 0.
+
+        Example:
+            >>> list(HoppingWindows(1000, 300, grace=0).starts(1250))
+            [300, 600, 900, 1200]
+        """
+        advance = self.advance_ms
+        first = max(0, timestamp - self.size_ms + advance)
+        return range(first - first % advance, timestamp + 1, advance)
+
+    def last_closed(self, stream_time: int) -> int:
+        """Give the start of the last window that has closed; negative if none has.
+
+        Example:
+            >>> windows = TumblingWindows(1000, grace=500)
+            >>> windows.last_closed(1499), windows.last_closed(1500)
+            (-1000, 0)
+        """
+        start = stream_time - self.grace_ms - self.size_ms
+        return start - start % self.advance_ms if start >= 0 else -self.advance_ms
+
+
+class TumblingWindows(TimeWindows):
+    """Windows side by side: every record belongs to one.
+
+    Args:
+        size: How long a window is.
+        grace: How long after its end a window stays open for records that are out of order.
+
+    Raises:
+        TopologyError: If the size is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.TimeWindows.ofSizeAndGrace``.
+
+    Example:
+        >>> list(TumblingWindows(1000, grace=0).starts(1250))
+        [1000]
+    """
+
+    def __init__(self, size: Duration, grace: Duration) -> None:
+        super().__init__(millis(size), millis(size), millis(grace))
+
+
+class HoppingWindows(TimeWindows):
+    """Windows that overlap: every record belongs to ``size / advance`` of them.
+
+    Args:
+        size: How long a window is.
+        advance: How far apart two neighbours begin.
+        grace: How long after its end a window stays open for records that are out of order.
+
+    Raises:
+        TopologyError: If the size is not positive, the advance is not between 1 ms and the size, or the grace is negative.
+
+    Source: ``org.apache.kafka.streams.kstream.TimeWindows.advanceBy``.
+    """
+
+    def __init__(self, size: Duration, advance: Duration, grace: Duration) -> None:
+        super().__init__(millis(size), millis(advance), millis(grace))
+
+
+@dataclass(frozen=True, init=False)
+class SessionWindows:
+    """Sessions: records of a key that follow each other within a gap.
+
+    A session reaches from its first record to its last, both included. A record joins every session that is no further away
+    than the gap, and makes one of them; without any it begins one of its own. A session closes once stream time has passed
+    its end by more than gap and grace.
+
+    Args:
+        gap: How far apart two records of a session are at most.
+        grace: How long after the gap a session stays open for records that are out of order.
+
+    Attributes:
+        gap_ms: The gap.
+        grace_ms: The grace.
+
+    Raises:
+        TopologyError: If the gap is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.SessionWindows.ofInactivityGapAndGrace``.
+    """
+
+    gap_ms: int
+    grace_ms: int
+
+    def __init__(self, gap: Duration, grace: Duration) -> None:
+        object.__setattr__(self, "gap_ms", millis(gap))
+        object.__setattr__(self, "grace_ms", millis(grace))
+        if self.gap_ms < 1:
+            raise TopologyError(f"the gap of sessions is at least 1 ms, not {self.gap_ms}")
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")

@@ -1,0 +1,236 @@
+"""Windowed aggregations, one record at a time, and over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, TopologyError
+from unit.helpers import Host, sent
+
+INT = ps.serdes.int64
+TUMBLING = ps.TumblingWindows(10, grace=5)
+Define = Callable[[Any], ps.KTable[Any, Any]]
+
+
+def topology(
+    define: Define, windows: Any = TUMBLING, emit: ps.EmitStrategy = ps.on_window_update
+) -> ps.Topology:
+    """Send what a windowed aggregation gives as `<start>-<end>` and the result's text."""
+    builder = ps.StreamsBuilder()
+    table = define(builder.stream("in").group_by_key().windowed_by(windows, emit=emit))
+    results = table.to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}")
+    results.map_values(lambda value: None if value is None else str(value)).to("out")
+    return builder.build()
+
+
+def counted(windows: Any = TUMBLING, emit: ps.EmitStrategy = ps.on_window_update) -> Host:
+    return Host(topology(lambda windowed: windowed.count(store="w"), windows, emit))
+
+
+class TestOnUpdate:
+    def test_every_record_gives_the_result_so_far(self) -> None:
+        host = counted()
+        host.feed("in", [("a", "x", 3), ("a", "x", 12), ("a", "x", 1), ("b", "x", 12)])
+        assert sent(host.step()) == [
+            ("a@0-10", "1", 3),
+            ("a@10-20", "1", 12),
+            ("a@0-10", "2", 3),
+            ("b@10-20", "1", 12),
+        ]
+
+    def test_windows_overlap(self) -> None:
+        host = counted(ps.HoppingWindows(10, advance=5, grace=0))
+        host.feed("in", [("a", "x", 7), ("a", "x", 12)])
+        assert sent(host.step()) == [
+            ("a@0-10", "1", 7),
+            ("a@5-15", "1", 7),
+            ("a@5-15", "2", 12),
+            ("a@10-20", "1", 12),
+        ]
+
+    def test_a_late_record_is_left_out_of_closed_windows_only(self) -> None:
+        host = counted(ps.HoppingWindows(10, advance=5, grace=0))
+        host.feed("in", [("b", "x", 10), ("a", "x", 7)])
+        outcome = host.step()
+        assert [row for row in sent(outcome) if row[0][0] == "a"] == [("a@5-15", "1", 7)]
+        assert outcome.metrics.dropped == {"late for a window": 1}
+
+    def test_null_values_count_and_null_keys_do_not(self) -> None:
+        host = counted()
+        host.feed("in", [("a", None, 1), (None, "x", 2)])
+        outcome = host.step()
+        assert sent(outcome) == [("a@0-10", "1", 1)]
+        assert outcome.metrics.dropped == {"null key in a windowed aggregation": 1}
+
+    def test_a_null_aggregate_deletes_the_window_and_is_forwarded(self) -> None:
+        host = Host(topology(lambda windowed: windowed.reduce(lambda so_far, value: None, store="w")))
+        host.feed("in", [("a", "x", 1), ("a", "y", 2), ("a", "z", 3)])
+        assert sent(host.step()) == [("a@0-10", "x", 1), ("a@0-10", None, 2), ("a@0-10", "z", 3)]
+
+    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+        host = counted()
+        host.feed("in", [("a", "x", 15)])
+        host.step()
+        host.restart()
+        host.feed("in", [("a", "x", 9)])
+        assert host.step().metrics.dropped == {"late for a window": 1}
+
+    def test_the_tables_old_values_reach_what_needs_them(self) -> None:
+        big = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
+        host = Host(topology(big))
+        host.feed("in", [("a", "x", 1), ("a", "x", 2), ("a", "x", 3)])
+        assert sent(host.step()) == [("a@0-10", "1", 1), ("a@0-10", None, 2)]
+
+    def test_windows_without_number_do_not_slow_it_down_for_ever(self) -> None:
+        host = counted(ps.TumblingWindows(1, grace=0))
+        host.feed("in", [("a", "x", at) for at in range(300)])
+        assert sent(host.step())[-1] == ("a@299-300", "1", 299)
+
+    def test_a_failing_function_names_the_node(self) -> None:
+        host = Host(topology(lambda windowed: windowed.aggregate(dict, lambda k, v, a: a["no"], store="w")))
+        host.feed("in", [("a", "x", 1)])
+        with pytest.raises(ProcessingError, match=r"KSTREAM-AGGREGATE-\d+ failed .* KeyError: 'no'"):
+            host.step()
+
+
+class TestOnClose:
+    def test_a_window_gives_one_result_when_stream_time_passes_its_end_and_grace(self) -> None:
+        host = counted(emit=ps.on_window_close)
+        host.feed("in", [("b", "x", 3), ("a", "x", 4), ("a", "x", 14)])
+        assert sent(host.step()) == []
+        host.feed("in", [("c", "x", 15)])
+        assert sent(host.step()) == [("a@0-10", "1", 4), ("b@0-10", "1", 3)]
+
+    def test_nothing_is_given_twice_after_a_restart(self) -> None:
+        host = counted(emit=ps.on_window_close)
+        host.feed("in", [("a", "x", 3), ("a", "x", 15)])
+        assert sent(host.step()) == [("a@0-10", "1", 3)]
+        host.restart()
+        host.feed("in", [("a", "x", 16), ("a", "x", 25)])
+        assert sent(host.step()) == [("a@10-20", "2", 16)]
+
+    def test_no_window_is_lost_when_time_jumps_far(self) -> None:
+        host = counted(emit=ps.on_window_close)
+        host.feed("in", [("a", "x", 3), ("a", "x", 11), ("a", "x", 10_000_000)])
+        assert sent(host.step()) == [("a@0-10", "1", 3), ("a@10-20", "1", 11)]
+
+    def test_the_store_is_read_by_key_too(self) -> None:
+        with ps.testing.TopologyTestDriver(
+            topology(lambda windowed: windowed.count(store="w"), TUMBLING, ps.on_window_close)
+        ) as driver:
+            for key, at in [("b", 3), ("a", 4), ("a", 14), ("aa", 14)]:
+                driver.pipe("in", key, "x", at)
+            store = driver.store("w")
+            assert [start for start, _ in store.fetch("a", 0, 100)] == [0, 10]
+            assert store.fetch("a", 10) == ps.ValueAndTimestamp(1, 14)
+            assert [window.key for window, _ in store.all()] == ["a", "b", "a", "aa"]
+
+
+def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
+    """Give start, end and number of records of the sessions that times form, whatever their order was."""
+    sessions: list[tuple[int, int, int]] = []
+    for time in sorted(times):
+        if sessions and time - sessions[-1][1] <= gap:
+            start, _, count = sessions.pop()
+            sessions.append((start, time, count + 1))
+        else:
+            sessions.append((time, time, 1))
+    return sessions
+
+
+class TestSessions:
+    def test_a_record_between_two_sessions_makes_them_one(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=20))
+        host.feed("in", [("a", "x", 0), ("a", "x", 20), ("a", "x", 10)])
+        assert sent(host.step()) == [
+            ("a@0-0", "1", 0),
+            ("a@20-20", "1", 20),
+            ("a@0-0", None, 0),
+            ("a@20-20", None, 20),
+            ("a@0-20", "3", 20),
+        ]
+
+    @given(
+        times=st.lists(st.integers(0, 100), min_size=1, max_size=20),
+        gap=st.integers(1, 20),
+        restarts=st.booleans(),
+    )
+    def test_sessions_are_the_clusters_of_the_times(self, times: list[int], gap: int, restarts: bool) -> None:
+        host = counted(ps.SessionWindows(gap, grace=1000))
+        for time in times:
+            host.run("in", ("a", "x", time))
+            if restarts:
+                host.restart()
+        found = [(window.start, window.end, count) for window, count in host.store("w").all()]
+        assert found == sessions_of(times, gap)
+
+    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=5))
+        host.run("in", ("a", "x", 100))
+        host.restart()
+        assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a session": 1}
+        assert sent(host.run("in", ("b", "x", 85))) == [("b@85-85", "1", 85)]
+
+    def test_a_null_key_is_left_out(self) -> None:
+        outcome = counted(ps.SessionWindows(10, grace=5)).run("in", (None, "x", 1))
+        assert outcome.metrics.dropped == {"null key in a windowed aggregation": 1}
+
+    def test_a_deletion_reaches_what_had_let_the_session_through(self) -> None:
+        few = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
+        host = Host(topology(few, ps.SessionWindows(10, grace=5)))
+        assert sent(host.run("in", ("a", "x", 1), ("a", "x", 1))) == [("a@1-1", "1", 1), ("a@1-1", None, 1)]
+
+    def test_a_function_that_fails_leaves_the_sessions_as_they_were(self) -> None:
+        def no_more(so_far: str, value: str) -> str:
+            raise ValueError("no more")
+
+        host = Host(
+            topology(lambda windowed: windowed.reduce(no_more, store="w"), ps.SessionWindows(10, grace=5)),
+            policies=ps.ErrorPolicies(process="skip"),
+        )
+        assert sent(host.run("in", ("a", "x", 1), ("a", "y", 2))) == [("a@1-1", "x", 1)]
+        assert list(host.store("w").all()) == [(ps.Windowed("a", 1, 1), "x")]
+
+    def test_a_short_retention_is_refused(self) -> None:
+        kept = ps.stores.options("w", retention=14)
+        with pytest.raises(TopologyError, match=r"store 'w': .* at least gap and grace together, 15 ms"):
+            topology(lambda windowed: windowed.count(store=kept), ps.SessionWindows(10, grace=5))
+
+    def test_results_at_the_close_of_sessions_are_refused(self) -> None:
+        with pytest.raises(TopologyError, match="sessions give results at every record"):
+            counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+
+
+class TestItsStore:
+    def test_a_short_retention_is_refused(self) -> None:
+        kept = ps.stores.options("w", retention=14)
+        with pytest.raises(TopologyError, match=r"store 'w': a retention of 14 ms .* at least .* 15 ms"):
+            topology(lambda windowed: windowed.count(store=kept))
+
+    def test_a_longer_retention_keeps_windows_readable(self) -> None:
+        kept = ps.stores.options("w", retention=1000)
+        with ps.testing.TopologyTestDriver(topology(lambda windowed: windowed.count(store=kept))) as driver:
+            for at in (3, 500):
+                driver.pipe("in", "a", "x", at)
+            assert [window.start for window, _ in driver.store("w").all()] == [0, 500]
+
+    def test_only_windowed_aggregations_have_a_retention(self) -> None:
+        stream = ps.StreamsBuilder().stream("in")
+        with pytest.raises(TopologyError, match="retention is for windowed aggregations"):
+            stream.group_by_key().count(store=ps.stores.options("w", retention=1000))
+
+
+def test_windowed_keys_go_to_topics_as_kafka_streams_writes_them() -> None:
+    builder = ps.StreamsBuilder()
+    table = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
+    table.to_stream().to("out")
+    host = Host(builder.build())
+    host.feed("in", [("a", "x", 12)])
+    (_, columns), *_ = host.step().sends
+    assert columns.keys == [b"a\x00\x00\x00\x00\x00\x00\x00\x0a"]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+
+sizes = st.integers(1, 60)
+
+
+@st.composite
+def hopping(draw: st.DrawFn) -> ps.HoppingWindows:
+    size = draw(sizes)
+    return ps.HoppingWindows(size, draw(st.integers(1, size)), grace=draw(st.integers(0, 50)))
+
+
+@given(windows=hopping(), timestamp=st.integers(0, 500))
+def test_a_record_belongs_to_every_window_of_the_grid_that_holds_its_time(
+    windows: ps.HoppingWindows, timestamp: int
+) -> None:
+    grid = range(0, 501, windows.advance_ms)
+    holding = [start for start in grid if start <= timestamp < start + windows.size_ms]
+    assert list(windows.starts(timestamp)) == holding
+    assert holding
+
+
+@given(windows=hopping(), stream_time=st.integers(-1, 500))
+def test_a_window_closes_when_stream_time_reaches_its_end_and_grace(
+    windows: ps.HoppingWindows, stream_time: int
+) -> None:
+    grid = range(0, 501, windows.advance_ms)
+    closed = [start for start in grid if start + windows.size_ms + windows.grace_ms <= stream_time]
+    last = windows.last_closed(stream_time)
+    assert last == closed[-1] if closed else last < 0
+    assert last % windows.advance_ms == 0
+
+
+def test_durations_may_be_timedeltas() -> None:
+    second = timedelta(seconds=1)
+    assert ps.TumblingWindows(second, grace=second) == ps.TumblingWindows(1000, grace=1000)
+
+
+@pytest.mark.parametrize(
+    ("size", "advance", "grace", "message"),
+    [
+        (0, 1, 0, "the size of windows is at least 1 ms, not 0"),
+        (10, 11, 0, r"advance by 1 ms at least and by their size \(10 ms\) at most, not by 11 ms"),
+        (10, 0, 0, "not by 0 ms"),
+        (10, 5, -1, "the grace of windows is at least 0 ms, not -1"),
+    ],
+)
+def test_impossible_windows_are_refused(size: int, advance: int, grace: int, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        ps.HoppingWindows(size, advance, grace=grace)
+
+
+@pytest.mark.parametrize(
+    ("gap", "grace", "message"),
+    [
+        (0, 0, "the gap of sessions is at least 1 ms, not 0"),
+        (1, -1, "the grace of sessions is at least 0 ms, not -1"),
+    ],
+)
+def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        ps.SessionWindows(gap, grace=grace)
+
+
+def test_nobody_gets_a_grace_without_choosing_it() -> None:
+    with pytest.raises(TypeError, match="grace"):
+        ps.TumblingWindows(1000)  # type: ignore[call-arg]
