@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.dsl.builder import StreamsBuilder
+from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.kstream import BranchedKStream, KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
@@ -50,6 +51,7 @@ __all__ = [
     "Cancellable",
     "ConsumerRecord",
     "ErrorPolicies",
+    "GlobalKTable",
     "KGroupedStream",
     "KGroupedTable",
     "KStream",

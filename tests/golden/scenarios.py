@@ -696,3 +696,28 @@ def browse_versions(context: ps.ProcessorContext, record: ps.Record) -> None:
 def versioned_store_get(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(ps.stores.versioned("vs", STRING, STRING, history_retention=2000))
     builder.stream("in").process(each(browse_versions), stores=["vs"]).to("out")
+
+
+# Global tables
+
+
+def row_key(_key: str | None, value: str | None) -> str | None:
+    return None if value is None or value.startswith("-") else value.split(":")[0]
+
+
+def both(left: str, right: str | None) -> str:
+    return f"{text(left)}+{text(right)}"
+
+
+@scenario("out")
+@dsl
+def stream_globaltable_inner(builder: ps.StreamsBuilder) -> None:
+    table = builder.global_table("global", store="gt")
+    builder.stream("in").join(table, row_key, both).to("out")
+
+
+@scenario("out")
+@dsl
+def stream_globaltable_left(builder: ps.StreamsBuilder) -> None:
+    table = builder.global_table("global", store="gt")
+    builder.stream("in").left_join(table, row_key, both).to("out")

@@ -36,12 +36,16 @@ class Graph:
 
     def add_store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Add the timestamped store of a table; without a name it gets the default one."""
-        kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
-        spec = key_value(
-            kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
-        )
+        spec = self.store(store, default, key, value)
         self.topology.add_state_store(spec)
         return spec
+
+    def store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Give the timestamped store of a table, without adding it."""
+        kept = store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+        return key_value(
+            kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
+        )
 
     def repartition(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from penstock.core.dsl import global_table as _global
+from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.model.errors import TopologyError
@@ -20,6 +22,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+R = TypeVar("R")
 
 
 class KStream(Generic[K, V]):
@@ -262,6 +265,118 @@ class KStream(Generic[K, V]):
         key = key or self._key or self._graph.default_key
         return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
 
+    @overload
+    def join(
+        self,
+        table: GlobalKTable[K2, V2],
+        selector: Callable[[K, V], K2 | None],
+        joiner: Callable[[V, V2], R],
+        *,
+        with_key: Literal[False] = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
+        table: GlobalKTable[K2, V2],
+        selector: Callable[[K, V], K2 | None],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        with_key: Literal[True],
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def join(
+        self,
+        table: GlobalKTable[Any, Any],
+        selector: Callable[[K, V], Any],
+        joiner: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, Any]:
+        """Join each record with a row of a global table; a record without a row is left out.
+
+        Changes of the table send nothing. Key, timestamp and headers stay the record's, and nothing is repartitioned.
+        Records with a null value, and those for which the selector gives None, are dropped and counted.
+
+        Args:
+            table: The table.
+            selector: ``(key, value) -> key of the row``.
+            joiner: ``(value, row) -> value``, or ``(key, value, row) -> value`` with ``with_key=True``.
+            with_key: Whether the joiner wants the record's key too.
+            name: Name of the node.
+
+        Raises:
+            TopologyError: If the table was made by another builder, or the name is taken.
+
+        Source: ``KStream.join(GlobalKTable, KeyValueMapper, ValueJoiner)``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> products = builder.global_table("products")
+            >>> orders = builder.stream("orders")
+            >>> orders.join(products, lambda _, order: order, lambda order, product: product).to("named")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("products", "p1", "vase")
+            >>> driver.pipe("orders", "o1", "p1")
+            >>> [(r.key, r.value) for r in driver.read("named")]
+            [('o1', 'vase')]
+        """
+        return self._with_global(table, selector, joiner, left=False, with_key=with_key, name=name)
+
+    @overload
+    def left_join(
+        self,
+        table: GlobalKTable[K2, V2],
+        selector: Callable[[K, V], K2 | None],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        with_key: Literal[False] = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    @overload
+    def left_join(
+        self,
+        table: GlobalKTable[K2, V2],
+        selector: Callable[[K, V], K2 | None],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        with_key: Literal[True],
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def left_join(
+        self,
+        table: GlobalKTable[Any, Any],
+        selector: Callable[[K, V], Any],
+        joiner: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, Any]:
+        """Join each record with a row of a global table, or with None if there is no such row.
+
+        As :meth:`join`, but where the selector gives None, or a key that the table does not have, the record is joined with
+        None. Only records with a null value are dropped and counted.
+
+        Args:
+            table: The table.
+            selector: ``(key, value) -> key of the row``.
+            joiner: As in :meth:`join`; the row may be None.
+            with_key: Whether the joiner wants the record's key too.
+            name: Name of the node.
+
+        Raises:
+            TopologyError: As :meth:`join`.
+
+        Source: ``KStream.leftJoin(GlobalKTable, KeyValueMapper, ValueJoiner)``.
+        """
+        return self._with_global(table, selector, joiner, left=True, with_key=with_key, name=name)
+
     def to_table(
         self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, store: Kept | None = None
     ) -> KTable[K, V]:
@@ -290,7 +405,7 @@ class KStream(Generic[K, V]):
 
         Args:
             supplier: A class derived from ``Processor``, or a function that makes a new one.
-            stores: Names of the stores it uses.
+            stores: Names of the stores it uses; global stores it reads without naming them here.
             name: Name of the node.
 
         Returns:
@@ -312,6 +427,21 @@ class KStream(Generic[K, V]):
         """
         stream = self.process(supplier, stores=stores, name=name)
         return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
+
+    def _with_global(
+        self,
+        table: GlobalKTable[Any, Any],
+        selector: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
+        *,
+        left: bool,
+        with_key: bool,
+        name: str | None,
+    ) -> KStream[K, Any]:
+        node = _global.joined(
+            self._graph, self._node, table, selector, joiner, left=left, with_key=with_key, name=name
+        )
+        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
 
     def _grouped(
         self, node: str, key: Serde[Any], value: Serde[Any] | None, name: str | None, *, rekeyed: bool

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.core.engine.operators import aggregations, processors, sinks, stateless, tables
+from penstock.core.engine.operators import aggregations, global_stores, processors, sinks, stateless, tables
 
-__all__ = ["aggregations", "processors", "sinks", "stateless", "tables"]
+__all__ = ["aggregations", "global_stores", "processors", "sinks", "stateless", "tables"]
