@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 import penstock as ps
+from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -39,8 +40,11 @@ class MicroBatches:
         self.now_ms = 0
         self.dropped = 0
         self.sent: dict[str, list[ps.Record]] = defaultdict(list)
+        self._global = MemoryStores()
         self._committed = {sub.id: MemoryStores() for sub in self.plan.subtopologies}
-        self._snapshots = {sub.id: Snapshot() for sub in self.plan.subtopologies}
+        self._committed |= {part.id: self._global for part in self.plan.global_parts}
+        self._snapshots = {number: Snapshot() for number in self._committed}
+        self._reader = {**self.plan.subtopology_of, **self.plan.global_part_of}
         self._offsets: dict[str, int] = defaultdict(int)
         self._waiting: deque[tuple[str, list[Row]]] = deque()
         self.advance_to(0)
@@ -50,7 +54,7 @@ class MicroBatches:
         self._waiting.append((topic, rows))
         while self._waiting:
             topic, rows = self._waiting.popleft()
-            self._run(self.plan.subtopology_of[topic], topic, rows)
+            self._run(self._reader[topic], topic, rows)
 
     def advance_to(self, now_ms: int) -> None:
         """Run a micro-batch without records."""
@@ -62,7 +66,8 @@ class MicroBatches:
 
     def store(self, name: str) -> Any:
         """Give a store as the next task would see it."""
-        sub = next(sub for sub in self.plan.subtopologies if name in sub.stores)
+        parts = (*self.plan.subtopologies, *self.plan.global_parts)
+        sub = next(part for part in parts if name in part.stores)
         memory = self._snapshots[sub.id].stores.get(name, {})
         return open_store(sub.stores[name], self._committed[sub.id], memory=memory)
 
@@ -76,14 +81,16 @@ class MicroBatches:
             task = self._task(sub)
 
     def _task(self, sub: SubTopology) -> Task:
-        task = Task(
-            sub,
-            TaskId(sub.id, 0),
-            application_id=self.plan.application_id,
-            stores=self._committed[sub.id],
-            partitions_of=lambda topic: 1,
-            snapshot=self._snapshots[sub.id],
-        )
+        known = {
+            "application_id": self.plan.application_id,
+            "stores": self._committed[sub.id],
+            "snapshot": self._snapshots[sub.id],
+        }
+        if sub in self.plan.global_parts:
+            task = global_task(sub, **known)
+        else:
+            at_hand = {"global_stores": self._global, "partitions_of": lambda topic: 1}
+            task = Task(sub, TaskId(sub.id, 0), **known, **at_hand)
         task.init(self.now_ms)
         return task
 
@@ -104,7 +111,7 @@ class MicroBatches:
                 ps.Record(read(sink.key, key), read(sink.value, value), timestamp, headers)
                 for key, value, timestamp, headers in rows
             )
-            if topic in self.plan.subtopology_of:
+            if topic in self._reader:
                 self._waiting.append((topic, rows))
 
 

@@ -947,3 +947,28 @@ def tt_outer(builder: ps.StreamsBuilder) -> None:
 def tt_outer_virtual(builder: ps.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.outer_join(right, join2).to_stream().to("out")
+
+
+# Global tables
+
+
+def row_key(_key: str | None, value: str | None) -> str | None:
+    return None if value is None or value.startswith("-") else value.split(":")[0]
+
+
+def with_row(left: str, right: str | None) -> str:
+    return f"{text(left)}+{text(right)}"
+
+
+@scenario("out")
+@dsl
+def stream_globaltable_inner(builder: ps.StreamsBuilder) -> None:
+    table = builder.global_table("global", store="gt")
+    builder.stream("in").join(table, row_key, with_row).to("out")
+
+
+@scenario("out")
+@dsl
+def stream_globaltable_left(builder: ps.StreamsBuilder) -> None:
+    table = builder.global_table("global", store="gt")
+    builder.stream("in").left_join(table, row_key, with_row).to("out")

@@ -35,6 +35,7 @@ from penstock.edge import rescale
 from penstock.edge.clients import Clients
 from penstock.edge.continuity import check_drained, continuity
 from penstock.edge.engines import copies_spec
+from penstock.edge.global_stores import refuse_global_stores
 from penstock.edge.lease import Lease
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
@@ -257,6 +258,7 @@ def _planned(topology: Topology, application_id: str, settings: Settings) -> Pla
     it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
     """
     plan = topology.plan(application_id)
+    refuse_global_stores(plan)
     if settings.exactly_once and plan.changelogs:
         return topology.plan(application_id, through_shuffle=False)
     return plan

@@ -23,6 +23,7 @@ from penstock.drivers.spark.submit.query import register
 from penstock.drivers.spark.submit.session import QUERY_CONF
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.engines import copies_spec
+from penstock.edge.global_stores import refuse_global_stores
 from penstock.edge.settings import settings_from
 
 
@@ -66,6 +67,7 @@ def transform(
             counts.writeStream.format("kafka")...start()
     """
     plan = topology.plan(name)
+    refuse_global_stores(plan)
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession
     for option, wanted in QUERY_CONF.items():

@@ -1,7 +1,8 @@
 """TopologyTestDriver: a topology in one process, one record at a time, without broker, Spark or Java.
 
 It drives the same tasks, through the same seam, as Spark does. Every topic has one partition. Each record is processed to
-the end, through internal topics too, before ``pipe`` returns; changes of stores are committed after each step.
+the end, through internal topics too, before ``pipe`` returns; changes of stores are committed after each step. A record of
+a global topic is in its global store when ``pipe`` returns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
@@ -61,13 +63,17 @@ class TopologyTestDriver:
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
         self._now = wall_clock_ms
+        self._global = MemoryStores()
         self._committed = {sub.id: MemoryStores() for sub in self._plan.subtopologies}
+        self._committed |= {part.id: self._global for part in self._plan.global_parts}
+        self._reader = {**self._plan.subtopology_of, **self._plan.global_part_of}
         self._offsets: dict[str, int] = defaultdict(int)
         self._sent: dict[str, deque[Record[Any, Any]]] = defaultdict(deque)
         self._waiting: deque[tuple[str, Records]] = deque()
         self._dropped = 0
         self._processed = 0
-        self._tasks = {sub.id: self._task(sub) for sub in self._plan.subtopologies}
+        self._tasks = {part.id: self._global_task(part) for part in self._plan.global_parts}
+        self._tasks |= {sub.id: self._task(sub) for sub in self._plan.subtopologies}
         for number, task in self._tasks.items():
             task.init(self._now)
             self._carry_out(number, task.step(self._now))
@@ -86,10 +92,10 @@ class TopologyTestDriver:
             TopicNotFoundError: If the topology does not read the topic.
             PenstockError: If the record fails under the policy "fail".
         """
-        source = next((s for sub in self._plan.subtopologies for s in sub.sources if topic in s.topics), None)
-        if source is None:
-            known = ", ".join(self._plan.subtopology_of)
+        if topic not in self._reader:
+            known = ", ".join(self._reader)
             raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        source = next(source for source in self._reader[topic].sources if topic in source.topics)
         rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
         self._feed(topic, Records(*rows, headers=[tuple(headers)] if headers else None))
         self._run()
@@ -120,9 +126,8 @@ class TopologyTestDriver:
         for task in self._tasks.values():
             if name in task.stores:
                 return task.stores[name]
-        raise StoreError(
-            f"the topology has no store {name!r}; it has: {', '.join(self._plan.store_fingerprints())}"
-        )
+        known = ", ".join(store for task in self._tasks.values() for store in task.stores)
+        raise StoreError(f"the topology has no store {name!r}; it has: {known}")
 
     def metrics(self) -> dict[str, int]:
         """Give what has been counted so far: ``processed_records`` and ``dropped_records``."""
@@ -145,15 +150,24 @@ class TopologyTestDriver:
             TaskId(sub.id, 0),
             application_id=self._plan.application_id,
             stores=self._committed[sub.id],
+            global_stores=self._global,
             policies=self._policies,
             partitions_of=lambda topic: 1,
+        )
+
+    def _global_task(self, part: SubTopology) -> Task:
+        return global_task(
+            part,
+            application_id=self._plan.application_id,
+            stores=self._global,
+            policies=self._policies,
         )
 
     def _feed(self, topic: str, records: Records) -> None:
         start = self._offsets[topic]
         self._offsets[topic] += len(records)
         records.offsets = list(range(start, self._offsets[topic]))
-        task = self._tasks[self._plan.subtopology_of[topic].id]
+        task = self._tasks[self._reader[topic].id]
         task.feed(TopicPartition(topic, 0), records, self._offsets[topic])
 
     def _run(self) -> None:
@@ -173,7 +187,7 @@ class TopologyTestDriver:
         self._processed += outcome.metrics.processed
         for topic, records in outcome.sends:
             self._sent[topic].extend(_objects(self._serdes(number, topic), records))
-            if topic in self._plan.subtopology_of:
+            if topic in self._reader:
                 records.partitions = None
                 self._waiting.append((topic, records))
 

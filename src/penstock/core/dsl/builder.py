@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
+from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
+from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
 from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
 from penstock.core.plan.stores import Kept, StoreSpec
 from penstock.core.plan.topology import Topology
@@ -164,6 +166,95 @@ class StreamsBuilder:
         spec = graph.add_table_store(store, f"{topic}-table", key, value)
         node = graph.add(TableSource(graph.name("KTABLE-SOURCE", None), (source,), spec))
         return KTable(graph, node, key, value)
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+    ) -> GlobalKTable[K, V]: ...
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+    ) -> GlobalKTable[Any, Any]: ...
+
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        store: Kept | None = None,
+        timestamp: TimestampExtractor | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a topic, all partitions of it, as a table that every task sees whole.
+
+        Records without a key are dropped and counted; a null value deletes the key.
+
+        Args:
+            topic: The topic; it is read from its beginning, and no other stream or table can read it.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            store: Name of the store that holds the table; None is ``<topic>-table``.
+            timestamp: As in :meth:`stream`.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: If the topic is read twice or a name is taken.
+
+        Source: ``org.apache.kafka.streams.StreamsBuilder.globalTable``.
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        source = graph.name("KSTREAM-SOURCE", None)
+        spec = graph.store(store, f"{topic}-table", key, value)
+        graph.topology.add_global_part(
+            GlobalSource(source, (), (topic,), key, value, timestamp),
+            GlobalTable(graph.name("KTABLE-SOURCE", None), (source,), spec),
+            spec,
+        )
+        return GlobalKTable(graph, spec)
+
+    def add_global_store(
+        self,
+        store: StoreSpec,
+        topic: str,
+        supplier: Callable[[], Any],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: TimestampExtractor | None = None,
+    ) -> StreamsBuilder:
+        """Add a store that every task can read, filled from a topic by a processor; see ``Topology.add_global_store``.
+
+        Raises:
+            TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
+        """
+        graph = self._graph
+        graph.topology.add_global_store(
+            store,
+            graph.name("KSTREAM-SOURCE", None),
+            topic,
+            graph.name("KTABLE-SOURCE", None),
+            supplier,
+            key=key or graph.default_key,
+            value=value or graph.default_value,
+            timestamp=timestamp,
+        )
+        return self
 
     def add_state_store(self, store: StoreSpec) -> StreamsBuilder:
         """Add a store for processors; ``process(..., stores=[name])`` connects it.

@@ -46,6 +46,12 @@ class Graph:
         Raises:
             TopologyError: If the store is to keep versions, or to forget.
         """
+        spec = self.store(store, default, key, value)
+        self.topology.add_state_store(spec)
+        return spec
+
+    def store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Give the timestamped store of a table, without adding it."""
         kept = kept_as(store, default)
         if kept.history_retention_ms is not None:
             raise TopologyError(
@@ -57,11 +63,9 @@ class Graph:
                 f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
             )
-        spec = key_value(
+        return key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
         )
-        self.topology.add_state_store(spec)
-        return spec
 
     def add_table_store(
         self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]

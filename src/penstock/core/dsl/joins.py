@@ -17,7 +17,7 @@ from penstock.core.plan.nodes import Repartition, TableStore
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
 
 if TYPE_CHECKING:
-    from penstock.core.dsl.kstream import KStream
+    from penstock.core.dsl.joinable import JoinableStream
     from penstock.core.dsl.ktable import KTable
 
 
@@ -45,7 +45,7 @@ class StreamSerdes(NamedTuple):
 
 
 def join_table(
-    stream: KStream[Any, Any],
+    stream: JoinableStream[Any, Any],
     table: KTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
@@ -88,8 +88,8 @@ def join_tables(
 
 
 def join_streams(
-    left: KStream[Any, Any],
-    right: KStream[Any, Any],
+    left: JoinableStream[Any, Any],
+    right: JoinableStream[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
     windows: JoinWindows | None,
@@ -130,7 +130,7 @@ def join_streams(
 
 
 def by_key(
-    stream: KStream[Any, Any],
+    stream: JoinableStream[Any, Any],
     topic: str,
     key: Serde[Any] | None,
     value: Serde[Any] | None,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from penstock.core.dsl import joins
-from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.grouped import KGroupedStream
-from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.dsl.joinable import JoinableStream
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
-from penstock.core.plan.joins import Joiner, JoinKind
 from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
 from penstock.core.plan.stores import Kept
 
@@ -26,28 +23,13 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 
-class KStream(Generic[K, V]):
+class KStream(JoinableStream[K, V]):
     """A stream of records: every record counts by itself. Made by ``StreamsBuilder.stream``.
 
     Operators give new streams and leave this one as it is. Functions get keys and values as objects; None stands for null.
 
     Source: KIP-28, "High-level Stream DSL"; ``org.apache.kafka.streams.kstream.KStream``.
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        node: str,
-        key: Serde[Any] | None,
-        value: Serde[Any] | None,
-        *,
-        rekeyed: bool,
-    ) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
-        self._rekeyed = rekeyed
 
     def filter(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Keep the records for which a predicate of key and value holds."""
@@ -287,243 +269,6 @@ class KStream(Generic[K, V]):
             parent = graph.repartition(parent, spec.name, key, value, None, drop_null_keys=True)
         return KTable(graph, graph.add(nodes.TableSource(name, (parent,), spec)), key, value)
 
-    @overload
-    def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2], R],
-        *,
-        with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2], R],
-        *,
-        with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[V, V2], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[K, V, V2], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    def join(
-        self,
-        other: KTable[Any, Any] | KStream[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        windows: JoinWindows | None = None,
-        with_key: bool = False,
-        key: Serde[Any] | None = None,
-        value: Serde[Any] | None = None,
-        other_value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KStream[K, Any]:
-        """Join each record with those of its key on another side.
-
-        With a table: each record gives a result with the row that its key has now; changes of the table give none. With
-        a stream: each pair of records gives one result whose times are within ``windows`` of each other, with the larger
-        timestamp, as soon as the second of them arrives. A record without key or value is dropped and counted.
-
-        If keys were changed upstream, the records are repartitioned first. Both sides need equal numbers of partitions.
-
-        Args:
-            other: The table or the other stream.
-            joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
-            windows: For a stream: how far apart in time two records may be.
-            with_key: Whether the joiner wants the key too.
-            key: Serde of the keys, for a repartition and the stores; None takes what is known, else the builder's default.
-            value: Serde of this stream's values, likewise.
-            other_value: Serde of the other stream's values, likewise.
-            store: For a stream: first part of the names of the join's stores; None is the name of the join.
-            name: Name of the join, and of its repartition.
-
-        Raises:
-            TopologyError: If the other side belongs to another builder, or a stream is joined without windows.
-
-        Source: KIP-28, "High-level Stream DSL"; KIP-353; ``KStreamKTableJoin``, ``KStreamKStreamJoin``.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> prices = builder.table("prices")
-            >>> builder.stream("orders").join(prices, lambda order, price: f"{order} at {price}").to("out")
-            >>> driver = ps.testing.TopologyTestDriver(builder.build())
-            >>> driver.pipe("prices", "apple", "3", 0)
-            >>> driver.pipe("orders", "apple", "two", 1)
-            >>> [record.value for record in driver.read("out")]
-            ['two at 3']
-        """
-        given = joins.StreamSerdes(key, value, other_value)
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "inner", windows, given, store, name)
-
-    @overload
-    def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2 | None], R],
-        *,
-        with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2 | None], R],
-        *,
-        with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def left_join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[V, V2 | None], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def left_join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[K, V, V2 | None], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    def left_join(
-        self,
-        other: KTable[Any, Any] | KStream[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        windows: JoinWindows | None = None,
-        with_key: bool = False,
-        key: Serde[Any] | None = None,
-        value: Serde[Any] | None = None,
-        other_value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KStream[K, Any]:
-        """Join as :meth:`join` does, and give a record that finds no partner one result all the same, with None.
-
-        With a table that is at once; with a stream when the window of the record has closed. A record without a key finds
-        no partner. For the arguments see :meth:`join`; what they call the other value may be None in the joiner.
-
-        Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
-        """
-        given = joins.StreamSerdes(key, value, other_value)
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "left", windows, given, store, name)
-
-    @overload
-    def outer_join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[V | None, V2 | None], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    @overload
-    def outer_join(
-        self,
-        other: KStream[K, V2],
-        joiner: Callable[[K, V | None, V2 | None], R],
-        *,
-        windows: JoinWindows,
-        with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KStream[K, R]: ...
-
-    def outer_join(
-        self,
-        other: KStream[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        windows: JoinWindows | None = None,
-        with_key: bool = False,
-        key: Serde[Any] | None = None,
-        value: Serde[Any] | None = None,
-        other_value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KStream[K, Any]:
-        """Join two streams as :meth:`join` does, and give records of either side that find no partner a result, with None.
-
-        For the arguments see :meth:`join`; either value may be None in the joiner, never both.
-
-        Source: ``KStreamKStreamJoin``.
-        """
-        given = joins.StreamSerdes(key, value, other_value)
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "outer", windows, given, store, name)
-
     def process(
         self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: str | None = None
     ) -> KStream[Any, Any]:
@@ -531,7 +276,7 @@ class KStream(Generic[K, V]):
 
         Args:
             supplier: A class derived from ``Processor``, or a function that makes a new one.
-            stores: Names of the stores it uses.
+            stores: Names of the stores it uses; global stores it reads without naming them here.
             name: Name of the node.
 
         Returns:
@@ -559,22 +304,6 @@ class KStream(Generic[K, V]):
     ) -> KGroupedStream[Any, V]:
         value = value or self._value or self._graph.default_value
         return KGroupedStream(self._graph, node, key, value, repartition=rekeyed, name=name)
-
-    def _joined(
-        self,
-        other: KTable[Any, Any] | KStream[Any, Any],
-        joiner: Joiner,
-        kind: JoinKind,
-        windows: JoinWindows | None,
-        given: joins.StreamSerdes,
-        store: Kept | None,
-        name: str | None,
-    ) -> KStream[K, Any]:
-        if isinstance(other, KStream):
-            node = joins.join_streams(self, other, joiner, kind, windows, given, store, name)
-        else:
-            node = joins.join_table(self, other, joiner, kind, given, name)
-        return KStream(self._graph, node, given.key or self._key or other._key, None, rekeyed=False)
 
     def _same_types(self, node: nodes.Node) -> KStream[K, V]:
         return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=self._rekeyed)

@@ -112,8 +112,10 @@ class NodeContext:
         self._runtime.commit_requested = True
 
     def state_store(self, name: str) -> Any:
-        """Give a connected store; see ``ProcessorContext.state_store``."""
+        """Give a connected store or a global one; see ``ProcessorContext.state_store``."""
         if name not in self._stores:
+            if name in self._runtime.global_stores:
+                return self._runtime.global_stores[name]
             known = ", ".join(self._stores) or "none"
             raise StoreError(
                 f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
@@ -140,4 +142,26 @@ class NodeContext:
         raise ProcessingError(
             f"processor {self._node!r} schedules {callback!r} outside init(). The schedule must be found again in later "
             "micro-batches, which may run in another process: schedule it in init(), or let it call a method of the processor"
+        )
+
+
+class GlobalNodeContext(NodeContext):
+    """The context of a processor that maintains a global store (Kafka Streams: ``GlobalProcessorContextImpl``)."""
+
+    def schedule(
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
+    ) -> Cancellable:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: each host fills its copy in its own time, and all copies have to be alike.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} maintains a global store and cannot schedule anything: the store follows from the "
+            "records of its topic alone"
         )

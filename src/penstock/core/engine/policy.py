@@ -32,6 +32,16 @@ class ErrorPolicies:
     produce: Policy = "fail"
     dead_letter_topic: str | None = None
 
+    def without_dead_letters(self) -> ErrorPolicies:
+        """Give the same policies with "skip" in place of "dead_letter"."""
+        return ErrorPolicies(
+            *(_skipping(policy) for policy in (self.deserialize, self.process, self.produce))
+        )
+
     def of(self, stage: Stage) -> Policy:
         """Give the policy of a stage."""
         return {"deserialize": self.deserialize, "process": self.process, "produce": self.produce}[stage]
+
+
+def _skipping(policy: Policy) -> Policy:
+    return "skip" if policy == "dead_letter" else policy

@@ -51,6 +51,7 @@ class Runtime:
         self.stores = stores
         self.policies = policies
         self.partitions_of = partitions_of
+        self.global_stores: Mapping[str, Any] = {}
         self.punctuations = Punctuations()
         self.memories: dict[str, dict[str, Any]] = {}
         self.due_stream_time = NEVER

@@ -31,6 +31,7 @@ from penstock.core.plan.nodes import Source
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
 from penstock.core.state.opening import open_store
+from penstock.core.state.readonly import read_only
 
 
 def _unknown(topic: str) -> int:
@@ -49,6 +50,7 @@ class Task:
         task_id: Its id.
         application_id: The application's id.
         stores: Committed content of the stores.
+        global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
@@ -64,6 +66,7 @@ class Task:
         *,
         application_id: str,
         stores: ByteStores,
+        global_stores: ByteStores | None = None,
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
@@ -78,6 +81,7 @@ class Task:
         self._runtime.stream_time = snapshot.stream_time_ms
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
+        self._runtime.global_stores = _to_read(sub, global_stores)
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
         }
@@ -389,3 +393,15 @@ class Task:
             raise ProcessingError(
                 f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:
+    """Open the global stores that the nodes of a sub-topology may read."""
+    if not sub.global_stores:
+        return {}
+    if global_stores is None:
+        raise StoreError(
+            f"a task of sub-topology {sub.id} was made without the global stores {', '.join(sub.global_stores)}; "
+            "this is a bug"
+        )
+    return {name: read_only(open_store(spec, global_stores)) for name, spec in sub.global_stores.items()}

@@ -23,6 +23,10 @@ def text(plan: Plan) -> str:
         lines.extend(["", f"  Sub-topology: {sub.id}"] if sub.id else [f"   Sub-topology: {sub.id}"])
         for node in sub.nodes.values():
             lines.extend(_node_lines(sub, node))
+    for part in plan.global_parts:
+        lines.extend(["", f"  Sub-topology: {part.id} for global store (will not generate tasks)"])
+        for node in part.nodes.values():
+            lines.extend(_node_lines(part, node))
     return "\n".join(lines)
 
 
@@ -83,6 +87,10 @@ def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = No
             if isinstance(node, Sink):
                 topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
                 lines.append(f"    writes {topic}{_how(plan, topic, None)}")
+    for part in plan.global_parts:
+        lines.append(f"  sub-topology {part.id} (for a global store, read by every task)")
+        lines.extend(f"    reads  {topic}" for topic in part.source_topics)
+        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in part.stores.values())
     return lines
 
 
@@ -120,7 +128,7 @@ def mermaid(plan: Plan) -> str:
     def id_of(name: str) -> str:
         return ids.setdefault(name, f"n{len(ids)}")
 
-    for sub in _present(plan):
+    for sub in (*_present(plan), *plan.global_parts):
         lines.append(f"  subgraph sub{sub.id}[Sub-topology {sub.id}]")
         lines.extend(f'    {id_of(node.name)}["{node.name}"]' for node in sub.nodes.values())
         lines.extend(f'    {id_of("store:" + store)}[("{store}")]' for store in sub.stores)
@@ -132,7 +140,7 @@ def mermaid(plan: Plan) -> str:
 def dot(plan: Plan) -> str:
     """Draw a plan in Graphviz' DOT language."""
     lines = ["digraph topology {", "  node [shape=box];"]
-    for sub in _present(plan):
+    for sub in (*_present(plan), *plan.global_parts):
         lines.append(f'  subgraph cluster_{sub.id} {{ label="Sub-topology {sub.id}";')
         lines.extend(f'    "{node.name}";' for node in sub.nodes.values())
         lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in sub.stores)
@@ -149,12 +157,16 @@ def html(plan: Plan) -> str:
 def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
     edges: list[tuple[str, str, bool]] = []
     readers = {
-        topic: source.name for sub in plan.subtopologies for source in sub.sources for topic in source.topics
+        topic: source.name
+        for sub in (*plan.subtopologies, *plan.global_parts)
+        for source in sub.sources
+        for topic in source.topics
     }
-    for sub in _present(plan):
+    for sub in (*_present(plan), *plan.global_parts):
         for node in sub.nodes.values():
             edges.extend((parent, node.name, False) for parent in node.parents)
             edges.extend((node.name, f"store:{store}", True) for store in node.store_names)
+            edges.extend((f"store:{store}", node.name, True) for store in node.global_store_names)
             if isinstance(node, Sink) and isinstance(node.topic, str) and node.topic in readers:
                 edges.append((node.name, readers[node.topic], False))
     return edges

@@ -151,7 +151,8 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
         name: replace(topic, upstream=number_of[topic.upstream], downstream=number_of[topic.downstream])
         for name, topic in plan.internal_topics.items()
     }
-    return replace(plan, subtopologies=subs, internal_topics=internal)
+    global_parts = tuple(replace(part, id=number) for number, part in enumerate(plan.global_parts, count))
+    return replace(plan, subtopologies=subs, internal_topics=internal, global_parts=global_parts)
 
 
 def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int, Part]:

@@ -45,6 +45,11 @@ class Node:
         """Names of the stores the node uses."""
         return ()
 
+    @property
+    def global_store_names(self) -> tuple[str, ...]:
+        """Names of the global stores that the node is known to read."""
+        return ()
+
 
 # Ends: records come in from topics and leave to topics.
 

@@ -83,10 +83,10 @@ class ProcessorContext(Protocol[K2, V2]):
         """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
 
     def state_store(self, name: str) -> Any:
-        """Give a store that is connected to this processor.
+        """Give a store that is connected to this processor, or any global store, which can only be read.
 
         Raises:
-            StoreError: If it is not connected.
+            StoreError: If there is no such global store, and no such store is connected.
         """
 
 

@@ -7,17 +7,21 @@ border between two of them: it becomes a sink to an internal topic in the one an
 A sub-topology is *stateless* when all its nodes are pure: no store, no processor of the user, no schedule. Such a part may
 run where its records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of
 any other part go through a Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
+
+The parts that fill global stores stand beside the sub-topologies, not among them: they make no tasks, so adding a global
+table renumbers nothing (see docs/decisions/0032-global-stores-beside-the-tasks.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
+from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Filter, Node, Repartition, Sink, Source
 from penstock.core.plan.stores import StoreSpec
@@ -31,11 +35,13 @@ class SubTopology:
         id: Its number, in the order in which the parts were begun.
         nodes: The nodes by name, parents before children.
         stores: The stores by name.
+        global_stores: The global stores that its nodes may read, by name.
     """
 
     id: int
     nodes: Mapping[str, Node]
     stores: Mapping[str, StoreSpec]
+    global_stores: Mapping[str, StoreSpec] = field(default_factory=dict)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -84,16 +90,23 @@ class Plan:
         application_id: What internal topics are named after.
         subtopologies: In the order of their numbers.
         internal_topics: Repartition topics by name.
+        global_parts: What fills the global stores, numbered behind the sub-topologies.
     """
 
     application_id: str
     subtopologies: tuple[SubTopology, ...]
     internal_topics: Mapping[str, InternalTopic]
+    global_parts: tuple[SubTopology, ...] = ()
 
     @cached_property
     def subtopology_of(self) -> Mapping[str, SubTopology]:
         """The sub-topology that reads each topic."""
         return {topic: sub for sub in self.subtopologies for topic in sub.source_topics}
+
+    @cached_property
+    def global_part_of(self) -> Mapping[str, SubTopology]:
+        """The global part that reads each topic of a global store."""
+        return {topic: part for part in self.global_parts for topic in part.source_topics}
 
     @cached_property
     def external_topics(self) -> tuple[str, ...]:
@@ -171,9 +184,19 @@ def split(
         TopologyError: If two repartitions have one name.
     """
     expanded = _expand_repartitions(application_id, nodes)
-    groups = _connected(expanded)
-    subs = tuple(_subtopology(i, names, expanded, stores) for i, names in enumerate(groups))
-    return Plan(application_id, subs, _internal_topics(application_id, nodes, subs, allowed=through_shuffle))
+    groups: dict[bool, list[list[str]]] = {False: [], True: []}
+    for names in _connected(expanded):
+        groups[isinstance(expanded[names[0]], GlobalSource)].append(names)
+    first = len(groups[False])
+    global_parts = tuple(
+        _subtopology(i, names, expanded, stores) for i, names in enumerate(groups[True], first)
+    )
+    readable = {name: spec for part in global_parts for name, spec in part.stores.items()}
+    subs = tuple(
+        _reading(_subtopology(i, names, expanded, stores), readable) for i, names in enumerate(groups[False])
+    )
+    internal = _internal_topics(application_id, nodes, subs, allowed=through_shuffle)
+    return Plan(application_id, subs, internal, global_parts)
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -232,6 +255,11 @@ def _subtopology(
     members = {name: nodes[name] for name in names}
     used = dict.fromkeys(store for node in members.values() for store in node.store_names)
     return SubTopology(number, members, {store: stores[store] for store in used})
+
+
+def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTopology:
+    """Let a sub-topology read the global stores; a stateless one has nobody who could."""
+    return sub if sub.stateless else dataclasses.replace(sub, global_stores=global_stores)
 
 
 def _internal_topics(

@@ -14,6 +14,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
+from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
     Process,
@@ -23,6 +24,7 @@ from penstock.core.plan.nodes import (
     TimestampExtractor,
     TopicNameExtractor,
 )
+from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
 
@@ -58,6 +60,7 @@ class Topology:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._stores: dict[str, StoreSpec] = {}
+        self._global_nodes: set[str] = set()
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -126,12 +129,7 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        if not callable(supplier) or (hasattr(supplier, "process") and not isinstance(supplier, type)):
-            raise TopologyError(
-                f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
-                "every task needs one of its own"
-            )
-        return self.add(Process(name, _names(parents), supplier, tuple(stores)))
+        return self.add(Process(name, _names(parents), _checked_supplier(name, supplier), tuple(stores)))
 
     def add_sink(
         self,
@@ -181,6 +179,56 @@ class Topology:
             )
         for processor in processors:
             self.connect(processor, store.name)
+        return self
+
+    def add_global_store(
+        self,
+        store: StoreSpec,
+        source: str,
+        topic: str,
+        processor: str,
+        supplier: Callable[[], Any],
+        *,
+        key: Serde[Any] = _string,
+        value: Serde[Any] = _string,
+        timestamp: TimestampExtractor | None = None,
+    ) -> Topology:
+        """Add a store that every task can read, filled from all partitions of a topic by a processor.
+
+        Any processor reads it with ``context.state_store(name)``, without being connected to it.
+
+        Args:
+            store: A key-value store without ``ttl`` and without a changelog topic.
+            source: Unique name of the node that reads the topic.
+            topic: The topic; it is read from its beginning, and nothing else may read it.
+            processor: Unique name of the processor's node.
+            supplier: Gives a new processor that writes to the store what follows from a record, and does nothing else: the
+                topic is read again whenever a copy of the store has to be filled.
+            key: Serde of the topic's keys.
+            value: Serde of the topic's values.
+            timestamp: As in :meth:`add_source`.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If a name or the topic is taken, or the store is of another kind.
+
+        Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
+        """
+        keeper = GlobalProcess(processor, (source,), _checked_supplier(processor, supplier), (store.name,))
+        return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
+
+    def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
+        """Add a global store with the two nodes that fill it; what :meth:`add_global_store` and the DSL end in.
+
+        Raises:
+            TopologyError: If the nodes do not fit, or the store cannot be global.
+        """
+        _check_global(store)
+        self.add_state_store(store)
+        self.add(source).add(keeper)
+        self._global_nodes |= {source.name, keeper.name}
         return self
 
     def connect(self, processor: str, *stores: str) -> Topology:
@@ -240,6 +288,10 @@ class Topology:
                 f"node {node.name!r} has the parent {name!r}, which does not exist; "
                 f"add parents before their children{_nearby(name, self._nodes)}"
             )
+        if name in self._global_nodes:
+            raise TopologyError(
+                f"node {node.name!r} has the parent {name!r}, which fills a global store; nothing else comes out of it"
+            )
         if isinstance(parent, Sink):
             raise TopologyError(
                 f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink"
@@ -249,9 +301,12 @@ class Topology:
         """Check what can only be known when everything has been added.
 
         Raises:
-            TopologyError: If there is no source, a store is missing, or a store is used by nobody.
+            TopologyError: If there is no source, a store is missing or used by nobody, or a global store is used as if it
+                were a task's own.
         """
-        if not any(isinstance(node, Source) for node in self._nodes.values()):
+        if not any(
+            isinstance(node, Source) for node in self._nodes.values() if node.name not in self._global_nodes
+        ):
             raise TopologyError(
                 "the topology has no source, so it would never do anything; begin with stream(...)"
             )
@@ -263,11 +318,23 @@ class Topology:
                         f"{node.name!r} uses store {store!r}, which was never added; add it with add_state_store(...)"
                         f"{_nearby(store, self._stores)}"
                     )
+        self._check_global_stores()
         for store in self._stores:
             if store not in used:
                 raise TopologyError(
                     f"store {store!r} is connected to no processor; connect it or leave it out"
                 )
+
+    def _check_global_stores(self) -> None:
+        keepers = [self._nodes[name] for name in self._nodes if name in self._global_nodes]
+        keeper_of = {store: keeper.name for keeper in keepers for store in keeper.store_names}
+        for node in self._nodes.values():
+            for store in node.store_names:
+                if keeper_of.get(store, node.name) != node.name:
+                    raise TopologyError(
+                        f"{node.name!r} uses store {store!r} as its own, but that is a global store, filled from its topic; "
+                        "a processor reads a global store without being connected to it, and no other table can be in it"
+                    )
 
     def plan(self, application_id: str = "application", *, through_shuffle: bool = True) -> Plan:
         """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
@@ -302,6 +369,26 @@ class Topology:
 
     def _repr_html_(self) -> str:
         return _describe.html(self.plan())
+
+
+def _checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
+    if not callable(supplier) or (hasattr(supplier, "process") and not isinstance(supplier, type)):
+        raise TopologyError(
+            f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
+            "every task needs one of its own"
+        )
+    return supplier
+
+
+def _check_global(store: StoreSpec) -> None:
+    if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
+        raise TopologyError(
+            f"global store {store.name!r}: a global store is a key-value store without ttl, not {store.kind}"
+        )
+    if store.changelog != "spark":
+        raise TopologyError(
+            f"global store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
+        )
 
 
 def _names(parents: str | Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.core.engine.operators import (
     aggregations,
+    global_stores,
     processors,
     sessions,
     sinks,
@@ -16,6 +17,7 @@ from penstock.core.engine.operators import (
 
 __all__ = [
     "aggregations",
+    "global_stores",
     "processors",
     "sessions",
     "sinks",

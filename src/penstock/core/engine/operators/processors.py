@@ -13,9 +13,18 @@ from penstock.core.plan import nodes as n
 
 @compile_node.register
 def _(node: n.Process, compiled: Compiled) -> Call:
+    return running(node, compiled, NodeContext)
+
+
+def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
+    """Make the closure of a processor, and its context of a given type.
+
+    Raises:
+        TopologyError: If the supplier gives something else than a processor.
+    """
     runtime, name = compiled.runtime, node.name
     children = compiled.named_children(node)
-    context = NodeContext(name, node.stores, runtime, compiled.children(node), children)
+    context = context_type(name, node.stores, runtime, compiled.children(node), children)
     context.processor = _new_processor(node)
     compiled.contexts.append(context)
     process = context.processor.process
