@@ -21,9 +21,9 @@ def joined(**options: Any) -> ps.Topology:
     products = builder.global_table("products")
     orders = builder.stream("orders")
     join = orders.left_join if left else orders.join
-    options.setdefault("joiner", lambda order, product: f"{order}={product}")
+    joiner = options.pop("joiner", lambda order, product: f"{order}={product}")
     selector = options.pop("selector", lambda _, order: order.removeprefix("-") or None)
-    join(products, selector, **options).to("out")
+    join(products, selector, joiner, **options).to("out")
     return builder.build()
 
 
