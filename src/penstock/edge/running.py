@@ -140,7 +140,7 @@ class RunningApplication:
 
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
-            self._book.planned(data["positions"], data["ends"])
+            self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
             if self._uncommitted and data["ends"] is not None:
                 self._commit({})
             hold = self._hold.is_set()
@@ -149,7 +149,8 @@ class RunningApplication:
             return {
                 "hold": hold,
                 "paused": sorted(self._paused),
-                "wake_at_ms": self._book.wake_at_ms(),
+                "rates": {},
+                "due": self._book.due(data["now_ms"]),
                 "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "topics":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.model.ids import TopicPartition
+from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.report import Report, offsets_of
@@ -28,6 +28,8 @@ class Status:
         tasks: Tasks that have reported so far.
         error: Why the application failed.
         restoring: One line for each store of a task that is being restored.
+        paused: Topics that are paused.
+        throttled: Most records per second, per topic that has such a limit.
     """
 
     state: str
@@ -37,6 +39,8 @@ class Status:
     tasks: int
     error: str | None = None
     restoring: Sequence[str] = ()
+    paused: Sequence[str] = ()
+    throttled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,9 +59,10 @@ class Book:
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def planned(self, positions: Offsets, ends: Offsets | None) -> None:
+    def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
         with self.lock:
+            self.totals["held_back_ms"] += held_back_ms
             self.waiting = ends is None
             if ends is not None:
                 self.ends = ends
@@ -101,10 +106,16 @@ class Book:
         with self.lock:
             return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
 
-    def wake_at_ms(self) -> int | None:
-        """Give when the first task wants to be woken."""
+    def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
+        """Give the tasks that want to be woken by now, without those of sub-topologies that rest."""
         with self.lock:
-            return min((r.wake_at_ms for r in self.tasks.values() if r.wake_at_ms is not None), default=None)
+            return sorted(
+                task
+                for task, report in self.tasks.items()
+                if report.wake_at_ms is not None
+                and report.wake_at_ms <= now_ms
+                and TaskId.parse(task).subtopology not in resting
+            )
 
     def status(self, state: str, error: str | None) -> Status:
         """Give the status."""
@@ -136,6 +147,7 @@ class Book:
                 },
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
+                "throttled_ms": self.totals["held_back_ms"],
                 "state_bytes": state,
                 "batches": self.batch + 1,
                 **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),

@@ -80,5 +80,9 @@ class ApplicationRunningError(PenstockError):
     """The application is already at work on this state directory, so nobody else may start or change it."""
 
 
+class ControlError(PenstockError):
+    """An order to a running application cannot be carried out: it names what is not there, or nobody hears it."""
+
+
 class SparkRuntimeError(PenstockError):
     """Spark cannot run the query, for a reason outside the topology."""

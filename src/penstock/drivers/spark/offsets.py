@@ -4,13 +4,14 @@ An offset is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
-     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task],
      "begin": what the first batch of a run is told}
 
 * ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
   micro-batch, by which exactly-once delivery knows a batch it has already delivered.
-* ``tick`` grows when every task is to take part in a batch, with or without new records: in the first batch of each run, which
+* ``tick`` grows when tasks are to take part in a batch, with or without new records: all of them in the first batch of each run, which
   initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation.
+* ``woken`` names the tasks that wall-clock punctuation is due for; without it a grown ``tick`` is for every task.
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
 * ``stores`` and ``internal`` are what a later topology is checked against; by ``parts`` it finds its state (see
   ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
@@ -18,7 +19,7 @@ An offset is JSON:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.core.ports import BatchId, Offsets
@@ -42,6 +43,11 @@ def offset_after(
         "internal": topology.internal_partitions(),
         **topology.lineage.to_json(),
     }
+
+
+def woken(offset: dict[str, Any], tasks: Sequence[str] | None) -> dict[str, Any]:
+    """Give the offset of a batch that wakes tasks, if there are any to wake."""
+    return {**offset, "woken": list(tasks)} if tasks else offset
 
 
 def batch_id(offset: Mapping[str, Any]) -> BatchId:

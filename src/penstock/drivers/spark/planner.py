@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
+from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
-from penstock.drivers.spark.offsets import offset_after, positions_of
+from penstock.drivers.spark.offsets import offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("penstock.source")
@@ -35,8 +36,11 @@ class Planner:
         self._waiting_since: float | None = None
         self._begun = False
         self._cut_off = False
-        """Whether a run to the end has to wait for the broker, or for a transaction of its own to be complete: nothing to
-        plan would tell Spark that it is done."""
+        """Whether a run to the end has to wait for the broker, for a transaction of its own to be complete, or for what is
+        paused or throttled: nothing to plan would tell Spark that it is done."""
+        self._throttle = Throttle()
+        self._waits_for: frozenset[str] = frozenset()
+        """The paused topics that a run to the end waits for, as was told last."""
 
     def first(self) -> dict[str, Any]:
         """Decide where a query without a checkpoint begins."""
@@ -69,10 +73,18 @@ class Planner:
         ends = self._ends()
         orders = (
             spec.control.ask(
-                "plan", {"positions": positions_of(start), "ends": ends, "waiting": ends is None}
+                "plan",
+                {
+                    "positions": positions_of(start),
+                    "ends": ends,
+                    "waiting": ends is None,
+                    "now_ms": now,
+                    "held_back_ms": self._throttle.take_held_back_ms(),
+                },
             )
             or {}
         )
+        self._throttle.advance(orders.get("rates", {}), int(time.monotonic() * 1000))
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
         if orders.get("hold"):
             return start
@@ -82,9 +94,8 @@ class Planner:
             self._begun = True
             begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
             return {**begun, "begin": dict(spec.begin)}
-        wake_at = orders.get("wake_at_ms")
-        due = wake_at is not None and wake_at <= now and self._final is None
-        tick = start["tick"] + due
+        due = orders.get("due") if self._final is None else None
+        tick = start["tick"] + bool(due)
         if ends is not None:
             beyond = {topic for topic, *_ in _beyond_the_end(positions, ends)}
             if beyond:  # of what can be read, but not necessarily of what there is
@@ -95,12 +106,32 @@ class Planner:
                     return start
                 positions = _without_lost(positions, log_ends, skip=spec.skip_lost)
             paused = set(orders.get("paused", ()))
-            readable = {topic: e for topic, e in ends.items() if topic not in paused}
-            admitted = admit(positions, self._limited(readable), self._limit(orders.get("bytes_per_record")))
+            limited = self._limited(ends)
+            readable = {topic: e for topic, e in limited.items() if topic not in paused}
+            allowed = self._throttle.limited(positions, readable)
+            admitted = admit(positions, allowed, self._limit(orders.get("bytes_per_record")))
             if admitted != positions_of(start):
-                return offset_after(start, admitted, tick, now, spec.topology)
-            self._cut_off = self._final is not None and self._awaits_transactions(ends)
-        return offset_after(start, positions, tick, now, spec.topology) if due else start
+                self._throttle.taken(positions, admitted)
+                return woken(offset_after(start, admitted, tick, now, spec.topology), due)
+            self._cut_off = self._final is not None and (
+                self._is_held_back(positions, limited, paused) or self._awaits_transactions(ends)
+            )
+        return woken(offset_after(start, positions, tick, now, spec.topology), due) if due else start
+
+    def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
+        """Tell whether a run to the end has records left that a pause or a throttle keeps from it."""
+        left = {
+            topic
+            for topic, partitions in ends.items()
+            if any(to > positions.get(topic, {}).get(p, to) for p, to in partitions.items())
+        }
+        waits_for = frozenset(left.intersection(paused))
+        if waits_for - self._waits_for:
+            log.warning(
+                "the run to the end waits until what is paused is resumed: %s", ", ".join(sorted(waits_for))
+            )
+        self._waits_for = waits_for
+        return bool(left)
 
     def _check_continues(self, start: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another topology; later offsets are this planner's own.

@@ -124,12 +124,17 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
             if end["tick"] != start["tick"]:
-                tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *newly_gone(start, end))]
+                tasks = self._ticked(start, end)
                 readers = min(self._spec.readers, len(tasks))
                 reads.extend(
                     PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
                 )
             return reads
+
+    def _ticked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
+        """Give the tasks that take part in a batch without records: those that are woken, else all, and those to be removed."""
+        tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *newly_gone(start, end))]
+        return [task for task in tasks if task in end["woken"]] if "woken" in end else tasks
 
     def _read_now(self, planned: list[OffsetRange]) -> list[OffsetRange]:
         """Leave out what an edited topology no longer reads, when it runs a micro-batch of its predecessor again."""
