@@ -237,11 +237,18 @@ class Application:
             begin,
             settings.on_lost_offsets == "skip",
             settings.on_recreated_topic == "restart_from_beginning",
+            settings.waits,
         )
         query = QuerySpec(
             self.id,
             source,
-            HostSpec(spec, self._copies, TellApplication.here(control), self._clients.changelogs(spec.plan)),
+            HostSpec(
+                spec,
+                self._copies,
+                TellApplication.here(control),
+                self._clients.changelogs(spec.plan),
+                settings.max_task_idle_ms,
+            ),
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,

@@ -151,6 +151,7 @@ class RunningApplication:
                 "paused": sorted(self._paused),
                 "rates": {},
                 "due": self._book.due(data["now_ms"]),
+                "held": self._book.held(),
                 "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "topics":
@@ -163,6 +164,8 @@ class RunningApplication:
                 for notice in report.notices:
                     log.warning("%s", notice)
             offsets = self._book.committed(data["batch"], reports)
+            for line in self._book.waiting_lines():
+                log.warning("%s", line)
             self._commit(offsets)
             self._first_batch.set()
             return True

@@ -24,6 +24,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSettingsErro
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
+from penstock.drivers.spark.inputs import WaitSettings
 
 _ENVIRONMENT = "PENSTOCK_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark")
@@ -103,6 +104,18 @@ class Settings(BaseSettings):
         None,
         description="whether records of open transactions are read; None: read_committed under exactly_once, "
         "else read_uncommitted",
+    )
+    max_task_idle_ms: int = Field(
+        0,
+        ge=-1,
+        description="how long a task waits for an input that is empty and has nothing left on the broker; -1: for nothing, "
+        "also not for what is left there; 9223372036854775807: without end",
+    )
+    buffered_records_per_partition: int = Field(
+        50_000, ge=1, description="records held per partition while a task waits for another input"
+    )
+    buffered_bytes_per_partition: int = Field(
+        16_000_000, ge=1, description="bytes held per partition while a task waits for another input, about"
     )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
@@ -187,6 +200,13 @@ class Settings(BaseSettings):
     def exactly_once(self) -> bool:
         """Whether outputs, changelogs and offsets are committed in transactions."""
         return self.processing_guarantee == "exactly_once"
+
+    @property
+    def waits(self) -> WaitSettings:
+        """How tasks wait for empty inputs."""
+        return WaitSettings(
+            self.max_task_idle_ms, self.buffered_records_per_partition, self.buffered_bytes_per_partition
+        )
 
     def home(self, application_id: str) -> Path:
         """Give the directory of an application: local copies, its lock and, by default, its checkpoint."""

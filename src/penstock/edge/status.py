@@ -8,12 +8,15 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.core.engine.readiness import Waiting
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.ports import Offsets
+from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.report import Report, offsets_of
+from penstock.drivers.spark.worker.report import Report, offsets_of, waiting_of
 
 _RATE_WINDOW_S = 10.0
+_TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class Status:
         tasks: Tasks that have reported so far.
         error: Why the application failed.
         restoring: One line for each store of a task that is being restored.
+        waiting: Why tasks that have records do not process them, and since when, one line per task.
+        enforced: Records that tasks took although an empty input might still have brought an earlier one, per task.
+        enforced_per_s: The same over all tasks per second, over the last ten seconds.
+        buffered: Records that are held because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
     """
@@ -39,8 +46,32 @@ class Status:
     tasks: int
     error: str | None = None
     restoring: Sequence[str] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    enforced: Mapping[str, int] = field(default_factory=dict)
+    enforced_per_s: float = 0.0
+    buffered: Mapping[str, int] = field(default_factory=dict)
     paused: Sequence[str] = ()
     throttled: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Recent:
+    """Counts of the last ten seconds. Guarded by the book's lock."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def add(self, count: int) -> None:
+        """Add a count of now."""
+        self._counts.append((time.monotonic(), count))
+
+    def per_second(self) -> float:
+        """Give their sum per second."""
+        now = time.monotonic()
+        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
+            self._counts.popleft()
+        if not self._counts:
+            return 0.0
+        return sum(count for _, count in self._counts) / max(now - self._counts[0][0], 1.0)
 
 
 @dataclass
@@ -57,7 +88,10 @@ class Book:
     first_record_ms: int | None = None
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    enforced: Counter[str] = field(default_factory=Counter)
+    _recent: _Recent = field(default_factory=_Recent)
+    _recent_enforced: _Recent = field(default_factory=_Recent)
+    _told: dict[str, float] = field(default_factory=dict)
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
@@ -89,13 +123,16 @@ class Book:
                 self._add(report)
             for at, offset in offsets.items():
                 self.positions.setdefault(at.topic, {})[at.partition] = offset
-            self._recent.append((time.monotonic(), sum(report.read for report in reports)))
+            self._recent.add(sum(report.read for report in reports))
+            self._recent_enforced.add(sum(report.enforced for report in reports))
         return offsets
 
     def _add(self, report: Report) -> None:
         self.tasks[report.task] = report
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
+        if report.enforced:
+            self.enforced[report.task] += report.enforced
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
         if report.first_record_ms is not None:
@@ -117,6 +154,31 @@ class Book:
                 and TaskId.parse(task).subtopology not in resting
             )
 
+    def held(self) -> Held:
+        """Give what the tasks hold."""
+        with self.lock:
+            buffered: dict[TopicPartition, tuple[int, int, int]] = {}
+            for report in self.tasks.values():
+                for topic, partition, _, records, size, newest in report.buffered:
+                    at = TopicPartition(topic, partition)
+                    known = buffered.get(at, (0, 0, -1))
+                    buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
+            waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
+            given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
+            return Held(buffered, frozenset(given_up), min(waits, default=None))
+
+    def waiting_lines(self) -> list[str]:
+        """Give the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
+        with self.lock:
+            waits = {
+                task: waiting for task, r in self.tasks.items() if (waiting := waiting_of(r)) is not None
+            }
+            self._told = {task: at for task, at in self._told.items() if task in waits}
+            now = time.monotonic()
+            due = [task for task in waits if now - self._told.setdefault(task, now) >= _TELL_EVERY_S]
+            self._told.update(dict.fromkeys(due, now))
+            return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
+
     def status(self, state: str, error: str | None) -> Status:
         """Give the status."""
         with self.lock:
@@ -128,7 +190,26 @@ class Book:
             }
             shown = "waiting" if state == "running" and self.waiting else state
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
-            return Status(shown, self.batch, lag, self._rate(), len(self.tasks), error, lines)
+            waits = {
+                task: waiting for task, r in self.tasks.items() if (waiting := waiting_of(r)) is not None
+            }
+            buffered: Counter[str] = Counter()
+            for report in self.tasks.values():
+                for topic, _, _, records, *_ in report.buffered:
+                    buffered[topic] += records
+            return Status(
+                shown,
+                self.batch,
+                lag,
+                self._recent.per_second(),
+                len(self.tasks),
+                error,
+                lines,
+                {task: _waits(waiting) for task, waiting in sorted(waits.items())},
+                dict(sorted(self.enforced.items())),
+                self._recent_enforced.per_second(),
+                dict(sorted(buffered.items())),
+            )
 
     def metrics(self) -> dict[str, int]:
         """Give the totals since the start."""
@@ -145,6 +226,10 @@ class Book:
                     for name, n in self.totals.items()
                     if name.startswith("dropped: ")
                 },
+                "enforced_records": sum(self.enforced.values()),
+                "buffered_records": sum(
+                    held[3] for report in self.tasks.values() for held in report.buffered
+                ),
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
                 "throttled_ms": self.totals["held_back_ms"],
@@ -154,10 +239,7 @@ class Book:
                 **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
             }
 
-    def _rate(self) -> float:
-        now = time.monotonic()
-        while self._recent and self._recent[0][0] < now - _RATE_WINDOW_S:
-            self._recent.popleft()
-        if not self._recent:
-            return 0.0
-        return sum(count for _, count in self._recent) / max(now - self._recent[0][0], 1.0)
+
+def _waits(waiting: Waiting) -> str:
+    seconds = max(time.time() - waiting.since_ms / 1000, 0.0)  # noqa: TID251 - shown to people
+    return f"has waited for {seconds:.1f} s: it {waiting.line()}"

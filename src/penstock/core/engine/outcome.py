@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.engine.queue import Buffered, QueueId
@@ -46,6 +46,7 @@ class Outcome:
         committable: Per partition, the offset before which everything has been processed.
         wake_at_ms: When wall-clock punctuation is due next, or the wait for an empty input ends (ms since the epoch); None
             if never.
+        idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
         commit_requested: Whether a processor asked for a commit.
         metrics: What was counted.
@@ -64,6 +65,7 @@ class Outcome:
     waiting: Waiting | None = None
     buffered: Mapping[QueueId, Buffered] = field(default_factory=dict)
     given_up: tuple[TopicPartition, ...] = ()
+    idle_until_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,14 @@ class Snapshot:
     operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deadlines: Mapping[TopicPartition, int] = field(default_factory=dict)
     waiting: Waiting | None = None
+
+    def without_committed(self) -> Snapshot:
+        """Give it without the records that are read again by whoever goes on at the committed offsets.
+
+        Those that came through Spark's shuffle are not: their offsets were committed when they went into it.
+        """
+        return replace(
+            self,
+            buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
+            positions={queue: position for queue, position in self.positions.items() if queue.lane},
+        )

@@ -8,6 +8,7 @@ right only if no input can still bring a smaller one. So before each run of reco
   they are sure to come; if its lag is unknown, it is waited for too;
 * an empty one that lags but is known to have nothing before a time has a *virtual head* of that time: what is before it
   may be processed, what is not waits;
+* an empty one that has *ended*, because a run to a fixed end has read it to there, is not waited for, and no guess is made;
 * an empty one without lag is waited for ``max_task_idle_ms`` after it was first seen so, by the clock of the micro-batches.
   Then its *deadline* has passed, and stays passed until it has records or lag again: idling is paid once per dry spell.
 
@@ -51,6 +52,7 @@ class InputFacts:
         unknown: Whether no broker could say how much is left.
         paused: Topics that are not read because somebody said so; nobody waits for them.
         shuffled: Topics of the inputs that come through Spark's shuffle.
+        ended: Inputs that get nothing any more, because this is a run to an end that they have reached.
     """
 
     inputs: tuple[TopicPartition, ...]
@@ -59,6 +61,7 @@ class InputFacts:
     unknown: bool = False
     paused: frozenset[str] = frozenset()
     shuffled: frozenset[str] = frozenset()
+    ended: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class Readiness:
                 self.deadlines.pop(at, None)
                 if at.topic in self._facts.shuffled and at in self._facts.until:
                     self._bound(at)
-            elif at.topic in self._facts.paused:
+            elif at.topic in self._facts.paused or at in self._facts.ended:
                 self.deadlines.pop(at, None)
             else:
                 self._look_at_empty(at, self._facts)

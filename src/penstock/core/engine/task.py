@@ -379,6 +379,7 @@ class Task:
             ready.waiting,
             {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
             ready.given_up() if ready.active else (),
+            ready.wake_at_ms(),
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()

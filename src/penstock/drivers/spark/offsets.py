@@ -4,7 +4,7 @@ An offset is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
-     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task],
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task], "inputs": facts,
      "begin": what the first batch of a run is told}
 
 * ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
@@ -12,6 +12,7 @@ An offset is JSON:
 * ``tick`` grows when tasks are to take part in a batch, with or without new records: all of them in the first batch of each run, which
   initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation.
 * ``woken`` names the tasks that wall-clock punctuation is due for; without it a grown ``tick`` is for every task.
+* ``inputs`` is what is known of inputs that are waited for (see ``penstock.drivers.spark.inputs``), if there are any.
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
 * ``stores`` and ``internal`` are what a later topology is checked against; by ``parts`` it finds its state (see
   ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.

@@ -18,6 +18,7 @@ from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
+from penstock.drivers.spark.inputs import Held, InputPlanner, changed
 from penstock.drivers.spark.offsets import offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
 
@@ -41,6 +42,8 @@ class Planner:
         self._throttle = Throttle()
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
+        topology = spec.topology
+        self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
         """Decide where a query without a checkpoint begins."""
@@ -93,9 +96,11 @@ class Planner:
             positions = self._with_new_partitions(self._without_recreated(start, positions))
             self._begun = True
             begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
-            return {**begun, "begin": dict(spec.begin)}
-        due = orders.get("due") if self._final is None else None
+            _, facts = self._aligned(positions, positions, {}, ends and self._limited(ends), orders)
+            return {**begun, **facts, "begin": dict(spec.begin)}
+        due = self._due(orders, now)
         tick = start["tick"] + bool(due)
+        facts = {}
         if ends is not None:
             beyond = {topic for topic, *_ in _beyond_the_end(positions, ends)}
             if beyond:  # of what can be read, but not necessarily of what there is
@@ -110,13 +115,58 @@ class Planner:
             readable = {topic: e for topic, e in limited.items() if topic not in paused}
             allowed = self._throttle.limited(positions, readable)
             admitted = admit(positions, allowed, self._limit(orders.get("bytes_per_record")))
-            if admitted != positions_of(start):
-                self._throttle.taken(positions, admitted)
-                return woken(offset_after(start, admitted, tick, now, spec.topology), due)
+            planned, facts = self._aligned(positions, admitted, allowed, limited, orders)
+            if planned != positions_of(start) or self._lets_go(start, facts, orders):
+                self._throttle.taken(positions, planned)
+                return woken({**offset_after(start, planned, tick, now, spec.topology), **facts}, due)
             self._cut_off = self._final is not None and (
-                self._is_held_back(positions, limited, paused) or self._awaits_transactions(ends)
+                self._is_held_back(positions, limited, paused)
+                or self._awaits_transactions(ends)
+                or _held(orders).idle_until_ms is not None
             )
-        return woken(offset_after(start, positions, tick, now, spec.topology), due) if due else start
+        elif due:
+            _, facts = self._aligned(positions, positions, {}, None, orders)
+        if not due:
+            return start
+        return woken({**offset_after(start, positions, tick, now, spec.topology), **facts}, due)
+
+    def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
+        """Give the tasks that are woken now; in a run to the end, only for the ends of their waits for empty inputs."""
+        due: list[str] | None = orders.get("due")
+        if self._final is None:
+            return due
+        waits_until = _held(orders).idle_until_ms
+        return due if waits_until is not None and waits_until <= now else None
+
+    def _aligned(
+        self,
+        positions: Offsets,
+        admitted: Offsets,
+        allowed: Offsets,
+        ends: Offsets | None,
+        orders: Mapping[str, Any],
+    ) -> tuple[Offsets, dict[str, Any]]:
+        """Plan inputs that meet in tasks together; give the ends, and what the offset says of them, if there are such inputs."""
+        if not self._inputs.active:
+            return admitted, {}
+        paused, bounded = orders.get("paused", ()), self._final is not None
+        if ends is None:
+            return admitted, {"inputs": self._inputs.unknown(paused, bounded=bounded)}
+        planned, facts = self._inputs.planned(
+            positions,
+            admitted,
+            allowed,
+            ends,
+            held=_held(orders),
+            paused=paused,
+            bounded=bounded,
+            bytes_per_record=orders.get("bytes_per_record"),
+        )
+        return planned, {"inputs": facts}
+
+    def _lets_go(self, start: Mapping[str, Any], facts: Mapping[str, Any], orders: Mapping[str, Any]) -> bool:
+        """Tell whether records that are held may be processed now although there is nothing new to read."""
+        return bool(facts and _held(orders).buffered and changed(start.get("inputs"), facts["inputs"]))
 
     def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
         """Tell whether a run to the end has records left that a pause or a throttle keeps from it."""
@@ -220,6 +270,12 @@ class Planner:
     def _counts(self) -> dict[str, int]:
         topology = self._spec.topology
         return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
+
+
+def _held(orders: Mapping[str, Any]) -> Held:
+    """Give what the tasks hold, as the application says."""
+    held: Held | None = orders.get("held")
+    return Held({}) if held is None else held
 
 
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:

@@ -10,7 +10,8 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +24,10 @@ from penstock.core.plan.admission import packed, ranges
 from penstock.core.plan.evolution import newly_gone
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.inputs import InputReader
 from penstock.drivers.spark.offsets import batch_id, positions_of
 from penstock.drivers.spark.planner import Planner
-from penstock.drivers.spark.spec import SourceSpec
+from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 from penstock.drivers.spark.worker.prefix import Prefix
 
 FORMAT = "penstock"
@@ -58,6 +60,7 @@ class PlannedRead(InputPartition):
         batch: The micro-batch, as it is written in chunk rows.
         now_ms: Wall clock of the batch.
         begin: What the tasks are told in the first batch of a run, as JSON.
+        inputs: Tasks, and what they are told of their inputs, as JSON.
     """
 
     ranges: list[OffsetRange]
@@ -65,6 +68,7 @@ class PlannedRead(InputPartition):
     batch: str
     now_ms: int
     begin: bytes = b""
+    inputs: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,6 +87,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._loaded is None:
             self._loaded = SourceSpec.from_option(self._option)
         return self._loaded
+
+    @cached_property
+    def _inputs(self) -> InputReader:
+        topology = self._spec.topology
+        return InputReader(topology.plan, topology.layout, self._spec.waits)
 
     # Planning, in the Spark driver.
 
@@ -120,16 +129,20 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned = self._read_now(ranges(positions_of(start), positions_of(end)))
             batch = wire.batch_text(batch_id(end))
             begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
-            reads: list[InputPartition] = [
+            reads = [
                 PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
-            if end["tick"] != start["tick"]:
-                tasks = self._ticked(start, end)
-                readers = min(self._spec.readers, len(tasks))
-                reads.extend(
-                    PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
-                )
-            return reads
+            tasks = self._ticked(start, end) if end["tick"] != start["tick"] else []
+            readers = min(self._spec.readers, len(tasks))
+            reads.extend(
+                PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
+            )
+            inputs = list(self._inputs.told(start, end, planned, tasks))
+            if inputs and not reads:
+                reads.append(PlannedRead([], [], batch, end["now_ms"]))
+            for number, read in enumerate(reads):
+                read.inputs = inputs[number :: len(reads)]
+            return list(reads)
 
     def _ticked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
         """Give the tasks that take part in a batch without records: those that are woken, else all, and those to be removed."""
@@ -151,14 +164,18 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if partition.ticks:
                 spec.fetcher.connect()
             for task in partition.ticks:
-                yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition)])
+                yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, partition, partition.begin)])
+            for task, told in partition.inputs:
+                yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, partition, told)])
             for planned in partition.ranges:
                 yield from _read_range(spec, planned, partition.batch, partition.now_ms)
 
 
-def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:
+def _task_row(
+    topology: TopologySpec, kind: int, task: str, read: PlannedRead, payload: bytes
+) -> tuple[Any, ...]:
     where = ("", 0, "", 0, 0)
-    return (groups[TaskId.parse(task)], wire.TICK, task, *where, read.batch, read.now_ms, read.begin)
+    return (topology.groups[TaskId.parse(task)], kind, task, *where, read.batch, read.now_ms, payload)
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:

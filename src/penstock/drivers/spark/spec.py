@@ -16,6 +16,7 @@ from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.core.ports import Fetcher, TopicReader
 from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.inputs import WaitSettings
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class SourceSpec:
             stores whose changelog topics are new (``new_topics``).
         skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
         restart_recreated: Whether a topic that was made again is read from its beginning.
+        waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
     """
 
     topology: TopologySpec
@@ -77,6 +79,7 @@ class SourceSpec:
     begin: Mapping[str, Any]
     skip_lost: bool = False
     restart_recreated: bool = False
+    waits: WaitSettings = field(default_factory=WaitSettings)
 
     def to_option(self) -> str:
         """Give the spec as the string that a data source's option can carry."""

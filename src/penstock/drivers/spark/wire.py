@@ -30,6 +30,8 @@ REPORT: Final = 3
 """What a task says about a batch, as JSON."""
 TICK: Final = 4
 """Nothing but the time: starts a task, or wakes it."""
+INPUTS: Final = 5
+"""What a task is told of its inputs, as JSON; see ``penstock.drivers.spark.inputs``."""
 
 CHUNK_ROWS = StructType(
     [

@@ -3,7 +3,7 @@
 Per task and micro-batch ``handleInputRows`` is called once. It
 
 1. loads the manifest from Spark's state and brings the local copies up to it,
-2. orders the chunk rows, feeds them to the task, and runs one step,
+2. orders the chunk rows, feeds them to the task, tells it what is known of its inputs, and runs one step,
 3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
 4. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
 
@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyspark import cloudpickle
@@ -25,7 +26,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
@@ -34,6 +36,7 @@ from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.inputs import TaskInputs
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
@@ -61,12 +64,19 @@ class HostSpec:
         copies: Where and how local copies are kept.
         tell: Who hears of the progress of restores.
         changelogs: Reads changelog topics, None if there are none.
+        max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
     """
 
     topology: TopologySpec
     copies: CopiesSpec
     tell: Tell = log_progress
     changelogs: ChangelogReader | None = None
+    max_task_idle_ms: int = NEVER_WAIT
+
+    @cached_property
+    def inputs(self) -> TaskInputs:
+        """The inputs of tasks that have several."""
+        return TaskInputs(self.topology.plan, self.topology.layout)
 
 
 class TaskHost(StatefulProcessor):
@@ -87,7 +97,7 @@ class TaskHost(StatefulProcessor):
             for row in ordered:
                 if row.kind in (wire.SEND, wire.REPORT):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
-            work = [row for row in ordered if row.kind in (wire.RECORDS, wire.TICK)]
+            work = [row for row in ordered if row.kind in (wire.RECORDS, wire.TICK, wire.INPUTS)]
             if work:
                 yield from _TaskBatch(_spec(self._pickled), work, self._head, self._segments).run()
 
@@ -151,7 +161,7 @@ class _TaskBatch:
         try:
             restored = copies.restore(self._log, manifest)
             view = copies.open_view()
-            task, outcome = self._step(sub, view, remembered)
+            task, outcome = self._step(sub, view, self._snapshot(remembered, rebuilt=stored is None))
             yield from self._sends(self._new_content(changelogs, remembered, copies))
         finally:
             copies.close_view()
@@ -172,7 +182,6 @@ class _TaskBatch:
         report = report_of(
             self._id,
             outcome,
-            offsets=self._offsets(outcome),
             read=self._read,
             read_bytes=self._read_bytes,
             first_record_ms=self._now_ms if self._read else None,
@@ -204,9 +213,12 @@ class _TaskBatch:
         self._head.clear()
         TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
 
-    def _step(
-        self, sub: SubTopology, view: ByteStores, remembered: Mapping[str, Any]
-    ) -> tuple[Task, Outcome]:
+    def _snapshot(self, remembered: Mapping[str, Any], *, rebuilt: bool) -> Snapshot | None:
+        """Give what the task remembers; one that is rebuilt reads again from the broker what it held of it."""
+        snapshot = snapshot_from_json(remembered.get("task"), self._spec.topology.lineage.renamed_stores)
+        return snapshot if snapshot is None or not rebuilt else snapshot.without_committed()
+
+    def _step(self, sub: SubTopology, view: ByteStores, snapshot: Snapshot | None) -> tuple[Task, Outcome]:
         topology = self._spec.topology
         task = Task(
             sub,
@@ -215,30 +227,31 @@ class _TaskBatch:
             stores=view,
             policies=topology.policies,
             partitions_of=topology.partitions_of,
-            snapshot=snapshot_from_json(remembered.get("task"), topology.lineage.renamed_stores),
+            max_task_idle_ms=self._spec.max_task_idle_ms,
+            snapshot=snapshot,
         )
         try:
             task.init(self._now_ms)
+            self._inform(task)
             self._feed(task)
             return task, task.step(self._now_ms)
         finally:
             task.close()
 
+    def _inform(self, task: Task) -> None:
+        """Tell the task what is known of its inputs, if it has several and somebody planned them together."""
+        told = [bytes(row.payload) for row in self._rows if row.kind == wire.INPUTS]
+        if told or self._spec.max_task_idle_ms == NEVER_WAIT:
+            facts = self._spec.inputs.facts(self._id, told[-1] if told else None)
+            if facts is not None:
+                task.inform(facts)
+
     def _feed(self, task: Task) -> None:
+        """Feed the task, also with ranges that hold no record: they move its position."""
         for row in self._rows:
-            if row.kind == wire.RECORDS and row.payload:
-                records = wire.decode(row.payload)
+            if row.kind == wire.RECORDS:
+                records = wire.decode(row.payload) if row.payload else Records()
                 if not row.lane:
                     self._read += len(records)
                     self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
-
-    def _offsets(self, outcome: Outcome) -> dict[str, dict[str, int]]:
-        """Give the offsets before which everything has been processed, also for ranges that held no record."""
-        offsets: dict[str, dict[str, int]] = {}
-        for row in self._rows:
-            if row.kind == wire.RECORDS and not row.lane:
-                at = TopicPartition(row.topic, row.partition)
-                processed = min(row.end, outcome.committable.get(at, row.end)) if row.payload else row.end
-                offsets.setdefault(row.topic, {})[str(row.partition)] = processed
-        return offsets

@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.model.ids import TaskId, TopicPartition
 
 
@@ -35,6 +36,7 @@ class Report:
         waiting: Topic, partition, reason and since when (ms) the task waits for an input; None if it does not.
         buffered: Topic, partition, lane, records, bytes and largest timestamp (ms) of each queue that holds records.
         given_up: Topic and partition of the empty inputs that are no longer waited for.
+        idle_until_ms: When the wait for an empty input ends that records are held for, None if there is none.
     """
 
     task: str
@@ -55,6 +57,7 @@ class Report:
     waiting: tuple[str, int, str, int] | None = None
     buffered: list[tuple[str, int, str, int, int, int]] = field(default_factory=list)
     given_up: list[tuple[str, int]] = field(default_factory=list)
+    idle_until_ms: int | None = None
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -79,7 +82,7 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         offsets.setdefault(at.topic, {})[str(at.partition)] = offset
     return Report(
         str(task),
-        more.pop("offsets", offsets),
+        offsets,
         outcome.wake_at_ms,
         outcome.stream_time_ms,
         processed=outcome.metrics.processed,
@@ -91,8 +94,17 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
+        idle_until_ms=outcome.idle_until_ms,
         **more,
     )
+
+
+def waiting_of(report: Report) -> Waiting | None:
+    """Give why the task waits, None if it does not."""
+    if report.waiting is None:
+        return None
+    topic, partition, reason, since_ms = report.waiting
+    return Waiting(TopicPartition(topic, partition), cast("Reason", reason), since_ms)
 
 
 def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:

@@ -1,0 +1,328 @@
+"""Co-processed inputs: how far they are read in a micro-batch, and what their tasks are told of them.
+
+The planner knows what is left on the broker behind a micro-batch; a task knows what it holds. So the planner writes what it
+knows, the *facts*, into the offset, where a batch that is run again finds the same:
+
+    {"lag": {topic: {partition: records}}, "until": {topic: {partition: ms}}, "paused": [topic], "unknown": bool,
+     "bounded": bool}
+
+``lag`` is what is left behind the planned end, ``until`` the time that nothing left is before, ``unknown`` says that no broker
+answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing. The reader makes of them what one task
+has to know of its inputs, and sends it with the task's records. The rules that a task follows are in
+``penstock.core.engine.readiness``, those of how far to read in ``penstock.core.plan.alignment``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.alignment import Pace, Situation, aligned
+from penstock.core.plan.inputs import CoProcessed, Input, co_processed
+from penstock.core.plan.layout import Layout
+from penstock.core.plan.split import Plan
+from penstock.core.ports import OffsetRange, Offsets, TimeIndex
+
+Facts = Mapping[str, Any]
+Flat = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class WaitSettings:
+    """How long tasks wait for empty inputs, and how much they hold meanwhile.
+
+    Attributes:
+        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing.
+        records: Most records that are held per partition.
+        size: Most bytes that are held per partition.
+    """
+
+    idle_ms: int = 0
+    records: int = 50_000
+    size: int = 16_000_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the tasks of an application hold, as they have reported.
+
+    Attributes:
+        buffered: Records, bytes and largest timestamp (ms) per input that holds any, all lanes together.
+        given_up: Empty inputs that are no longer waited for.
+        idle_until_ms: When the first wait for an empty input ends that records are held for, None if there is none.
+    """
+
+    buffered: Mapping[TopicPartition, tuple[int, int, int]]
+    given_up: Collection[TopicPartition] = ()
+    idle_until_ms: int | None = None
+
+
+class InputPlanner:
+    """Plans the co-processed inputs of one query. Owned by the planner.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        settings: How long to wait, and how much to hold.
+        index: The broker's time index.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings, index: TimeIndex) -> None:
+        self._settings = settings
+        self._index = index
+        self._groups = _groups(plan, layout, settings)
+        self._paces: list[Pace | None] = [None] * len(self._groups)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything has to be planned here: tasks have several inputs, and wait for them."""
+        return bool(self._groups)
+
+    def planned(
+        self,
+        start: Offsets,
+        admitted: Offsets,
+        ends: Offsets,
+        log_ends: Offsets,
+        *,
+        held: Held,
+        paused: Collection[str],
+        bounded: bool,
+        bytes_per_record: float | None,
+    ) -> tuple[Offsets, Facts]:
+        """Plan how far the partitions of co-processed inputs are read.
+
+        Args:
+            start: Where each partition stands.
+            admitted: How far each would be read by its fair share.
+            ends: How far each may be read now; paused topics are left out.
+            log_ends: How far each could be read if nobody held it back.
+            held: What tasks hold.
+            paused: Topics that are not read now.
+            bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
+            bytes_per_record: Average size, None if it is not known.
+
+        Returns:
+            The ends of the micro-batch, for all partitions, and the facts.
+        """
+        planned = {topic: dict(partitions) for topic, partitions in admitted.items()}
+        until: Flat = {}
+        for number, group in enumerate(self._groups):
+            situation = self._situation(
+                group, start, admitted, ends, log_ends, held, paused, bounded, bytes_per_record
+            )
+            alignment = aligned(group, situation, self._index, self._paces[number])
+            self._paces[number] = alignment.pace
+            until.update(alignment.until)
+            for at, end in alignment.ends.items():
+                planned[at.topic][at.partition] = end
+        lag = {
+            at: log_ends[at.topic][at.partition] - planned[at.topic][at.partition]
+            for group in self._groups
+            for at in group.partitions
+        }
+        return planned, _facts({at: n for at, n in lag.items() if n > 0}, until, paused, bounded)
+
+    def unknown(self, paused: Collection[str], *, bounded: bool) -> Facts:
+        """Give the facts while no broker answers."""
+        return {**_facts({}, {}, paused, bounded), "unknown": True}
+
+    def _situation(
+        self,
+        group: CoProcessed,
+        start: Offsets,
+        admitted: Offsets,
+        ends: Offsets,
+        log_ends: Offsets,
+        held: Held,
+        paused: Collection[str],
+        bounded: bool,
+        bytes_per_record: float | None,
+    ) -> Situation:
+        partitions = group.partitions
+        stands = _flat(start, partitions)
+        return Situation(
+            stands,
+            {**stands, **_flat(ends, partitions)},
+            {**stands, **_flat(log_ends, partitions)},
+            _flat(admitted, partitions),
+            self._room(group, held, bytes_per_record),
+            frozenset(p for i in _inputs(group) if i.partition in held.buffered for p in i.feeders),
+            {at: newest for at, (_, _, newest) in held.buffered.items()},
+            frozenset(held.given_up),
+            frozenset(paused),
+            self._settings.idle_ms > 0 and not bounded,
+        )
+
+    def _room(self, group: CoProcessed, held: Held, bytes_per_record: float | None) -> Flat:
+        """Give how many records each partition may bring that are perhaps kept."""
+        records: dict[TopicPartition, int] = defaultdict(int)
+        size: dict[TopicPartition, int] = defaultdict(int)
+        for each in set(_inputs(group)):
+            count, taken, _ = held.buffered.get(each.partition, (0, 0, 0))
+            for p in each.feeders:
+                records[p] += count
+                size[p] += taken
+        limits, average = self._settings, max(bytes_per_record or 1.0, 1.0)
+        return {
+            p: max(
+                min(limits.records - records[p], int((limits.size - size[p]) / average)), int(not records[p])
+            )
+            for p in group.partitions
+        }
+
+
+class InputReader:
+    """Makes of facts what each task has to know. Depends on nothing but the offsets of a batch.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        settings: How long to wait, and how much to hold.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings) -> None:
+        self._outside = frozenset(plan.broker_topics) - frozenset(plan.internal_topics)
+        self._inputs: dict[TaskId, tuple[Input, ...]] = {}
+        for group in _groups(plan, layout, settings):
+            self._inputs.update(group.tasks)
+
+    def told(
+        self,
+        start: Mapping[str, Any],
+        end: Mapping[str, Any],
+        ranges: Iterable[OffsetRange],
+        ticked: Collection[str],
+    ) -> Iterator[tuple[str, bytes]]:
+        """Give the tasks that take part in a micro-batch and wait for inputs, with what they have to know.
+
+        A task takes part that gets records or a tick, or for which other inputs than before have lag, a known time or a pause.
+
+        Args:
+            start: The offset before the batch.
+            end: The offset behind it.
+            ranges: What is read.
+            ticked: Tasks that take part anyway.
+        """
+        if "inputs" not in end:
+            return
+        read = {TopicPartition(r.topic, r.partition) for r in ranges}
+        for task, inputs in self._inputs.items():
+            now = self._known(inputs, end["inputs"])
+            before = self._known(inputs, start["inputs"]) if "inputs" in start else None
+            if (
+                str(task) in ticked
+                or any(p in read for i in inputs for p in i.feeders)
+                or before is None
+                or _outline(before) != _outline(now)
+            ):
+                yield str(task), json.dumps(now).encode()
+
+    def _known(self, inputs: tuple[Input, ...], facts: Facts) -> dict[str, Any]:
+        """Give what is known of the inputs of a task; one through the shuffle knows what its feeders know together."""
+        lag, until, paused, ended = [], [], [], []
+        for i in inputs:
+            if all(p.topic in facts["paused"] for p in i.feeders):
+                paused.append(i.partition.topic)
+            lags = {p: n for p in i.feeders if (n := _at(facts["lag"], p)) and p.topic not in facts["paused"]}
+            times = [at for p in lags if (at := _at(facts["until"], p)) is not None]
+            if lags:
+                lag.append([*i.partition, sum(lags.values())])
+            elif facts["bounded"] and all(p.topic in self._outside for p in i.feeders):
+                ended.append([*i.partition])
+            if lags and len(times) == len(lags):
+                until.append([*i.partition, min(times)])
+        known: dict[str, Any] = {"lag": lag, "until": until, "paused": sorted(set(paused)), "ended": ended}
+        return {**known, "unknown": bool(facts.get("unknown"))}
+
+
+class TaskInputs:
+    """The inputs of the tasks of a topology, as the task host knows them.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        self._inputs = {
+            task: inputs for group in co_processed(plan, layout) for task, inputs in group.tasks.items()
+        }
+
+    def facts(self, task: TaskId, payload: bytes | None) -> InputFacts | None:
+        """Give what a task is told of its inputs.
+
+        Args:
+            task: The task.
+            payload: What the reader sent; None if it sent nothing, because nothing is waited for.
+
+        Returns:
+            None for a task with one input.
+        """
+        inputs = self._inputs.get(task)
+        if inputs is None:
+            return None
+        partitions = tuple(i.partition for i in inputs)
+        if payload is None:
+            return InputFacts(partitions)
+        told = json.loads(payload)
+        return InputFacts(
+            partitions,
+            {TopicPartition(topic, p): n for topic, p, n in told["lag"]},
+            {TopicPartition(topic, p): at for topic, p, at in told["until"]},
+            told["unknown"],
+            frozenset(told["paused"]),
+            frozenset(i.partition.topic for i in inputs if i.shuffled),
+            frozenset(TopicPartition(topic, p) for topic, p in told["ended"]),
+        )
+
+
+def changed(before: Facts | None, now: Facts) -> bool:
+    """Tell whether tasks that hold records may go on now although they could not before: not because of mere numbers."""
+    return before is None or _outline(before) != _outline(now)
+
+
+def _outline(facts: Facts) -> dict[str, Any]:
+    """Give facts without how large a lag is."""
+    lag = facts["lag"]
+    lagging = [at[:2] for at in lag] if isinstance(lag, list) else {t: list(ps) for t, ps in lag.items()}
+    return {**facts, "lag": lagging}
+
+
+def _groups(plan: Plan, layout: Layout, settings: WaitSettings) -> tuple[CoProcessed, ...]:
+    return () if settings.idle_ms == NEVER_WAIT else co_processed(plan, layout)
+
+
+def _inputs(group: CoProcessed) -> Iterator[Input]:
+    return (i for inputs in group.tasks.values() for i in inputs)
+
+
+def _flat(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
+    return {
+        at: offsets[at.topic][at.partition] for at in partitions if at.partition in offsets.get(at.topic, {})
+    }
+
+
+def _facts(lag: Flat, until: Mapping[TopicPartition, int], paused: Collection[str], bounded: bool) -> Facts:
+    return {
+        "lag": _nested(lag),
+        "until": _nested({at: ms for at, ms in until.items() if at in lag}),
+        "paused": sorted(paused),
+        "bounded": bounded,
+    }
+
+
+def _nested(flat: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for at, n in sorted(flat.items()):
+        nested.setdefault(at.topic, {})[str(at.partition)] = n
+    return nested
+
+
+def _at(nested: Mapping[str, Mapping[str, int]], at: TopicPartition) -> int | None:
+    return nested.get(at.topic, {}).get(str(at.partition))
