@@ -89,6 +89,7 @@ class Book:
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     enforced: Counter[str] = field(default_factory=Counter)
+    buffered_max: int = 0
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
@@ -131,6 +132,7 @@ class Book:
         self.tasks[report.task] = report
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
+        self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
         if report.enforced:
             self.enforced[report.task] += report.enforced
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
@@ -230,6 +232,7 @@ class Book:
                 "buffered_records": sum(
                     held[3] for report in self.tasks.values() for held in report.buffered
                 ),
+                "buffered_records_max": self.buffered_max,
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
                 "throttled_ms": self.totals["held_back_ms"],

@@ -205,10 +205,16 @@ class Readiness:
                 self._bound(at)
             else:
                 self._blocked.append((at, "lag"))
-        elif self._now_ms < self.deadlines.setdefault(at, min(self._now_ms + self._idle_ms, FOREVER)):
+        elif self._now_ms < self._deadline(at):
             self._blocked.append((at, "idle"))
         else:
             self.enforced = True
+
+    def _deadline(self, at: TopicPartition) -> int:
+        """Give until when an empty input is waited for; a setting that was made shorter counts at once."""
+        latest = min(self._now_ms + self._idle_ms, FOREVER)
+        self.deadlines[at] = min(self.deadlines.get(at, latest), latest)
+        return self.deadlines[at]
 
     def _bound(self, at: TopicPartition) -> None:
         assert self._facts is not None

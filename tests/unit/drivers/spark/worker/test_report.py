@@ -49,10 +49,3 @@ def test_is_made_of_an_outcome() -> None:
         state_bytes=7,
         notices=list(outcome.notices),
     )
-
-
-def test_offsets_can_be_given() -> None:
-    host = Host(one_processor(processing(lambda context, record: None)))
-    outcome = host.run("in", ("a", "1", 5))
-    assert report_of(ps.TaskId(0, 0), outcome).offsets == {"in": {"0": 1}}
-    assert report_of(ps.TaskId(0, 0), outcome, offsets={"in": {"0": 9}}).offsets == {"in": {"0": 9}}

@@ -1,0 +1,141 @@
+"""Time: inputs that are consumed in the order of their timestamps, on a real broker and through Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.readiness import FOREVER, NEVER_WAIT
+from penstock.testing.kafka import ConsumedRecord
+
+from .helpers import Apps, eventually, lag
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+DAYS = 10 * 86_400_000
+BEGIN = 1_600_000_000_000
+KEYS = 89
+
+Piece = tuple[str, str, int]
+
+
+class Joined(NamedTuple):
+    """A stream joined with a table, over two topics."""
+
+    orders: str
+    rates: str
+    sink: str
+
+    @classmethod
+    def of(cls, apps: Apps, partitions: int) -> Joined:
+        return cls(*(apps.topic(name, partitions) for name in ("orders", "rates", "out")))
+
+    def topology(self) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        rates = builder.table(self.rates, store="rates")
+        builder.stream(self.orders).left_join(rates, lambda order, rate: f"{order}:{rate}").to(self.sink)
+        return builder.build()
+
+    def merged(self, orders: Sequence[Piece], rates: Sequence[Piece]) -> dict[str, list[str]]:
+        """Give the results per key that all records in the order of their times have."""
+        table: dict[str, str] = {}
+        results: dict[str, list[str]] = {}
+        pieces = [(at, self.orders, key, value) for key, value, at in orders]
+        pieces += [(at, self.rates, key, value) for key, value, at in rates]
+        for _, topic, key, value in sorted(pieces):
+            if topic == self.rates:
+                table[key] = value
+            else:
+                results.setdefault(key, []).append(f"{value}:{table.get(key)}")
+        return results
+
+
+def spread(name: str, count: int) -> list[Piece]:
+    """Give records whose times are spread over ten days, some of them equal to those of the other topic."""
+    return [(f"k{n % KEYS}", f"{name}{n}", BEGIN + n * DAYS // count) for n in range(count)]
+
+
+def by_key(records: Sequence[ConsumedRecord]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in records:
+        assert record.key is not None
+        assert record.value is not None
+        found.setdefault(record.key.decode(), []).append(record.value.decode())
+    return found
+
+
+class TestABacklog:
+    def test_of_a_fast_topic_and_a_slow_one_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
+        joined = Joined.of(apps, 3)
+        orders, rates = spread("o", 200_000), spread("r", 1_000)
+        apps.kafka.produce(joined.orders, orders)
+        apps.kafka.produce(joined.rates, rates)
+        running = apps.run(joined.topology(), max_batch_records=40_000, buffered_records_per_partition=500)
+        assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
+        counted = running.metrics()
+        assert (counted["enforced_records"], counted["buffered_records"]) == (0, 0)
+        assert counted["buffered_records_max"] <= 500
+        assert counted["batches"] > 5
+        assert lag(apps.kafka, apps.id, joined.orders) == lag(apps.kafka, apps.id, joined.rates) == 0
+
+    def test_that_nobody_waits_for_is_guessed_at_and_the_guesses_are_counted(self, apps: Apps) -> None:
+        joined = Joined.of(apps, 1)
+        orders, rates = spread("o", 20_000), spread("r", 1_000)
+        apps.kafka.produce(joined.orders, orders)
+        apps.kafka.produce(joined.rates, rates)
+        running = apps.run(joined.topology(), max_task_idle_ms=NEVER_WAIT, max_batch_records=2_000)
+        assert by_key(apps.kafka.consume(joined.sink)) != joined.merged(orders, rates)
+        assert running.metrics()["enforced_records"] > 0
+        assert running.status().enforced == {"0_0": running.metrics()["enforced_records"]}
+
+
+class TestAnInputThatStalls:
+    def test_is_waited_for_over_a_restart_until_the_idle_time_is_over(self, apps: Apps) -> None:
+        joined = Joined.of(apps, 1)
+        orders = [("k", f"o{n}", BEGIN + n) for n in range(3)]
+        with apps.start(joined.topology(), max_task_idle_ms=FOREVER) as running:
+            apps.kafka.produce(joined.orders, orders)
+            eventually(lambda: running.status().waiting, "the task to say that it waits")
+            status = running.status()
+            assert f"waits for {joined.rates}-0, which is empty" in status.waiting["0_0"]
+            assert status.buffered == {joined.orders: 3}
+        assert lag(apps.kafka, apps.id, joined.orders) == 3  # what is held is not committed
+        with apps.start(joined.topology(), max_task_idle_ms=FOREVER) as running:
+            apps.kafka.produce(joined.rates, [("k", "r", BEGIN + 1)])
+            eventually(lambda: len(apps.kafka.consume(joined.sink)) == 2, "what is before the rate and at it")
+            assert running.status().buffered == {joined.orders: 1}
+            assert running.metrics()["enforced_records"] == 0
+        with apps.start(joined.topology(), max_task_idle_ms=500) as running:
+            eventually(lambda: len(apps.kafka.consume(joined.sink)) == 3, "the last order")
+            assert running.metrics()["enforced_records"] == 1
+            assert not running.status().waiting
+        assert by_key(apps.kafka.consume(joined.sink)) == {"k": ["o0:None", "o1:None", "o2:r"]}
+        assert lag(apps.kafka, apps.id, joined.orders) == 0
+
+    def test_is_right_again_when_it_comes_within_the_idle_time(self, apps: Apps) -> None:
+        """Rates come two seconds late, and an order waits five."""
+        joined = Joined.of(apps, 1)
+        orders: list[Piece] = []
+        rates: list[Piece] = []
+        with apps.start(joined.topology(), max_task_idle_ms=5_000) as running:
+            begin = time.monotonic()
+            for n in range(24):
+                time.sleep(max(begin + n * 0.25 - time.monotonic(), 0))  # the pace of the producer
+                now_ms = int(time.time() * 1000)  # noqa: TID251 - the clock of the producer
+                orders.append(("k", f"o{n}", now_ms))
+                apps.kafka.produce(joined.orders, orders[-1:])
+                if n % 2 == 0:
+                    rates.append(("k", f"r{n}", now_ms - 2_000))
+                    apps.kafka.produce(joined.rates, rates[-1:])
+            sure = sum(at < rates[-1][2] for _, _, at in orders)
+            eventually(
+                lambda: len(apps.kafka.consume(joined.sink)) >= sure, "the orders before the last rate"
+            )
+            assert running.metrics()["enforced_records"] == 0
+            eventually(lambda: len(apps.kafka.consume(joined.sink)) == len(orders), "the others")
+            assert running.metrics()["enforced_records"] <= len(orders) - sure
+        assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
