@@ -13,7 +13,7 @@ from penstock.testing.crash import APPS, App, Topics, check_journals
 from penstock.testing.crash.journal import check_contents
 from penstock.testing.kafka import ConsumedRecord, Payload
 
-TOPICS = Topics("input", "output", "ask", "contents")
+TOPICS = Topics("input", "output", "ask", "contents", "history")
 
 
 def as_bytes(payload: Payload) -> bytes | None:
@@ -21,11 +21,16 @@ def as_bytes(payload: Payload) -> bytes | None:
 
 
 def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
-    rows: Any = app.workload(count, seed)
-    return [
-        ConsumedRecord("input", 0, offset, timestamp, as_bytes(key), as_bytes(value))
+    """Give the records of all inputs; those of two in the order in which a task takes them."""
+    made: dict[str, Any] = {"input": app.workload(count, seed)}
+    if app.history is not None:
+        made["history"] = app.history(count, seed)
+    records = [
+        ConsumedRecord(topic, 0, offset, timestamp, as_bytes(key), as_bytes(value))
+        for topic, rows in made.items()
         for offset, (key, value, timestamp) in enumerate(rows)
     ]
+    return records if len(made) == 1 else sorted(records, key=lambda r: (r.timestamp, r.topic))
 
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
@@ -35,7 +40,7 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
     assert expected.stores
     with TopologyTestDriver(app.topology(TOPICS)) as driver:
         for record in records:
-            driver.pipe("input", record.key, record.value, record.timestamp)
+            driver.pipe(record.topic, record.key, record.value, record.timestamp)
         journals: dict[Any, list[Any]] = defaultdict(list)
         for result in driver.read("output"):
             journals[result.key].append(result.value)

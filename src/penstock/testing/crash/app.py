@@ -40,12 +40,14 @@ class Topics:
         output: The results.
         ask: A record in each partition asks for the contents of the stores.
         contents: The answers.
+        history: A second input, for applications that have one.
     """
 
     input: str
     output: str
     ask: str
     contents: str
+    history: str = "history"
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,13 @@ class App:
         name: What it is called in reports; letters, digits and dashes.
         topology: Makes the topology for given topics; crosses to the application's process as cloudpickle.
         workload: Makes the records of the input topic from their number and a seed.
-        oracle: Says what must come out of the records of the input topic, which come by partition, then by offset.
+        oracle: Says what must come out of the records of the input topic, which come by partition, then by offset; behind
+            them those of the second input, likewise.
         key: Serde of the output's keys.
         value: Serde of the output's values.
         settings: Settings of the application, over those of the harness.
+        history: Makes the records of a second input. With one, both inputs are written before the application starts: a
+            backlog that it has to go through in the order of time.
     """
 
     name: str
@@ -82,6 +87,7 @@ class App:
     key: Serde[Any] = serdes.string
     value: Serde[Any] = serdes.string
     settings: Mapping[str, Any] = field(default_factory=dict)
+    history: Callable[[int, int], Sequence[Outgoing]] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@
 * ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
   each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
   topics, so it must stand the loss of its checkpoint.
+* ``replay``: orders joined with a table of rates, over two topics that are there before it starts, one with thirty times as
+  many records as the other. The result depends on the order in which they are taken, which is that of their timestamps.
 """
 
 from __future__ import annotations
@@ -159,6 +161,42 @@ def _balances(records: Sequence[ConsumedRecord]) -> Expected:
     return Expected(journals, {"balances": balances, "bookings": bookings})
 
 
+def _replay_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    rates = builder.table(topics.history, store="rates")
+    orders = builder.stream(topics.input)
+    orders.left_join(rates, lambda order, rate: f"{order}:{rate}").to(topics.output)
+    return tell_contents(builder.build(), topics, ["rates"])
+
+
+def _orders(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"orders {seed}")
+    return [
+        (chance.choice(_KEYS), f"order-{number}", _BEGIN_MS + number * _STEP_MS) for number in range(count)
+    ]
+
+
+def _rates(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"rates {seed}")
+    times = sorted(chance.randrange(count) for _ in range(max(count // 30, 1)))
+    return [
+        (chance.choice(_KEYS), f"rate-{number}", _BEGIN_MS + at * _STEP_MS) for number, at in enumerate(times)
+    ]
+
+
+def _joined(records: Sequence[ConsumedRecord]) -> Expected:
+    history = min(record.topic for record in records)
+    rates: dict[str, str] = {}
+    results: dict[str, list[str]] = {}
+    for record in sorted(records, key=lambda r: (r.partition, r.timestamp, r.topic, r.offset)):
+        key, value = _text(record.key), _text(record.value)
+        if record.topic == history:
+            rates[key] = value
+        else:
+            results.setdefault(key, []).append(f"{value}:{rates.get(key)}")
+    return Expected(results, {"rates": rates})
+
+
 def _text(data: bytes | None) -> str:
     return (data or b"").decode()
 
@@ -169,6 +207,7 @@ APPS: Mapping[str, App] = {
         App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.int64),
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.int64),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
+        App("replay", _replay_topology, _orders, _joined, history=_rates),
     )
 }
 """The applications by name."""

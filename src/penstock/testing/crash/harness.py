@@ -143,8 +143,7 @@ class _Run:
         self._state = home / "state"
         self._topics = _create_topics(kafka, self._id)
         self._program = Program(home, self._job())
-        workload = _recent(setup.app.workload(setup.records, setup.seed))
-        self._feeder = Feeder(kafka.bootstrap_servers, self._topics.input, workload, _PARTITIONS)
+        self._feeder = self._fed()
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
@@ -164,6 +163,21 @@ class _Run:
         """End the application."""
         self._program.kill()
         self._watch.close()
+
+    def _fed(self) -> Feeder:
+        """Give what writes the workload; a second input, and all that belongs to it, is written now."""
+        app, count, seed = self._setup.app, self._setup.records, self._setup.seed
+        workload = app.workload(count, seed)
+        history = app.history(count, seed) if app.history is not None else []
+        later = _age_ms([*workload, *history])
+        feeder = Feeder(
+            self._kafka.bootstrap_servers, self._topics.input, _moved(workload, later), _PARTITIONS
+        )
+        if history:
+            self._kafka.produce(self._topics.history, _moved(history, later))
+            feeder.feed(count)
+            feeder.flush()
+        return feeder
 
     # The application and its supervisor.
 
@@ -308,7 +322,8 @@ class _Run:
             raise CrashTestError(
                 f"the input topic has {len(given):,} records instead of {setup.records:,}; this is a bug of the harness"
             )
-        expected = app.oracle(given)
+        history = self._kafka.consume(self._topics.history) if app.history is not None else []
+        expected = app.oracle([*given, *history])
         results = self._kafka.consume(self._topics.output, isolation="read_committed")
         wrong_states, examples = check_contents(expected, told)
         wrong_changelogs, more_examples = check_contents(*self._changelogs(expected))
@@ -355,15 +370,18 @@ class _Run:
         return 1 + max((int(commit.name) for commit in commits), default=-1)
 
 
-def _recent(workload: Sequence[Outgoing]) -> Sequence[Outgoing]:
-    """Move the timestamps of a workload so that it ends about now.
+def _age_ms(records: Sequence[Outgoing]) -> int:
+    """Give how far the newest record lies back, by its timestamp.
 
-    A broker tells the age of a producer by the timestamps of its records. When it starts again it forgets one whose records
-    are older than a day, and takes the same records once more if they are sent again.
+    Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
+    again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
     """
-    newest = max((record[2] for record in workload if len(record) == 3), default=0)
-    later = int(time.time() * 1000) - newest  # noqa: TID251 - the harness lives in the real world
-    return [(*record[:2], record[2] + later) if len(record) == 3 else record for record in workload]
+    newest = max((record[2] for record in records if len(record) == 3), default=0)
+    return int(time.time() * 1000) - newest  # noqa: TID251 - the harness lives in the real world
+
+
+def _moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
+    return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]
 
 
 def _plan(app: App, topics: Topics) -> Plan:
@@ -377,11 +395,11 @@ def _rebuilds(app: App) -> bool:
 
 
 def _topics_of(name: str) -> Topics:
-    return Topics(f"{name}-input", f"{name}-output", f"{name}-ask", f"{name}-contents")
+    return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
 
 
 def _create_topics(kafka: EmbeddedKafka, name: str) -> Topics:
     topics = _topics_of(name)
-    for topic in (topics.input, topics.output, topics.ask, topics.contents):
+    for topic in (topics.input, topics.output, topics.ask, topics.contents, topics.history):
         kafka.create_topic(topic)
     return topics

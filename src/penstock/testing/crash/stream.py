@@ -16,6 +16,7 @@ from penstock.testing.crash.processes import CrashTestError
 from penstock.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
 
 _ANSWER_S = 2.0
+_FLUSH_S = 60.0
 
 
 @final
@@ -58,6 +59,17 @@ class Feeder:
                 options["timestamp"] = timestamp[0]
             self._producer.produce(self._topic, value, key, **options)
             self._next = number + 1
+
+    def flush(self) -> None:
+        """Wait until the broker has everything that was handed over.
+
+        Raises:
+            CrashTestError: The broker has refused a record, or does not answer.
+        """
+        left = self._producer.flush(_FLUSH_S)
+        self.wait(0)
+        if left:
+            raise CrashTestError(f"the broker has not taken {left:,} records of the workload")
 
     def wait(self, seconds: float) -> None:
         """Let the client work for a while.
