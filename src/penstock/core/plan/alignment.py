@@ -43,7 +43,7 @@ class Situation:
     Attributes:
         start: Where each partition stands.
         ends: How far it may be read now.
-        log_ends: How far it could be read if nobody held it back.
+        log_ends: How far it could be read if nobody held it back; what is paused counts as read to its end.
         admitted: How far it would be read if it were not co-processed: its fair share of the batch.
         room: Records that its buffer limit leaves.
         held: Partitions of which some task holds records.

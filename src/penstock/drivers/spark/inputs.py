@@ -146,10 +146,11 @@ class InputPlanner:
     ) -> Situation:
         partitions = group.partitions
         stands = _flat(start, partitions)
+        going = [at for at in partitions if at.topic not in paused]  # what rests holds nobody up
         return Situation(
             stands,
-            {**stands, **_flat(ends, partitions)},
-            {**stands, **_flat(log_ends, partitions)},
+            {**stands, **_flat(ends, going)},
+            {**stands, **_flat(log_ends, going)},
             _flat(admitted, partitions),
             self._room(group, held, bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in held.buffered for p in i.feeders),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 import penstock as ps
+from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
 from penstock.core.plan.layout import lay_out
@@ -64,6 +66,7 @@ class Spark:
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
         self.engine = "lmdb"
+        self.idle_ms = NEVER_WAIT
         self.head: Any = None
         self.log: dict[Any, Any] = {}
 
@@ -85,7 +88,7 @@ class Spark:
         lineage = Lineage(parts_of(plan, layout, before or {}), {}, renamed or {})
         spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage)
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
-        host = TaskHost(HostSpec(spec, copies))
+        host = TaskHost(HostSpec(spec, copies, max_task_idle_ms=self.idle_ms))
         handle = Handle(self.head, self.log)
         host.init(handle)
         out = list(host.handleInputRows(None, iter(rows), None))
@@ -101,6 +104,13 @@ def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "
         group=0, kind=kind, task="0_0", topic=topic, partition=0, lane=lane, start=start,
         end=start + len(cells), batch="5f3a:4", now_ms=now_ms, payload=payload,
     )  # fmt: skip
+
+
+def told(now_ms: int = 0, **facts: Any) -> Row:
+    """Give what the reader tells the task of its inputs."""
+    known = {"lag": [], "until": [], "paused": [], "ended": [], "unknown": False, **facts}
+    made = row(wire.INPUTS, now_ms=now_ms)
+    return Row(**{**made.asDict(), "payload": json.dumps(known).encode()})
 
 
 def sent(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
@@ -195,6 +205,46 @@ class TestStoresOfSeveralEngines:
                 out = spark.batch(self.topology(*engines), [row(wire.RECORDS, ("a", "x", 1), start=start)])
                 assert sent(out) == [(b"a", b"%d %d" % (start + 1, start + 1))]
             assert {path.name for path in (tmp_path / "0_0").iterdir()} == set(engines)
+
+
+class TestATaskWithTwoInputs:
+    def topology(self) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").merge(builder.stream("other")).process(_Same).to("out")
+        return builder.build()
+
+    def test_keeps_what_it_may_not_process_yet(self, spark: Spark) -> None:
+        spark.idle_ms = 0
+        lag = {"lag": [["other", 0, 5]]}
+        first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(**lag)])
+        done = report(first)
+        assert (sent(first), done.offsets, done.read) == ([], {"in": {"0": 0}}, 2)
+        assert (done.waiting, done.buffered) == (("other", 0, "lag", 0), [("in", 0, "", 2, 4, 8)])
+        other = row(wire.RECORDS, ("b", "2", 6), topic="other")
+        second = spark.batch(self.topology(), [other, told(until=[["other", 0, 7]], **lag)])
+        assert sent(second) == [(b"a", b"1"), (b"b", b"2")]
+        assert report(second).offsets == {"in": {"0": 1}, "other": {"0": 1}}
+        third = spark.batch(self.topology(), [told()])
+        assert sent(third) == [(b"a", b"3")]
+        assert (report(third).offsets, report(third).enforced) == ({"in": {"0": 2}}, 1)
+
+    def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
+        spark.idle_ms = 0
+        lag = {"lag": [["other", 0, 5]]}
+        spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), told(**lag)])
+        gap = Row(**{**row(wire.RECORDS, start=1).asDict(), "end": 4})
+        held = spark.batch(self.topology(), [gap, told(**lag)])
+        assert report(held).offsets == {"in": {"0": 0}}
+        assert report(spark.batch(self.topology(), [told()])).offsets == {"in": {"0": 4}}
+
+    def test_of_which_it_is_told_nothing_waits_for_none(self, spark: Spark) -> None:
+        spark.idle_ms = 0
+        out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
+        assert (sent(out), report(out).enforced) == ([(b"a", b"1")], 0)
+
+    def test_counts_its_guesses_if_it_is_to_wait_for_none(self, spark: Spark) -> None:
+        out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
+        assert (sent(out), report(out).enforced) == ([(b"a", b"1")], 1)
 
 
 def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
@@ -390,6 +440,11 @@ class _Failing(_Echo):
 
     def close(self) -> None:
         type(self).closed += 1
+
+
+class _Same(ps.Processor[Any, Any, Any, Any]):
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        self.context.forward(record)
 
 
 class _Twice(ps.Processor):
