@@ -16,6 +16,7 @@ from rich.console import Console
 
 from bench import check
 from bench.jobs import JOBS
+from bench.join import join
 from bench.latency import latency
 from bench.machine import this_machine
 from bench.memory import memory
@@ -29,7 +30,7 @@ from bench.store_size import store_size
 from bench.transactions import transactions
 from penstock.testing import EmbeddedKafka
 
-PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", *STATE_PARTS)
+PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *STATE_PARTS)
 _HEAP = "1g"
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
@@ -86,6 +87,9 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
     if "transactions" in only:
         console.print("transactions: the same batches at least once and exactly once")
         results.transactions = transactions(stage, source, results.pairs)
+    if "join" in only:
+        console.print("join: a backlog of two topics, in the order of time and in whatever order it comes")
+        results.join = join(stage, results.pairs)
     for part in STATE_PARTS:
         if part in only:
             console.print(f"{part}: the state of a task, without Spark")

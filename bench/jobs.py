@@ -29,6 +29,19 @@ def topology(job: str, source: str, sink: str) -> Topology:
     return builder.build()
 
 
+def joined(orders: str, rates: str, sink: str) -> Topology:
+    """Build a join of a stream with a table: each order with the rate of its key."""
+    builder = ps.StreamsBuilder()
+    table = builder.table(rates, key=serdes.bytes, value=serdes.bytes, store="rates")
+    stream = builder.stream(orders, key=serdes.bytes, value=serdes.bytes)
+    stream.left_join(table, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
+    return builder.build()
+
+
+def _priced(order: bytes, rate: bytes | None) -> bytes:
+    return b"%b:%b" % (order, rate or b"")
+
+
 def _decimal(count: int) -> bytes:
     return b"%d" % count
 

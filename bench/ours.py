@@ -25,7 +25,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 import penstock as ps
 from bench import check, jobs
+from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
+from penstock.core.plan.topology import Topology
 
 _POLL_S = 0.01
 _SAMPLE_S = 0.2
@@ -38,11 +40,18 @@ _WARM_BATCHES = 2
 def running(
     job: str, servers: str, source: str, sink: str, **settings: Any
 ) -> Iterator[ps.RunningApplication]:
-    """Run a job from a topic to another, with the default settings but for those given, and a state of its own."""
+    """Run a job from a topic to another; see :func:`at_work`."""
+    with at_work(jobs.topology(job, source, sink), servers, sink, **settings) as app:
+        yield app
+
+
+@contextmanager
+def at_work(topology: Topology, servers: str, sink: str, **settings: Any) -> Iterator[ps.RunningApplication]:
+    """Run a topology with the default settings but for those given, and a state of its own."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
         application = ps.Application(
             f"bench-{sink}",
-            jobs.topology(job, source, sink),
+            topology,
             bootstrap_servers=servers,
             state_dir=state,
             master=_MASTER,
@@ -181,6 +190,30 @@ def transactions(
     return {"batch_s": batches, "wrong": wrong}
 
 
+def join(servers: str, orders: str, rates: str, sinks: list[dict[str, str]], records: int) -> dict[str, Any]:
+    """Join two full topics, in the order of time and in whatever order they come."""
+    told: dict[str, Any] = {"seconds": {}, "enforced": {}, "held": {}}
+    halves = (0.0, 0.0)
+    for turn in sinks:
+        for way, sink in turn.items():
+            topology = jobs.joined(orders, rates, sink)
+            with (
+                at_work(topology, servers, sink, max_task_idle_ms=WAYS[way]) as app,
+                _sampling(_worker_rss_mib) as samples,
+            ):
+                _await_processed(app, records)
+                counted = app.metrics()
+            seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
+            told["seconds"].setdefault(way, []).append(seconds)
+            told["enforced"][way] = counted["enforced_records"]
+            told["held"][way] = counted["buffered_records_max"]
+            if way == "waiting":
+                largest = [max(sample) for sample in samples if sample]
+                middle = len(largest) // 2
+                halves = max(largest[: middle or 1]), max(largest[middle:])
+    return {**told, "worker_mib": halves}
+
+
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
     return [(key_bytes(number), b"x") for number in numbers.tolist()]
 
@@ -311,6 +344,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "store-size": store_size,
     "memory": memory,
     "transactions": transactions,
+    "join": join,
 }
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.join import JoinResult
 from bench.latency import LatencyResult
 from bench.machine import Machine
 from bench.memory import MemoryResult
@@ -41,6 +42,7 @@ class Results:
         store_size: Batches on a small and a large store.
         memory: Memory of the workers.
         transactions: Batches with and without transactions.
+        join: A join of two topics, waiting and guessing.
         states: The state of a task by itself, by part and engine.
     """
 
@@ -52,12 +54,13 @@ class Results:
     store_size: StoreSizeResult | None = None
     memory: MemoryResult | None = None
     transactions: TransactionResult | None = None
+    join: JoinResult | None = None
     states: list[StateResult] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
         """What was wrong with outputs: such figures do not count."""
-        checked = (*self.races, self.store_size, self.memory, self.transactions)
+        checked = (*self.races, self.store_size, self.memory, self.transactions, self.join)
         return [line for result in checked if result is not None for line in result.wrong]
 
     def as_json(self) -> dict[str, Any]:
@@ -67,6 +70,7 @@ class Results:
             "store-size": self.store_size,
             "memory": self.memory,
             "transactions": self.transactions,
+            "join": self.join,
         }
         return {
             "machine": asdict(self.machine),
@@ -85,7 +89,7 @@ class Results:
         """Print the tables."""
         if self.races:
             console.print(_race_table(self.races))
-        if self.latency or self.store_size or self.memory or self.transactions:
+        if self.latency or self.store_size or self.memory or self.transactions or self.join:
             console.print(_other_table(self))
         if self.states:
             console.print(_state_table(self.states))
@@ -162,6 +166,8 @@ def _other_table(results: Results) -> Table:
         )
     if results.transactions is not None:
         _add_transactions(table, results.transactions)
+    if results.join is not None:
+        _add_join(table, results.join)
     return table
 
 
@@ -183,6 +189,19 @@ def _add_transactions(table: Table, found: TransactionResult) -> None:
         _judged(f"{found.ratio:.2f} x", found.ratio <= TRANSACTION_BAR),
         f"<= {TRANSACTION_BAR} x",
         f"{with_transactions:.2f} s : {without:.2f} s",
+    )
+
+
+def _add_join(table: Table, found: JoinResult) -> None:
+    details = [
+        f"{median(took):.1f} s, {found.different[way]:,} wrong, {found.enforced[way]:,} guesses, {found.held[way]:,} held"
+        for way, took in found.seconds.items()
+    ]
+    table.add_row(
+        f"join of {found.records:,} records, waiting : guessing",
+        f"{found.ratio:.2f} x",
+        "",
+        " : ".join(details),
     )
 
 
