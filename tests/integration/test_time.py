@@ -59,6 +59,10 @@ def spread(name: str, count: int) -> list[Piece]:
     return [(f"k{n % KEYS}", f"{name}{n}", BEGIN + n * DAYS // count) for n in range(count)]
 
 
+def swapped(key: str, value: str) -> tuple[str, str]:
+    return value, key
+
+
 def by_key(records: Sequence[ConsumedRecord]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for record in records:
@@ -81,6 +85,20 @@ class TestABacklog:
         assert counted["buffered_records_max"] <= 500
         assert counted["batches"] > 5
         assert lag(apps.kafka, apps.id, joined.orders) == lag(apps.kafka, apps.id, joined.rates) == 0
+
+    def test_that_is_re_keyed_through_the_shuffle_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
+        joined = Joined.of(apps, 3)
+        orders = [(f"k{n % KEYS}", f"o{n}", BEGIN + n * DAYS // 60_000) for n in range(60_000)]
+        rates = [(key, value, at + 1) for key, value, at in spread("r", 500)]  # no two times are equal
+        apps.kafka.produce(joined.orders, [(value, key, at) for key, value, at in orders])
+        apps.kafka.produce(joined.rates, rates)
+        builder = ps.StreamsBuilder()
+        table = builder.table(joined.rates, store="rates")
+        stream = builder.stream(joined.orders).map(swapped)
+        stream.left_join(table, lambda order, rate: f"{order}:{rate}").to(joined.sink)
+        running = apps.run(builder.build(), max_batch_records=15_000)
+        assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
+        assert running.metrics()["enforced_records"] == 0
 
     def test_that_nobody_waits_for_is_guessed_at_and_the_guesses_are_counted(self, apps: Apps) -> None:
         joined = Joined.of(apps, 1)
