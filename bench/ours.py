@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -46,7 +46,9 @@ def running(
 
 
 @contextmanager
-def at_work(topology: Topology, servers: str, sink: str, **settings: Any) -> Iterator[ps.RunningApplication]:
+def at_work(
+    topology: Topology, servers: str, sink: str, *, until: Literal["end"] | None = None, **settings: Any
+) -> Iterator[ps.RunningApplication]:
     """Run a topology with the default settings but for those given, and a state of its own."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
         application = ps.Application(
@@ -57,7 +59,7 @@ def at_work(topology: Topology, servers: str, sink: str, **settings: Any) -> Ite
             master=_MASTER,
             **settings,
         )
-        with application.start() as app:
+        with application.start(until) as app:
             yield app
 
 
@@ -198,7 +200,7 @@ def join(servers: str, orders: str, rates: str, sinks: list[dict[str, str]], rec
         for way, sink in turn.items():
             topology = jobs.joined(orders, rates, sink)
             with (
-                at_work(topology, servers, sink, max_task_idle_ms=WAYS[way]) as app,
+                at_work(topology, servers, sink, until="end", max_task_idle_ms=WAYS[way]) as app,
                 _sampling(_worker_rss_mib) as samples,
             ):
                 _await_processed(app, records)
