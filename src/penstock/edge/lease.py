@@ -63,6 +63,16 @@ class Lease:
         file.flush()
         return cls(file)
 
+    @property
+    def held(self) -> bool:
+        """Whether it has not been given back."""
+        return not self._file.closed
+
+    @property
+    def home(self) -> Path:
+        """The application's directory."""
+        return Path(self._file.name).parent
+
     def release(self) -> None:
         """Give the lease back; doing it twice is harmless."""
         self._file.close()
