@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from pathlib import Path
@@ -91,7 +91,7 @@ def carried_out(application: Steerable, order: str, data: Mapping[str, Any]) -> 
     Raises:
         ControlError: If the order cannot be carried out.
     """
-    orders = {
+    orders: dict[str, Callable[..., object]] = {
         "pause": application.pause,
         "resume": application.resume,
         "throttle": application.throttle,

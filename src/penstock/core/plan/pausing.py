@@ -58,7 +58,9 @@ def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
     while silent and len(silent) > before:  # a part that rests silences what it sends through the shuffle
         before = len(silent)
         rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.source_topics)}
-        silent.update(t.name for t in plan.internal_topics.values() if t.through_shuffle and t.upstream in rest)
+        silent.update(
+            t.name for t in plan.internal_topics.values() if t.through_shuffle and t.upstream in rest
+        )
     return frozenset(rest)
 
 
