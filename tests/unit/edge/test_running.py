@@ -95,7 +95,7 @@ class TestOrders:
             lambda: running.resume(subtopologies=[2]),
             lambda: running.throttle("on", 5),
         ):
-            with pytest.raises(ControlError, match="'in', 'in-too', 'other'|it has 0, 1"):
+            with pytest.raises(ControlError, match=r"'in', 'in-too', 'other'|it has 0, 1"):
                 order()
         assert (running.status().paused, running.status().throttled) == ([], {})
 
