@@ -142,22 +142,26 @@ def test_another_process_learns_the_status(steered: Steered) -> None:
     assert list(status) == list(ps.RunningApplication.status(steered.running).__dataclass_fields__)
 
 
-def test_what_is_paused_to_be_kept_is_paused_after_a_restart(steered: Steered) -> None:
+def test_what_is_paused_to_be_kept_is_paused_after_a_restart_and_a_run_to_the_end_waits_for_it(
+    steered: Steered,
+) -> None:
     assert steered.command("pause", "--topic", steered.one, "--keep").exit_code == 0
     steered.running.pause([steered.two])
     steered.running.stop()
     gone = steered.command("status")
     assert (gone.exit_code, "is not running with this state directory" in gone.stderr) == (1, True)
     steered.send(steered.one, "kept back")
-    rates = {steered.two: 500}
-    steered.running = steered.apps.start(steered.topology, max_records_per_second=rates)
     steered.send(steered.two, "read again")
-    steered.arrives(steered.two, "read again")
-    status = steered.running.status()
-    assert (status.paused, status.throttled) == ([steered.one], rates)
-    assert status.lag[steered.one] == 1
-    steered.running.resume()
-    steered.arrives(steered.one, "kept back")
+    again = steered.apps.application(steered.topology, max_records_per_second={steered.two: 500})
+    with again.start(until="end") as running:
+        steered.arrives(steered.two, "read again")
+        assert not running.await_termination(1)
+        status = running.status()
+        assert (status.paused, status.throttled) == ([steered.one], {steered.two: 500})
+        assert status.lag[steered.one] == 1
+        assert steered.command("resume").exit_code == 0
+        assert running.await_termination(60)
+        assert steered.copied(steered.one)[-1] == "kept back"
     assert not (steered.apps.home / steered.apps.id / "paused.json").exists()
 
 

@@ -43,7 +43,7 @@ class Lease:
         """
         try:
             home.mkdir(parents=True, exist_ok=True)
-            file = (home / _FILE).open("a+", encoding="utf-8")
+            file = (home.absolute() / _FILE).open("a+", encoding="utf-8")
         except OSError as error:
             raise _unusable(home, error) from None
         try:
