@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from typing_extensions import Self
 
-from penstock.core.model.errors import BrokerUnavailableError, PenstockError, SparkRuntimeError
+from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.pausing import chosen_topics, resting
 from penstock.core.plan.split import Plan
@@ -131,11 +131,12 @@ class RunningApplication:
             keep: Whether they are still paused when the application is started again.
 
         Raises:
-            ControlError: If the application does not read such a topic or has no such sub-topology, or cannot keep it.
+            ControlError: If the application does not read such a topic or has no such sub-topology, cannot keep it, or has
+                ended.
 
         Source: ``org.apache.kafka.streams.KafkaStreams.pause`` (KIP-834), which pauses everything.
         """
-        self._orders.pause(chosen_topics(self._plan, topics, subtopologies), keep=keep)
+        self._standing().pause(chosen_topics(self._plan, topics, subtopologies), keep=keep)
 
     def resume(
         self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
@@ -147,11 +148,11 @@ class RunningApplication:
             subtopologies: Numbers of sub-topologies. Without topics and sub-topologies everything is resumed.
 
         Raises:
-            ControlError: If the application does not read such a topic or has no such sub-topology.
+            ControlError: If the application does not read such a topic or has no such sub-topology, or has ended.
 
         Source: ``org.apache.kafka.streams.KafkaStreams.resume`` (KIP-834).
         """
-        self._orders.resume(chosen_topics(self._plan, topics, subtopologies))
+        self._standing().resume(chosen_topics(self._plan, topics, subtopologies))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
         """Read at most so many records per second of a topic, until the application ends.
@@ -161,10 +162,10 @@ class RunningApplication:
             records_per_second: At least 1; None lifts the limit, also one of the setting ``max_records_per_second``.
 
         Raises:
-            ControlError: If the application does not read such a topic, or the rate cannot be.
+            ControlError: If the application does not read such a topic, the rate cannot be, or the application has ended.
         """
         for known in chosen_topics(self._plan, [topic]):
-            self._orders.throttle(known, records_per_second)
+            self._standing().throttle(known, records_per_second)
 
     def status(self) -> Status:
         """Say what the application is doing."""
@@ -229,6 +230,14 @@ class RunningApplication:
         if question == contact.ORDER:
             return contact.carried_out(self, *data)
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _standing(self) -> StandingOrders:
+        """Give the orders to change; behind the end they, and their file, are another application's."""
+        if not self._lease.held:
+            raise ControlError(
+                f"application {self.id!r} has ended ({self._state}); orders are for one that runs"
+            )
+        return self._orders
 
     @property
     def _plan(self) -> Plan:

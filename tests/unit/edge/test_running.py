@@ -99,6 +99,16 @@ class TestOrders:
                 order()
         assert (running.status().paused, running.status().throttled) == ([], {})
 
+    def test_are_not_for_an_application_that_has_ended(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        running.pause(keep=True)
+        running._release()
+        for order in (running.pause, running.resume, lambda: running.throttle("in", 5)):
+            with pytest.raises(ControlError, match=r"'app' has ended .* orders are for one that runs"):
+                order()
+        assert (tmp_path / "paused.json").exists()
+
     def test_come_from_other_processes_too(self, running: RunningApplication) -> None:
         answer = running._answer("order", ("throttle", {"topic": "other", "records_per_second": 5}))
         assert answer["throttled"] == {"other": 5}
