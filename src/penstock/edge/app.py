@@ -120,6 +120,7 @@ class Application:
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            ControlError: If the list of topics that are kept paused cannot be read.
             PenstockError: If the first batch fails for another reason.
         """
         if until not in (None, "end"):
