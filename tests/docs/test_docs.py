@@ -14,7 +14,7 @@ import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from typer.main import get_command
@@ -169,6 +169,8 @@ def spelled(annotation: Any) -> str:
         return " | ".join(map(spelled, get_args(annotation)))
     if annotation is type(None):
         return "None"
+    if get_origin(annotation) is Annotated:
+        return spelled(get_args(annotation)[0])
     if get_origin(annotation) is not None:
         return f"{get_origin(annotation).__name__}[{', '.join(map(spelled, get_args(annotation)))}]"
     return str(annotation.__name__ if isinstance(annotation, type) else annotation).removeprefix("typing.")

@@ -130,21 +130,6 @@ class TestGoingOn:
         again.stop()
         assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3]}
 
-    def test_pause_and_resume(self, apps: Apps) -> None:
-        source, other, sink = apps.topic("in"), apps.topic("other"), apps.topic("out")
-        builder = ps.StreamsBuilder()
-        builder.stream([source, other]).to(sink)
-        running = apps.start(builder.build())
-        running.pause([source])
-        apps.kafka.produce(source, [("a", "paused")])
-        apps.kafka.produce(other, [("b", "read")])
-        eventually(lambda: latest(apps.kafka.consume(sink)) == {"b": "read"}, "the topic that is not paused")
-        eventually(lambda: running.status().lag == {source: 1, other: 0}, "the lag of the paused topic")
-        running.resume()
-        eventually(
-            lambda: latest(apps.kafka.consume(sink)) == {"a": "paused", "b": "read"}, "the resumed topic"
-        )
-
 
 class TestRecords:
     def test_keep_timestamps_headers_and_nulls_through_a_stateless_topology(self, apps: Apps) -> None:

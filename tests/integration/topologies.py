@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,23 @@ class Clock(ps.Processor[str, str, str, str]):
         self.context.forward(ps.Record(str(self.context.task_id), str(number), now_ms))
 
 
+class TickingCopy(ps.Processor[str, str, str, str]):
+    """Copies records, and says the time whenever the wall clock ticks, under the name of its task."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        super().init(context)
+        context.schedule(self._interval_ms, ps.wall_clock, self.tick)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record)
+
+    def tick(self, now_ms: int) -> None:
+        self.context.forward(ps.Record(str(self.context.task_id), str(now_ms), now_ms))
+
+
 class EverySecond(ps.Processor[str, str, str, str]):
     """Says stream time for each second of it that has begun."""
 
@@ -243,3 +262,11 @@ class WindowCounts(ps.Processor[str, str, str, int]):
         if count is not None:
             self.windows.put(record.key, count + 1, start)
             self.context.forward(ps.Record(f"{record.key}@{start}", count + 1, record.timestamp))
+
+
+def ticking_copies(interval_ms: int, sinks: Mapping[str, str]) -> ps.Topology:
+    """Copy each source to its sink, a sub-topology each, with the ticks of the wall clock in between."""
+    builder = ps.StreamsBuilder()
+    for source, sink in sinks.items():
+        builder.stream(source).process(partial(TickingCopy, interval_ms)).to(sink)
+    return builder.build()

@@ -31,12 +31,13 @@ from penstock.drivers.spark.submit.query import QuerySpec, start
 from penstock.drivers.spark.submit.session import configured, partitions_of
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.progress import TellApplication
-from penstock.edge import rescale
+from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
 from penstock.edge.continuity import check_drained, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
 from penstock.edge.lease import Lease
+from penstock.edge.orders import StandingOrders
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.signals import stopping_on_signals
@@ -80,6 +81,7 @@ class Application:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
         self.plan: Plan = _planned(topology, application_id, self.settings)
+        _check_rates(self.plan, self.settings)
         self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
@@ -118,15 +120,16 @@ class Application:
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            ControlError: If the list of topics that are kept paused cannot be read.
             PenstockError: If the first batch fails for another reason.
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
-        lease = Lease.take(self.settings.home(self.id), self.id, "running")
         broker = self._clients.broker()
-        running = RunningApplication(self.id, None if self.settings.exactly_once else broker, lease)
+        running = self._leased(None if self.settings.exactly_once else broker)
         try:
             running._query = self._launch(running, broker, until_end=until == "end")
+            contact.announce(running._lease.home, running._control.address)
             running._await_first_batch()
             if until is None:
                 self._keep_up(running, broker)
@@ -134,6 +137,17 @@ class Application:
             running._abandon()
             raise
         return running
+
+    def _leased(self, committer: Broker | None) -> RunningApplication:
+        """Take the lease, and what was ordered to be kept beside it."""
+        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        try:
+            rates = self.settings.max_records_per_second
+            orders = StandingOrders.at_start(lease.home, self.plan.broker_topics, rates)
+            return RunningApplication(self.id, committer, lease, orders)
+        except BaseException:
+            lease.release()
+            raise
 
     def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
         """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
@@ -269,3 +283,13 @@ def _planned(topology: Topology, application_id: str, settings: Settings) -> Pla
     if settings.exactly_once and plan.changelogs:
         return topology.plan(application_id, through_shuffle=False)
     return plan
+
+
+def _check_rates(plan: Plan, settings: Settings) -> None:
+    """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
+    unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
+    if unknown:
+        raise SettingsError(
+            f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
+            f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"
+        )

@@ -43,7 +43,7 @@ class Lease:
         """
         try:
             home.mkdir(parents=True, exist_ok=True)
-            file = (home / _FILE).open("a+", encoding="utf-8")
+            file = (home.absolute() / _FILE).open("a+", encoding="utf-8")
         except OSError as error:
             raise _unusable(home, error) from None
         try:
@@ -62,6 +62,16 @@ class Lease:
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose}, file)
         file.flush()
         return cls(file)
+
+    @property
+    def held(self) -> bool:
+        """Whether it has not been given back."""
+        return not self._file.closed
+
+    @property
+    def home(self) -> Path:
+        """The application's directory."""
+        return Path(self._file.name).parent
 
     def release(self) -> None:
         """Give the lease back; doing it twice is harmless."""

@@ -6,7 +6,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,16 +16,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from typing_extensions import Self
 
-from penstock.core.model.errors import BrokerUnavailableError, PenstockError, SparkRuntimeError
+from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.pausing import chosen_topics, resting
+from penstock.core.plan.split import Plan
 from penstock.core.ports import OffsetCommitter, TopicFacts
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.session import session_for
 from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
 from penstock.drivers.spark.worker.report import Report
+from penstock.edge import contact
 from penstock.edge.continuity import Continuity
 from penstock.edge.lease import Lease
+from penstock.edge.orders import StandingOrders
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
 from penstock.edge.upkeep import Upkeep
@@ -38,11 +43,14 @@ _POLL_S = 0.02
 class RunningApplication:
     """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
 
-    def __init__(self, application_id: str, committer: OffsetCommitter | None, lease: Lease) -> None:
+    def __init__(
+        self, application_id: str, committer: OffsetCommitter | None, lease: Lease, orders: StandingOrders
+    ) -> None:
         self.id = application_id
         self._committer = committer
         """Commits the group's offsets; None if the transactions do that."""
         self._lease = lease
+        self._orders = orders
         self._session: SparkSession | None = None
         self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
         self._relaunch: Callable[[], StreamingQuery]
@@ -57,7 +65,6 @@ class RunningApplication:
         self._hold = threading.Event()
         self._between_batches = threading.Event()
         self._first_batch = threading.Event()
-        self._paused: frozenset[str] = frozenset()
         self._state = "starting"
         self._error: PenstockError | None = None
         self._query: StreamingQuery | None = None
@@ -106,13 +113,59 @@ class RunningApplication:
             self._finish()
         return bool(ended)
 
-    def pause(self, topics: list[str] | None = None) -> None:
-        """Stop reading topics, all of them by default; what was read is finished."""
-        self._paused = frozenset(topics) if topics is not None else frozenset(self._book.ends)
+    def pause(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        subtopologies: Collection[int] | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Stop reading topics, beside those that are paused already; what was read is finished.
 
-    def resume(self) -> None:
-        """Read all topics again."""
-        self._paused = frozenset()
+        A sub-topology that nothing can reach any more does not punctuate either.
+
+        Args:
+            topics: Names of topics.
+            subtopologies: Numbers of sub-topologies, as the plan in the log has them: the topics that each reads from the
+                broker. Without topics and sub-topologies everything is paused.
+            keep: Whether they are still paused when the application is started again.
+
+        Raises:
+            ControlError: If the application does not read such a topic or has no such sub-topology, cannot keep it, or has
+                ended.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.pause`` (KIP-834), which pauses everything.
+        """
+        self._standing().pause(chosen_topics(self._plan, topics, subtopologies), keep=keep)
+
+    def resume(
+        self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
+    ) -> None:
+        """Read topics again, now and after a restart.
+
+        Args:
+            topics: Names of topics.
+            subtopologies: Numbers of sub-topologies. Without topics and sub-topologies everything is resumed.
+
+        Raises:
+            ControlError: If the application does not read such a topic or has no such sub-topology, or has ended.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.resume`` (KIP-834).
+        """
+        self._standing().resume(chosen_topics(self._plan, topics, subtopologies))
+
+    def throttle(self, topic: str, records_per_second: int | None) -> None:
+        """Read at most so many records per second of a topic, until the application ends.
+
+        Args:
+            topic: Its name.
+            records_per_second: At least 1; None lifts the limit, also one of the setting ``max_records_per_second``.
+
+        Raises:
+            ControlError: If the application does not read such a topic, the rate cannot be, or the application has ended.
+        """
+        for known in chosen_topics(self._plan, [topic]):
+            self._standing().throttle(known, records_per_second)
 
     def status(self) -> Status:
         """Say what the application is doing."""
@@ -124,7 +177,9 @@ class RunningApplication:
                 error = _spark_is_gone(gone)
             if error is not None:
                 self._remember(error)
-        return self._book.status(self._state, None if self._error is None else str(self._error))
+        status = self._book.status(self._state, None if self._error is None else str(self._error))
+        orders = self._orders.now
+        return replace(status, paused=sorted(orders.paused), throttled=orders.rates)
 
     def metrics(self) -> dict[str, int]:
         """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
@@ -146,11 +201,13 @@ class RunningApplication:
             hold = self._hold.is_set()
             if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
                 self._between_batches.set()
+            orders = self._orders.now
+            rest = resting(self._plan, orders.paused) if orders.paused else ()
             return {
                 "hold": hold,
-                "paused": sorted(self._paused),
-                "rates": {},
-                "due": self._book.due(data["now_ms"]),
+                "paused": sorted(orders.paused),
+                "rates": orders.rates,
+                "due": self._book.due(data["now_ms"], rest),
                 "held": self._book.held(),
                 "bytes_per_record": self._book.bytes_per_record(),
             }
@@ -173,7 +230,22 @@ class RunningApplication:
             log.warning("%s", data.line())
             self._book.restoring(data)
             return True
+        if question == contact.ORDER:
+            return contact.carried_out(self, *data)
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _standing(self) -> StandingOrders:
+        """Give the orders to change; behind the end they, and their file, are another application's."""
+        if not self._lease.held:
+            raise ControlError(
+                f"application {self.id!r} has ended ({self._state}); orders are for one that runs"
+            )
+        return self._orders
+
+    @property
+    def _plan(self) -> Plan:
+        """The plan with the numbers of sub-topologies that it runs with."""
+        return self._continues[0].plan
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets, and those that could not be committed before."""
@@ -297,6 +369,8 @@ class RunningApplication:
         if self._upkeep is not None:
             self._upkeep.close()
         self._control.close()
+        if self._lease.held:
+            contact.withdraw(self._lease.home)
         self._lease.release()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -76,6 +76,9 @@ class Settings(BaseSettings):
         256 << 20,
         ge=1 << 20,
         description="bytes per micro-batch, by the average size of the records read so far",
+    )
+    max_records_per_second: dict[str, PositiveInt] = Field(
+        default_factory=dict, description="most records per second, per topic that is to be throttled"
     )
     trigger_interval_ms: int = Field(
         0, ge=0, description="shortest time between the beginnings of micro-batches"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import penstock as ps
 from penstock.core.model.errors import SettingsError
 from penstock.edge.settings import Settings, librdkafka_settings, settings_from, shown
 
@@ -73,6 +74,11 @@ class TestValues:
                 "at_most_once",
                 r"cannot be 'at_most_once': Input should be 'at_least_once' or 'exactly_once'",
             ),
+            (
+                "max_records_per_second",
+                {"in": 0},
+                r"^the setting 'max_records_per_second\.in' cannot be 0: Input should be greater than 0",
+            ),
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
         ],
     )
@@ -94,6 +100,15 @@ class TestValues:
             settings_from({**SERVERS, "on_process_error": "dead_letter"})
         settings = settings_from({**SERVERS, "on_process_error": "dead_letter", "dead_letter_topic": "dead"})
         assert (settings.policies.process, settings.policies.dead_letter_topic) == ("dead_letter", "dead")
+
+    def test_rates_are_those_of_topics_that_are_read(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream(["orders", "prices"]).to("out")
+        topology, given = builder.build(), {**SERVERS, "max_records_per_second": {"orders": 5, "out": 5}}
+        with pytest.raises(SettingsError, match=r"names 'out', which .* it reads 'orders', 'prices'"):
+            ps.Application("app", topology, **given)
+        app = ps.Application("app", topology, **{**given, "max_records_per_second": {"orders": 5}})
+        assert app.settings.max_records_per_second == {"orders": 5}
 
     def test_cannot_be_changed_later(self) -> None:
         with pytest.raises(ValueError, match="frozen"):

@@ -10,7 +10,7 @@ Its punctuation rests too, as in Kafka Streams (KIP-834); that of a sub-topology
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from penstock.core.model.errors import ControlError
 from penstock.core.plan.split import Plan
@@ -28,7 +28,10 @@ def chosen_topics(
 
     Raises:
         ControlError: If the topology has no such topic or sub-topology, or it is fed by Spark's shuffle alone.
+        TypeError: If the topics are one text.
     """
+    if isinstance(topics, str):
+        raise TypeError(f"topics are a list of names, such as [{topics!r}], not a text")
     if topics is None and subtopologies is None:
         return frozenset(plan.broker_topics)
     chosen = frozenset(topics or ())
@@ -42,22 +45,23 @@ def chosen_topics(
 
 
 def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
-    """Give the numbers of the sub-topologies that nothing can reach while topics are paused."""
-    rest: frozenset[int] = frozenset()
-    if not paused:
-        return rest
-    while True:
-        silent = {*paused, *(t.name for t in plan.internal_topics.values() if t.upstream in rest)}
-        shuffled = {t.name for t in plan.internal_topics.values() if t.through_shuffle}
-        more = frozenset(
-            sub.id
-            for sub in plan.subtopologies
-            if sub.source_topics
-            and all(t in paused or (t in shuffled and t in silent) for t in sub.source_topics)
+    """Give the numbers of the sub-topologies that nothing can reach while topics are paused.
+
+    Args:
+        plan: The topology.
+        paused: The topics that are paused.
+
+    Source: KIP-834, which pauses whole topologies.
+    """
+    silent, rest = set(paused), set[int]()
+    before = -1
+    while silent and len(silent) > before:  # a part that rests silences what it sends through the shuffle
+        before = len(silent)
+        rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.source_topics)}
+        silent.update(
+            t.name for t in plan.internal_topics.values() if t.through_shuffle and t.upstream in rest
         )
-        if more == rest:
-            return rest
-        rest = more
+    return frozenset(rest)
 
 
 def _topics_of(plan: Plan, number: int) -> frozenset[str]:
@@ -65,7 +69,7 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
     subs = {sub.id: sub for sub in plan.subtopologies if sub.nodes}
     if number not in subs:
         raise ControlError(
-            f"application {plan.application_id!r} has no sub-topology {number}; it has {_listed(map(str, subs))}"
+            f"application {plan.application_id!r} has no sub-topology {number}; it has {', '.join(map(str, subs))}"
         )
     found = frozenset(topic for topic in subs[number].source_topics if topic in plan.broker_topics)
     if not found:
@@ -77,5 +81,5 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
     return found
 
 
-def _listed(names: object) -> str:
-    return ", ".join(map(repr, sorted(names))) or "nothing"  # type: ignore[call-overload]
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(repr, sorted(names, key=str))) or "nothing"

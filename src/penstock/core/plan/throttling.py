@@ -6,6 +6,10 @@ takes five seconds is followed by five seconds' records, and a throttled topic g
 
 So between any two plannings, t seconds apart, at most ``rate * t`` records and one second's burst are planned. Arithmetic is
 in whole thousandths of a token: no rounding can starve a slow rate.
+
+Partitions share the tokens fairly. Often there are fewer tokens than partitions, because an idle planner looks many times a
+second; so tokens that cannot be divided go round, each to the partition whose *turn* it is. No partition waits for another
+one's backlog.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.core.plan.admission import admit
 from penstock.core.ports import Offsets
 
 _TOKEN = 1_000
@@ -21,11 +24,12 @@ _TOKEN = 1_000
 
 @dataclass
 class _Bucket:
-    """Thousandths of tokens, and when they were counted, in ms of a clock that never goes back."""
+    """Thousandths of tokens, when they were counted in ms of a clock that never goes back, and the partition next in turn."""
 
     content: int
     at_ms: int
     held_back: bool = False
+    turn: int = 0
 
 
 class Throttle:
@@ -63,13 +67,11 @@ class Throttle:
         """
         lowered: Offsets = {}
         for topic in self._buckets.keys() & ends.keys() & positions.keys():
-            start, end = {topic: positions[topic]}, {topic: ends[topic]}
-            allowed = self._buckets[topic].content // _TOKEN
-            reached = admit(start, end, allowed) if allowed else start
-            self._buckets[topic].held_back = any(
-                to > reached[topic].get(p, to) for p, to in ends[topic].items()
-            )
-            lowered[topic] = reached[topic]
+            bucket, start = self._buckets[topic], positions[topic]
+            left = {p: max(end - start[p], 0) for p, end in ends[topic].items() if p in start}
+            shares, bucket.turn = _shared(left, bucket.content // _TOKEN, bucket.turn)
+            bucket.held_back = shares != left
+            lowered[topic] = {p: start[p] + share for p, share in shares.items()}
         return {**ends, **lowered}
 
     def taken(self, positions: Offsets, planned: Offsets) -> None:
@@ -88,3 +90,19 @@ class Throttle:
         """Give the time in which throttled topics had more records than they were allowed, since this was asked last."""
         taken, self._held_back_ms = self._held_back_ms, 0
         return taken
+
+
+def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, int], int]:
+    """Share tokens among partitions, what some do not need going to the others; give the shares and whose turn is next."""
+    shares = dict.fromkeys(left, 0)
+    wanting = sorted((p for p in left if left[p]), key=lambda p: (p < turn, p))
+    while wanting and tokens >= len(wanting):
+        each = min(tokens // len(wanting), min(left[p] - shares[p] for p in wanting))
+        for p in wanting:
+            shares[p] += each
+        tokens -= each * len(wanting)
+        wanting = [p for p in wanting if shares[p] < left[p]]
+    odd = wanting[: max(tokens, 0)]
+    for p in odd:
+        shares[p] += 1
+    return shares, odd[-1] + 1 if odd else turn

@@ -94,12 +94,9 @@ class ControlServer:
             ).start()
 
     def _serve(self, line: Any) -> None:
-        with line:
+        with line, suppress(OSError, EOFError):  # who asks may end at any moment
             while True:
-                try:
-                    question, data = line.recv()
-                except (OSError, EOFError):
-                    return
+                question, data = line.recv()
                 answer: tuple[Any, Exception | None]
                 try:
                     answer = (self._handler(question, data), None)

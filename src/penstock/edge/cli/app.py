@@ -19,6 +19,7 @@ from penstock.core.model.errors import PenstockError
 from penstock.edge.cli.describe import described
 
 if TYPE_CHECKING:
+    from penstock.edge.cli.steering import Steering
     from penstock.edge.settings import Settings
 
 app = typer.Typer(
@@ -108,8 +109,11 @@ def describe(
         typer.echo(described(target, form.value))
 
 
-Application = Annotated[
+Stopped = Annotated[
     str, typer.Argument(metavar="APPLICATION_ID", help="The application; it must be stopped.")
+]
+Running = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="The application, which runs on this host.")
 ]
 StateDir = Annotated[
     Path | None, typer.Option(help="The application's state_dir. Default: as the settings say.")
@@ -128,9 +132,79 @@ def _settings(**given: object) -> Settings:
     return settings_from({name: value for name, value in given.items() if value is not None})
 
 
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")
+]
+SubTopologies = Annotated[
+    list[int] | None,
+    typer.Option("--subtopology", help="Only what this sub-topology reads; may be given several times."),
+]
+
+
+@contextmanager
+def _steering(command: str, application_id: str, state_dir: Path | None) -> Iterator[Steering]:
+    """Reach a running application; its errors are told."""
+    from penstock.edge.cli.steering import Steering
+
+    with _told(command):
+        yield Steering(
+            application_id, _settings(bootstrap_servers="not needed for this", state_dir=state_dir)
+        )
+
+
+@app.command()
+def pause(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Still pause it when the application is started again.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Let a running application stop reading topics, all of them by default."""
+    with _steering("pause", application_id, state_dir) as application:
+        application.pause(topic, subtopology, keep=keep)
+
+
+@app.command()
+def resume(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Let a running application read topics again, all of them by default."""
+    with _steering("resume", application_id, state_dir) as application:
+        application.resume(topic, subtopology)
+
+
+@app.command()
+def throttle(
+    application_id: Running,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Most records per second, or off.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Limit how many records per second a running application reads of a topic."""
+    with _steering("throttle", application_id, state_dir) as application:
+        application.throttle(topic, rate)
+
+
+@app.command()
+def status(
+    application_id: Running,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Say what a running application is doing."""
+    with _steering("status", application_id, state_dir) as application:
+        application.status(as_json=as_json)
+
+
 @app.command()
 def rescale(
-    application_id: Application,
+    application_id: Stopped,
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],
     state_dir: StateDir = None,
     checkpoint_location: CheckpointLocation = None,
@@ -155,7 +229,7 @@ def rescale(
 
 @app.command()
 def reset(
-    application_id: Application,
+    application_id: Stopped,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),

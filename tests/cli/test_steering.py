@@ -1,0 +1,110 @@
+"""``penstock pause``, ``resume``, ``throttle`` and ``status``, against an application that only listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.core.model.errors import ControlError
+from penstock.drivers.spark.control import ControlServer
+from penstock.edge import contact
+from penstock.edge.cli.app import app
+from penstock.edge.status import Status
+
+STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
+
+
+class Listening:
+    """Answers as an application does, and notes the orders."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.orders: list[tuple[str, dict[str, Any]]] = []
+        self.status = STATUS
+        self.refuses: ControlError | None = None
+
+    def answer(self, question: str, order: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+        if self.refuses is not None:
+            raise self.refuses
+        self.orders.append(order)
+        return asdict(self.status)
+
+    def run(self, command: str, *arguments: str) -> Result:
+        return CliRunner().invoke(app, [command, "app", *arguments, "--state-dir", str(self.home)])
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Listening]:
+    made = Listening(tmp_path)
+    server = ControlServer(made.answer, b"key")
+    (tmp_path / "app").mkdir()
+    contact.announce(tmp_path / "app", server.address)
+    yield made
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "order"),
+    [
+        (["pause"], ("pause", {"topics": None, "subtopologies": None, "keep": False})),
+        (
+            ["pause", "--topic", "a", "--topic", "b", "--keep"],
+            ("pause", {"topics": ["a", "b"], "subtopologies": None, "keep": True}),
+        ),
+        (["resume", "--subtopology", "1"], ("resume", {"topics": None, "subtopologies": [1]})),
+        (["throttle", "in", "5"], ("throttle", {"topic": "in", "records_per_second": 5})),
+        (["throttle", "in", "off"], ("throttle", {"topic": "in", "records_per_second": None})),
+    ],
+)
+def test_orders_are_given_and_what_holds_is_printed(
+    listening: Listening, command: list[str], order: tuple[str, dict[str, Any]]
+) -> None:
+    result = listening.run(*command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert listening.orders == [order]
+    assert result.stdout == "paused: in\nthrottled: in to 5,000/s\n"
+
+
+def test_the_status_is_for_people(listening: Listening) -> None:
+    listening.status = replace(STATUS, paused=[], throttled={}, restoring=["task 1_0"], error="one\ntwo")
+    assert listening.run("status").stdout.splitlines() == [
+        "app: running",
+        "  micro-batch  3",
+        "  tasks        2",
+        "  records/s    1,234.5",
+        "  lag          in 7,000, other 0",
+        "  paused       nothing",
+        "  throttled    nothing",
+        "  restoring    task 1_0",
+        "  error        one",
+        "  error        two",
+    ]
+
+
+def test_the_status_is_for_programs(listening: Listening) -> None:
+    assert json.loads(listening.run("status", "--json").stdout) == json.loads(json.dumps(asdict(STATUS)))
+
+
+def test_what_the_application_refuses_is_told(listening: Listening) -> None:
+    listening.refuses = ControlError("application 'app' does not read 'x'")
+    result = listening.run("pause", "--topic", "x")
+    assert result.exit_code == 1
+    assert result.stderr == "penstock pause: application 'app' does not read 'x'\n"
+
+
+def test_a_rate_that_is_no_number_is_told_without_asking(listening: Listening) -> None:
+    result = listening.run("throttle", "in", "fast")
+    assert (result.exit_code, listening.orders) == (1, [])
+    assert "a whole number of records per second, or 'off', not 'fast'" in result.stderr
+
+
+def test_an_application_that_is_not_running_is_told(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "app", "--state-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "penstock status: application 'app' is not running with this state directory" in result.stderr

@@ -1,0 +1,170 @@
+"""Pause, resume and throttle on a real broker and Spark, from the application object and from the command line.
+
+One application serves all tests: two sub-topologies, each copying a topic to another one, with a clock that ticks in between.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import penstock as ps
+from penstock.edge.cli.app import app as command_line
+
+from .helpers import Apps, eventually, values_by_key
+from .topologies import ticking_copies
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@dataclass
+class Steered:
+    """The application, and what it reads and writes."""
+
+    apps: Apps
+    topology: ps.Topology
+    running: ps.RunningApplication
+    one: str
+    two: str
+
+    def send(self, topic: str, *values: str) -> None:
+        self.apps.kafka.produce(topic, [("k", value) for value in values])
+
+    def copied(self, topic: str) -> list[str]:
+        return self._out(topic).get("k", [])
+
+    def ticks(self, topic: str) -> int:
+        return sum(len(values) for key, values in self._out(topic).items() if key != "k")
+
+    def _out(self, topic: str) -> dict[str | None, list[str]]:
+        return values_by_key(self.apps.kafka.consume(f"{topic}-out"))
+
+    def arrives(self, topic: str, *values: str) -> None:
+        """Wait until the last records of a topic's copy are these."""
+        eventually(
+            lambda: self.copied(topic)[-len(values) :] == [*values], f"{values} to be copied from {topic}"
+        )
+
+    def command(self, name: str, *arguments: str) -> Result:
+        where = ["--state-dir", str(self.apps.home)]
+        return CliRunner().invoke(command_line, [name, self.apps.id, *arguments, *where])
+
+
+@pytest.fixture(scope="module")
+def steered(module_apps: Apps) -> Steered:
+    one, two = (module_apps.topic(name, 1) for name in ("one", "two"))
+    for topic in (one, two):
+        module_apps.kafka.create_topic(f"{topic}-out", 1)
+    topology = ticking_copies(300, {one: f"{one}-out", two: f"{two}-out"})
+    return Steered(module_apps, topology, module_apps.start(topology), one, two)
+
+
+def test_a_paused_topic_is_not_read_and_others_go_on(steered: Steered) -> None:
+    steered.running.pause([steered.one])
+    steered.send(steered.one, "paused")
+    steered.send(steered.two, "read")
+    steered.arrives(steered.two, "read")
+    eventually(
+        lambda: steered.running.status().lag == {steered.one: 1, steered.two: 0},
+        "the lag of the paused topic",
+    )
+    assert steered.running.status().paused == [steered.one]
+    assert steered.copied(steered.one) == []
+    steered.running.resume([steered.one])
+    steered.arrives(steered.one, "paused")
+    assert steered.running.status().paused == []
+
+
+def test_the_clock_of_a_paused_part_rests_and_that_of_others_goes_on(steered: Steered) -> None:
+    eventually(lambda: steered.ticks(steered.one) and steered.ticks(steered.two), "both clocks to tick")
+    steered.running.pause(subtopologies=[0])
+    seen = steered.running.status().batch
+    eventually(lambda: steered.running.status().batch > seen, "the micro-batch at work to end")
+    rests, goes_on = steered.ticks(steered.one), steered.ticks(steered.two)
+    eventually(lambda: steered.ticks(steered.two) >= goes_on + 4, "the clock that goes on")
+    assert steered.ticks(steered.one) == rests
+    steered.running.resume(subtopologies=[0])
+    eventually(lambda: steered.ticks(steered.one) > rests, "the clock that goes on again")
+
+
+def test_a_throttled_topic_gets_its_rate_and_others_are_not_held_up(steered: Steered) -> None:
+    steered.running.throttle(steered.one, 20)
+    throttled = steered.running.metrics()["throttled_ms"]
+    began = time.monotonic()
+    steered.send(steered.one, *map(str, range(80)))
+    steered.send(steered.two, "quick")
+    steered.arrives(steered.two, "quick")
+    assert steered.copied(steered.one)[-1] != "79"
+    steered.arrives(steered.one, *map(str, range(80)))  # a second's burst, and three seconds
+    assert 2.9 < time.monotonic() - began < 15
+    assert 1_000 < steered.running.metrics()["throttled_ms"] - throttled < 15_000
+    steered.running.throttle(steered.one, None)
+    assert steered.running.status().throttled == {}
+
+
+def test_the_command_line_gives_the_same_orders(steered: Steered) -> None:
+    contact = steered.apps.home / steered.apps.id / "control.json"
+    assert stat.S_IMODE(contact.stat().st_mode) == 0o600
+    paused = steered.command("pause", "--topic", steered.one)
+    assert (paused.exit_code, paused.stdout) == (0, f"paused: {steered.one}\nthrottled: nothing\n")
+    steered.command("throttle", steered.two, "1000")
+    status = steered.running.status()
+    assert (status.paused, status.throttled) == ([steered.one], {steered.two: 1_000})
+    resumed = steered.command("resume")
+    assert resumed.stdout == f"paused: nothing\nthrottled: {steered.two} to 1,000/s\n"
+    steered.command("throttle", steered.two, "off")
+    refused = steered.command("pause", "--topic", "misspelt")
+    assert refused.exit_code == 1
+    assert (
+        f"does not read 'misspelt' from the broker; it reads '{steered.one}', '{steered.two}'"
+        in refused.stderr
+    )
+
+
+def test_another_process_learns_the_status(steered: Steered) -> None:
+    command = [sys.executable, "-m", "penstock.edge.cli", "status", steered.apps.id, "--json"]
+    printed = subprocess.run(
+        [*command, "--state-dir", str(steered.apps.home)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    status = json.loads(printed)
+    assert (status["state"], status["tasks"], status["error"]) == ("running", 2, None)
+    assert list(status) == list(ps.RunningApplication.status(steered.running).__dataclass_fields__)
+
+
+def test_what_is_paused_to_be_kept_is_paused_after_a_restart_and_a_run_to_the_end_waits_for_it(
+    steered: Steered,
+) -> None:
+    assert steered.command("pause", "--topic", steered.one, "--keep").exit_code == 0
+    steered.running.pause([steered.two])
+    steered.running.stop()
+    gone = steered.command("status")
+    assert (gone.exit_code, "is not running with this state directory" in gone.stderr) == (1, True)
+    steered.send(steered.one, "kept back")
+    steered.send(steered.two, "read again")
+    again = steered.apps.application(steered.topology, max_records_per_second={steered.two: 500})
+    with again.start(until="end") as running:
+        steered.arrives(steered.two, "read again")
+        assert not running.await_termination(1)
+        status = running.status()
+        assert (status.paused, status.throttled) == ([steered.one], {steered.two: 500})
+        assert status.lag[steered.one] == 1
+        assert steered.command("resume").exit_code == 0
+        assert running.await_termination(60)
+        assert steered.copied(steered.one)[-1] == "kept back"
+    assert not (steered.apps.home / steered.apps.id / "paused.json").exists()
+
+
+def test_in_the_end_every_record_has_been_copied_once(steered: Steered) -> None:
+    assert steered.copied(steered.one) == ["paused", *map(str, range(80)), "kept back"]
+    assert steered.copied(steered.two) == ["read", "quick", "read again"]
