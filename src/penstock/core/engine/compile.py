@@ -18,7 +18,6 @@ from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
-from penstock.core.plan.specs import VersionedSpec
 from penstock.core.plan.split import SubTopology
 
 Call = Callable[..., None]
@@ -60,10 +59,7 @@ class Compiled:
 
     def versioned(self, table: str) -> bool:
         """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
-        node = self._sub.nodes[table]
-        if isinstance(node, (n.TableFilter, n.TableMapValues)):
-            return self.versioned(node.parents[0])
-        return isinstance(getattr(node, "store", None), VersionedSpec)
+        return j.versions_of_table(self._sub.nodes, table) is not None
 
     def needs_old(self, node: n.Node) -> bool:
         """Tell whether anything behind a table needs the old values of its rows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.core.engine.operators import (
     aggregations,
     global_stores,
+    grace,
     processors,
     sessions,
     sinks,
@@ -18,6 +19,7 @@ from penstock.core.engine.operators import (
 __all__ = [
     "aggregations",
     "global_stores",
+    "grace",
     "processors",
     "sessions",
     "sinks",
