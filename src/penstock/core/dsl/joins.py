@@ -19,6 +19,7 @@ from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec,
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
+    from penstock.core.dsl.joinable_table import JoinableTable
     from penstock.core.dsl.ktable import KTable
 
 
@@ -74,8 +75,8 @@ def join_table(
 
 
 def join_tables(
-    left: KTable[Any, Any],
-    right: KTable[Any, Any],
+    left: JoinableTable[Any, Any],
+    right: JoinableTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
     value: Serde[Any] | None,

@@ -18,6 +18,7 @@ from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
+from penstock.core.plan.foreign_keys import Subscribe
 from penstock.core.plan.split import SubTopology
 
 Call = Callable[..., None]
@@ -65,10 +66,10 @@ class Compiled:
         """Tell whether anything behind a table needs the old values of its rows.
 
         A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
-        of the deletion of a row that was not there.
+        of the deletion of a row that was not there, and leaves the row that a foreign key named before.
         """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe))
             or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )

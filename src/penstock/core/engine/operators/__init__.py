@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.core.engine.operators import (
     aggregations,
+    foreign_keys,
     global_stores,
     grace,
     processors,
@@ -18,6 +19,7 @@ from penstock.core.engine.operators import (
 
 __all__ = [
     "aggregations",
+    "foreign_keys",
     "global_stores",
     "grace",
     "processors",
