@@ -104,3 +104,20 @@ def table_rows(page: Path, first_column: str) -> list[list[str]]:
         elif inside and set(cells[0]) - set("-: "):
             rows.append(cells)
     return rows
+
+
+def tables_under_headings(page: Path) -> dict[str, list[dict[str, str]]]:
+    """Give the rows of the tables by the heading in front of them, each as its cells by the heads of their columns."""
+    tables: dict[str, list[dict[str, str]]] = {}
+    heading, columns = "", list[str]()
+    for _, line in prose_of(page):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if found := _HEADING.match(line):
+            heading = found[1].strip()
+        if not cells:
+            columns = []
+        elif not columns:
+            columns = cells
+        elif set(cells[0]) - set("-: "):
+            tables.setdefault(heading, []).append(dict(zip(columns, cells)))
+    return tables

@@ -51,18 +51,34 @@ class MicroBatches:
 
     def process(self, topic: str, rows: list[Row]) -> None:
         """Run a micro-batch with records of one topic, and those that follow from it through internal topics."""
+        self.add(topic, rows)
+        self.settle()
+
+    def add(self, topic: str, rows: list[Row]) -> None:
+        """Let records of one topic wait for a micro-batch."""
         self._waiting.append((topic, rows))
+
+    def waiting(self) -> list[str]:
+        """Give the topics whose records wait, internal ones included, in the order in which they came."""
+        return list(dict.fromkeys(topic for topic, _ in self._waiting))
+
+    def run_next(self, topic: str) -> None:
+        """Run a micro-batch with the records of a topic that have waited longest."""
+        place, rows = next((i, rows) for i, (name, rows) in enumerate(self._waiting) if name == topic)
+        del self._waiting[place]
+        self._run(self._reader[topic], topic, rows)
+
+    def settle(self) -> None:
+        """Run micro-batches until no records wait."""
         while self._waiting:
-            topic, rows = self._waiting.popleft()
-            self._run(self._reader[topic], topic, rows)
+            self.run_next(self._waiting[0][0])
 
     def advance_to(self, now_ms: int) -> None:
         """Run a micro-batch without records."""
         self.now_ms = now_ms
         for sub in self.plan.subtopologies:
             self._step(sub, self._task(sub))
-        while self._waiting:
-            self.process(*self._waiting.popleft())
+        self.settle()
 
     def store(self, name: str) -> Any:
         """Give a store as the next task would see it."""

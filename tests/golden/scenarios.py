@@ -23,13 +23,6 @@ NOT_EXPRESSIBLE = {
     "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
     "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
     "session_store_fetch_in_memory": "the same",
-    "st_inner_versioned_grace": "versioned tables",
-    "st_left_versioned_grace": "versioned tables",
-    "st_left_versioned_no_grace": "versioned tables",
-    "tt_inner_versioned": "versioned tables",
-    "tt_fk_inner": "joins by a foreign key",
-    "tt_fk_left": "joins by a foreign key",
-    "tt_fk_inner_virtual": "joins by a foreign key",
 }
 
 
@@ -947,6 +940,68 @@ def tt_outer(builder: ps.StreamsBuilder) -> None:
 def tt_outer_virtual(builder: ps.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.outer_join(right, join2).to_stream().to("out")
+
+
+# Versioned tables
+
+
+@scenario("out")
+@dsl
+def st_inner_versioned_grace(builder: ps.StreamsBuilder) -> None:
+    table = versioned_table(builder, "table", "vt", 5000)
+    builder.stream("stream").join(table, join2, grace=300).to("out")
+
+
+@scenario("out")
+@dsl
+def st_left_versioned_grace(builder: ps.StreamsBuilder) -> None:
+    table = versioned_table(builder, "table", "vt", 5000)
+    builder.stream("stream").left_join(table, join2, grace=300).to("out")
+
+
+@scenario("out")
+@dsl
+def st_left_versioned_no_grace(builder: ps.StreamsBuilder) -> None:
+    table = versioned_table(builder, "table", "vt", 1500)
+    builder.stream("stream").left_join(table, join2).to("out")
+
+
+@scenario("out")
+@dsl
+def tt_inner_versioned(builder: ps.StreamsBuilder) -> None:
+    left = versioned_table(builder, "left", "lt", 1500)
+    right = versioned_table(builder, "right", "rt", 1500)
+    left.join(right, join2).to_stream().to("out")
+
+
+# Foreign keys
+
+
+def foreign_key(value: str) -> str | None:
+    return None if value.startswith("-") else value.split(":")[0]
+
+
+def by_foreign_key(builder: ps.StreamsBuilder, kind: str, **options: str) -> None:
+    left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
+    getattr(left, kind)(right, join2, on=foreign_key, **options).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tt_fk_inner(builder: ps.StreamsBuilder) -> None:
+    by_foreign_key(builder, "join", store="jt")
+
+
+@scenario("out")
+@dsl
+def tt_fk_left(builder: ps.StreamsBuilder) -> None:
+    by_foreign_key(builder, "left_join", store="jt")
+
+
+@scenario("out")
+@dsl
+def tt_fk_inner_virtual(builder: ps.StreamsBuilder) -> None:
+    by_foreign_key(builder, "join")
 
 
 # Global tables

@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from .replay import DATA, REPLAYS, Recording, Replay
+from .replay import DATA, REPLAYS, Recording, Replay, with_test_driver
 from .scenarios import SCENARIOS
 
 FILES = sorted(DATA.glob("*.json"))
+
+
+ASKING = {"tt_fk_inner", "tt_fk_inner_virtual", "tt_fk_left"}
+"""Joins that ask through a topic. The answers come behind all records of a micro-batch, so of several changes of one row in
+it only the last has results; the rows that are left are the same (decision 0027)."""
 
 
 def scenario_of(path: Path) -> str:
@@ -31,6 +36,12 @@ def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
     return None
 
 
+def rows_left(outputs: list[dict[str, Any]]) -> dict[str, tuple[Any, int]]:
+    """Give the rows of the table whose changes were recorded."""
+    latest = {output["key"]: (output["value"], output["timestamp"]) for output in outputs}
+    return {key: row for key, row in latest.items() if row[0] is not None}
+
+
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
 def recording(request: pytest.FixtureRequest) -> Recording:
     return Recording.load(request.param)
@@ -41,8 +52,11 @@ def recording(request: pytest.FixtureRequest) -> Recording:
 def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_size: int) -> None:
     recording = recording.in_batches_of(batch_size)
     replayed = replay(SCENARIOS[recording.scenario].build(), recording)
-    assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.stores == recording.stores
+    if recording.scenario in ASKING and batch_size > 1 and replay is not with_test_driver:
+        assert rows_left(replayed.outputs) == rows_left(recording.outputs)
+        return
+    assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.dropped == recording.dropped
 
 

@@ -12,6 +12,7 @@ from penstock.core.dsl import joins
 from penstock.core.dsl.global_table import GlobalKTable, join_global
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.joins import JoinKind
@@ -56,6 +57,8 @@ class JoinableStream(Generic[K, V]):
         with_key: Literal[False] = ...,
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
+        grace: Duration | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
 
@@ -69,6 +72,8 @@ class JoinableStream(Generic[K, V]):
         with_key: Literal[True],
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
+        grace: Duration | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
 
@@ -138,15 +143,17 @@ class JoinableStream(Generic[K, V]):
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         other_value: Serde[Any] | None = None,
+        grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
     ) -> KStream[K, Any]:
         """Join each record with those of its key on another side.
 
         With a global table: each record gives a result with the row that the selector names; nothing is repartitioned, and
-        key, timestamp and headers stay the record's. With a table: each record gives a result with the row that its key has now; changes of the table give none. With
-        a stream: each pair of records gives one result whose times are within ``windows`` of each other, with the larger
-        timestamp, as soon as the second of them arrives. A record without key or value is dropped and counted.
+        key, timestamp and headers stay the record's. With a table: each record gives a result with the row that its key has
+        now, or had at the record's time if the table has versions; changes of the table give none. With a stream: each pair of
+        records gives one result whose times are within ``windows`` of each other, with the larger timestamp, as soon as the
+        second of them arrives. A record without key or value is dropped and counted.
 
         If keys were changed upstream, the records are repartitioned first. Both sides need equal numbers of partitions.
 
@@ -160,13 +167,16 @@ class JoinableStream(Generic[K, V]):
             key: Serde of the keys, for a repartition and the stores; None takes what is known, else the builder's default.
             value: Serde of this stream's values, likewise.
             other_value: Serde of the other stream's values, likewise.
-            store: For a stream: first part of the names of the join's stores; None is the name of the join.
+            grace: For a table with versions: so long a record waits, in stream time of those that wait, for rows that come late;
+                a timedelta, or milliseconds. At most the table's history retention.
+            store: For a stream, or with ``grace``: first part of the names of the join's stores; None is the name of the join.
             name: Name of the join, and of its repartition.
 
         Raises:
-            TopologyError: If the other side belongs to another builder, or a stream is joined without windows.
+            TopologyError: If the other side belongs to another builder, a stream is joined without windows, or ``grace`` is
+                given for something else than a table with so much history.
 
-        Source: KIP-28, "High-level Stream DSL"; KIP-353; ``KStreamKTableJoin``, ``KStreamKStreamJoin``,
+        Source: KIP-28, "High-level Stream DSL"; KIP-353; KIP-914; KIP-923; ``KStreamKTableJoin``, ``KStreamKStreamJoin``,
         ``KStreamGlobalKTableJoin``.
 
         Example:
@@ -181,7 +191,7 @@ class JoinableStream(Generic[K, V]):
             ['two at 3']
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("inner", other, functions, windows, given, store, name, with_key=with_key)
+        return self._joined("inner", other, functions, windows, given, grace, store, name, with_key=with_key)
 
     @overload
     def left_join(
@@ -193,6 +203,8 @@ class JoinableStream(Generic[K, V]):
         with_key: Literal[False] = ...,
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
+        grace: Duration | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
 
@@ -206,6 +218,8 @@ class JoinableStream(Generic[K, V]):
         with_key: Literal[True],
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
+        grace: Duration | None = ...,
+        store: Kept | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
 
@@ -275,18 +289,20 @@ class JoinableStream(Generic[K, V]):
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         other_value: Serde[Any] | None = None,
+        grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
     ) -> KStream[K, Any]:
         """Join as :meth:`join` does, and give a record that finds no partner one result all the same, with None.
 
-        With a table that is at once; with a stream when the window of the record has closed. A record without a key, or for
-        which the selector of a row gives None, finds no partner. For the arguments see :meth:`join`; what they call the other value may be None in the joiner.
+        With a table that is at once, or after its grace period; with a stream when the window of the record has closed. A
+        record without a key, or for which the selector of a row gives None, finds no partner. For the arguments see
+        :meth:`join`; what they call the other value may be None in the joiner.
 
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("left", other, functions, windows, given, store, name, with_key=with_key)
+        return self._joined("left", other, functions, windows, given, grace, store, name, with_key=with_key)
 
     @overload
     def outer_join(
@@ -340,7 +356,7 @@ class JoinableStream(Generic[K, V]):
         Source: ``KStreamKStreamJoin``.
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("outer", other, functions, windows, given, store, name, with_key=with_key)
+        return self._joined("outer", other, functions, windows, given, None, store, name, with_key=with_key)
 
     def _joined(
         self,
@@ -349,6 +365,7 @@ class JoinableStream(Generic[K, V]):
         functions: tuple[Callable[..., Any], ...],
         windows: JoinWindows | None,
         given: joins.StreamSerdes,
+        grace: Duration | None,
         store: Kept | None,
         name: str | None,
         *,
@@ -360,13 +377,17 @@ class JoinableStream(Generic[K, V]):
                 "a join takes the other side and a joiner; with a global table, a selector of the row's key before the joiner"
             )
         joiner = joins.joiner_of(functions[-1], with_key=with_key)
+        if grace is not None and (is_global or isinstance(other, JoinableStream)):
+            raise TopologyError(
+                "grace=... is for a join with a table that has versions; that of two streams is in windows=ps.JoinWindows(...)"
+            )
         if isinstance(other, GlobalKTable):
             node = join_global(self, other, functions[0], joiner, kind, name)
             return self._stream(node, self._key, rekeyed=self._rekeyed)
         if isinstance(other, JoinableStream):
             node = joins.join_streams(self, other, joiner, kind, windows, given, store, name)
         else:
-            node = joins.join_table(self, other, joiner, kind, given, name)
+            node = joins.join_table(self, other, joiner, kind, given, grace, store, name)
         return self._stream(node, given.key or self._key or other._key, rekeyed=False)
 
     def _stream(self, node: str, key: Serde[Any] | None, *, rekeyed: bool) -> KStream[K, Any]:

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.model import serdes
+from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import joins
@@ -18,6 +19,7 @@ from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec,
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
+    from penstock.core.dsl.joinable_table import JoinableTable
     from penstock.core.dsl.ktable import KTable
 
 
@@ -50,6 +52,8 @@ def join_table(
     joiner: Joiner,
     kind: JoinKind,
     given: StreamSerdes,
+    grace: Duration | None,
+    store: Kept | None,
     name: str | None,
 ) -> str:
     """Add a join of a stream with a table; give its node."""
@@ -58,13 +62,21 @@ def join_table(
     node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
     key = given.key or stream._key or table._key
     parent = by_key(stream, node, key, given.value, keep_null_keys=kind == "left")
+    if grace is not None:
+        value = given.value or stream._value or graph.default_value
+        kept = kept_as(store, node)
+        parent = _buffer(graph, parent, table, kept, key or graph.default_key, value, millis(grace))
+    elif store is not None:
+        raise TopologyError(
+            "a join of a stream with a table keeps nothing without grace=...; leave store=... out"
+        )
     stores = joins.stores_of_table(graph.topology.nodes, table._node)
     return graph.add(joins.StreamTableJoin(node, (parent,), table._node, stores, joiner, kind))
 
 
 def join_tables(
-    left: KTable[Any, Any],
-    right: KTable[Any, Any],
+    left: JoinableTable[Any, Any],
+    right: JoinableTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
     value: Serde[Any] | None,
@@ -144,6 +156,38 @@ def by_key(
     key, value = key or stream._key or graph.default_key, value or stream._value or graph.default_value
     node = graph.name("KSTREAM-REPARTITION", None)
     return graph.add(Repartition(node, (stream._node,), topic, key, value, None, not keep_null_keys))
+
+
+def _buffer(
+    graph: Graph,
+    parent: str,
+    table: KTable[Any, Any],
+    kept: StoreOptions,
+    key: Serde[Any],
+    value: Serde[Any],
+    grace: int,
+) -> str:
+    """Add the buffer in front of a join with a versioned table; give its node."""
+    versions = joins.versions_of_table(graph.topology.nodes, table._node)
+    if versions is None:
+        raise TopologyError(
+            "grace is for a table with versions, which can tell what a row was at the time of a record; give the table "
+            "store=ps.stores.options(name, history_retention=...), and join it as it is, not a result made of it"
+        )
+    if not 0 <= grace <= versions.retention_ms:
+        raise TopologyError(
+            f"grace is from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not {grace}: a "
+            "record that waited longer would find no version of its time"
+        )
+    times, records = (
+        dataclasses.replace(serdes.bytes, name=f"{what} {serde.name}")
+        for what, serde in (("time and", key), ("held", value))
+    )
+    spec = key_value(f"{kept.name}-buffer", times, records, engine=kept.engine, changelog=kept.changelog)
+    graph.topology.add_state_store(spec)
+    return graph.add(
+        joins.GraceBuffer(graph.name("KSTREAM-BUFFER", None), (parent,), spec, key, value, grace)
+    )
 
 
 def _records(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.core.dsl import joins
 from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
 from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.joinable_table import JoinableTable
 from penstock.core.dsl.kstream import KStream
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
-from penstock.core.plan.joins import Joiner, JoinKind
 from penstock.core.plan.stores import Kept
 
 K = TypeVar("K")
@@ -23,17 +22,13 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 
-class KTable(Generic[K, V]):
+class KTable(JoinableTable[K, V]):
     """A table: the newest value per key. Made by ``StreamsBuilder.table`` and by aggregations.
+
+    Its joins are in :class:`~penstock.core.dsl.joinable_table.JoinableTable`.
 
     Source: ``org.apache.kafka.streams.kstream.KTable``.
     """
-
-    def __init__(self, graph: Graph, node: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
 
     def filter(
         self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
@@ -121,157 +116,6 @@ class KTable(Generic[K, V]):
         )
         return stream if select_key is None else stream.select_key(select_key)
 
-    @overload
-    def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2], R],
-        *,
-        with_key: Literal[False] = ...,
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    @overload
-    def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2], R],
-        *,
-        with_key: Literal[True],
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    def join(
-        self,
-        other: KTable[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KTable[K, Any]:
-        """Join two tables by their keys: the result has a row where both have one.
-
-        Each change of either table changes the result; its timestamp is the larger one of the two rows'.
-
-        Args:
-            other: The other table; it needs the same keys and the same number of partitions.
-            joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
-            with_key: Whether the joiner wants the key too.
-            value: Serde of the results, for the store.
-            store: Name of a store for the result, if it is to be kept.
-            name: Name of the node of the result.
-
-        Raises:
-            TopologyError: If the other table belongs to another builder.
-
-        Source: ``KTableKTableInnerJoin``; KIP-353.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> joined = builder.table("names").join(builder.table("towns"), lambda name, town: f"{name} of {town}")
-            >>> joined.to_stream().to("out")
-            >>> driver = ps.testing.TopologyTestDriver(builder.build())
-            >>> for topic, value in [("names", "Ada"), ("towns", "London"), ("names", "Grace"), ("towns", None)]:
-            ...     driver.pipe(topic, "1", value, 0)
-            >>> [record.value for record in driver.read("out")]
-            ['Ada of London', 'Grace of London', None]
-        """
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "inner", value, store, name)
-
-    @overload
-    def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2 | None], R],
-        *,
-        with_key: Literal[False] = ...,
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    @overload
-    def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2 | None], R],
-        *,
-        with_key: Literal[True],
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    def left_join(
-        self,
-        other: KTable[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KTable[K, Any]:
-        """Join two tables by their keys: the result has a row where this one has one; None stands for a missing other row.
-
-        For the arguments see :meth:`join`.
-
-        Source: ``KTableKTableLeftJoin``.
-        """
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "left", value, store, name)
-
-    @overload
-    def outer_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V | None, V2 | None], R],
-        *,
-        with_key: Literal[False] = ...,
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    @overload
-    def outer_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V | None, V2 | None], R],
-        *,
-        with_key: Literal[True],
-        value: Serde[R] | None = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-    ) -> KTable[K, R]: ...
-
-    def outer_join(
-        self,
-        other: KTable[Any, Any],
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        value: Serde[Any] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-    ) -> KTable[K, Any]:
-        """Join two tables by their keys: the result has a row where either has one; None stands for a missing row.
-
-        For the arguments see :meth:`join`.
-
-        Source: ``KTableKTableOuterJoin``.
-        """
-        make = joins.joiner_of(joiner, with_key=with_key)
-        return self._joined(other, make, "outer", value, store, name)
-
     def group_by(
         self,
         selector: Callable[[K, V], tuple[K2, V2]],
@@ -291,18 +135,6 @@ class KTable(Generic[K, V]):
         graph = self._graph
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", None), (self._node,), selector))
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
-
-    def _joined(
-        self,
-        other: KTable[Any, Any],
-        joiner: Joiner,
-        kind: JoinKind,
-        value: Serde[Any] | None,
-        store: Kept | None,
-        name: str | None,
-    ) -> KTable[K, Any]:
-        node = joins.join_tables(self, other, joiner, kind, value, store, name)
-        return KTable(self._graph, node, self._key or other._key, value)
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
         graph = self._graph

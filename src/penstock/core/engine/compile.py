@@ -18,7 +18,7 @@ from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
-from penstock.core.plan.specs import VersionedSpec
+from penstock.core.plan.foreign_keys import Subscribe
 from penstock.core.plan.split import SubTopology
 
 Call = Callable[..., None]
@@ -60,19 +60,16 @@ class Compiled:
 
     def versioned(self, table: str) -> bool:
         """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
-        node = self._sub.nodes[table]
-        if isinstance(node, (n.TableFilter, n.TableMapValues)):
-            return self.versioned(node.parents[0])
-        return isinstance(getattr(node, "store", None), VersionedSpec)
+        return j.versions_of_table(self._sub.nodes, table) is not None
 
     def needs_old(self, node: n.Node) -> bool:
         """Tell whether anything behind a table needs the old values of its rows.
 
         A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
-        of the deletion of a row that was not there.
+        of the deletion of a row that was not there, and leaves the row that a foreign key named before.
         """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe))
             or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
 from penstock.core.engine.punctuate import Punctuations
@@ -19,6 +19,34 @@ Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""
 PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
 """The same with the partition that a partitioner chose, -1 if it left it to the key."""
+
+
+class Held(NamedTuple):
+    """A record that an operator held back for a while, with what it was when it came.
+
+    Attributes:
+        origin: Topic, partition and offset; None if a punctuator sent it.
+        key: Serialised.
+        value: Serialised.
+        timestamp: Milliseconds since the epoch.
+        headers: Its headers.
+    """
+
+    origin: RecordMetadata | None
+    key: bytes
+    value: bytes
+    timestamp: int
+    headers: Headers
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What is told of the record if it fails."""
+        partition, offset = None, -1
+        if self.origin is not None:
+            partition = TopicPartition(self.origin.topic, self.origin.partition)
+            offset = self.origin.offset
+        return partition, offset, self.key, self.value, self.timestamp, self.headers
+
 
 NEVER = (1 << 63) - 1
 """A time that does not come."""
@@ -64,6 +92,8 @@ class Runtime:
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
+        self.held: Held | None = None
+        """The record that is current in place of the one that was taken last: it had been held back."""
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []
@@ -74,6 +104,8 @@ class Runtime:
 
     def metadata(self) -> RecordMetadata | None:
         """Give topic, partition and offset of the current record; None in a punctuator."""
+        if self.held is not None:
+            return self.held.origin
         if self.partition is None or self.chunk is None:
             return None
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
@@ -153,6 +185,8 @@ class Runtime:
 
     def _current(self) -> tuple[Any, ...]:
         at = self.metadata()
+        if self.held is not None:
+            return self.held.place
         if at is None or self.chunk is None:
             return (None, -1, None, None, max(self.stream_time, 0), ())
         raw, row = self.chunk.raw, self.chunk.row(self.index)

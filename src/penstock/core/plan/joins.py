@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from penstock.core.plan.nodes import Node
-from penstock.core.plan.specs import StoreSpec, WindowSpec
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.nodes import Node, TableFilter, TableMapValues
+from penstock.core.plan.specs import StoreSpec, VersionedSpec, WindowSpec
 
 Joiner = Callable[[Any, Any, Any], Any]
 """Key, left value and right value to the value of the result."""
@@ -25,7 +26,7 @@ JoinKind = Literal["inner", "left", "outer"]
 
 @dataclass(frozen=True)
 class StreamTableJoin(Node):
-    """Looks up each record in a table (``KStreamKTableJoin``). Stream to stream.
+    """Looks up each record in a table, with versions as of its time (``KStreamKTableJoin``). Stream to stream.
 
     Attributes:
         other: The node of the table.
@@ -45,6 +46,32 @@ class StreamTableJoin(Node):
     def store_names(self) -> tuple[str, ...]:
         """Names of the stores that the table is read from."""
         return self.stores
+
+
+@dataclass(frozen=True)
+class GraceBuffer(Node):
+    """Holds records back until stream time has passed them by a grace period, and hands them on in the order of their times.
+
+    It stands in front of a join with a versioned table, so that rows may come late (KIP-923). Stream to stream.
+
+    Attributes:
+        store: Holds the records; its serdes are bytes.
+        key: Serde of the keys.
+        value: Serde of the values.
+        grace: How long records wait, ms of stream time.
+    """
+
+    store: StoreSpec
+    key: Serde[Any]
+    value: Serde[Any]
+    grace: int
+
+    pure: ClassVar[bool] = False
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Name of the store of the records."""
+        return (self.store.name,)
 
 
 @dataclass(frozen=True)
@@ -93,6 +120,18 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
     else:
         found = tuple(store for parent in node.parents for store in stores_of_table(nodes, parent))
     return tuple(dict.fromkeys(found))
+
+
+def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | None:
+    """Give the store of the versions of a table's rows, which may be that of a table in front of it; None if there is none.
+
+    Results have no versions (KIP-914): a table that was joined, aggregated or put into a store of its own has none.
+    """
+    node = nodes[table]
+    if isinstance(node, (TableFilter, TableMapValues)):
+        return versions_of_table(nodes, node.parents[0])
+    store = getattr(node, "store", None)
+    return store if isinstance(store, VersionedSpec) else None
 
 
 @dataclass(frozen=True)

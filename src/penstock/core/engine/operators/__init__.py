@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from penstock.core.engine.operators import (
     aggregations,
+    foreign_keys,
     global_stores,
+    grace,
     processors,
     sessions,
     sinks,
@@ -17,7 +19,9 @@ from penstock.core.engine.operators import (
 
 __all__ = [
     "aggregations",
+    "foreign_keys",
     "global_stores",
+    "grace",
     "processors",
     "sessions",
     "sinks",

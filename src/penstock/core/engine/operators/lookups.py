@@ -1,4 +1,4 @@
-"""Lookups: the row of a key in a table, as it is now.
+"""Lookups: the row of a key in a table, as it is now, or with versions as it was at a time.
 
 A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
 so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``).
@@ -13,9 +13,11 @@ from typing import Any
 from penstock.core.engine.compile import Compiled
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
+from penstock.core.plan.specs import VersionedSpec
+from penstock.core.state.keys import FOREVER
 
-Lookup = Callable[[Any], "tuple[Any, int] | None"]
-"""Key to value and timestamp, None if there is no row."""
+Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
+"""Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""
 
 
 def lookup(table: str, compiled: Compiled) -> Lookup:
@@ -39,15 +41,17 @@ def _lookup(node: n.Node, compiled: Compiled) -> Lookup:
 @_lookup.register(n.TableAggregate)
 def _(node: Any, compiled: Compiled) -> Lookup:
     fetch, key_bytes = compiled.runtime.stores[node.store.name].fetch, node.store.key.serialize
-    return lambda key: fetch(key_bytes(key))
+    if isinstance(node.store, VersionedSpec):
+        return lambda key, time: fetch(key_bytes(key), time)
+    return lambda key, time: fetch(key_bytes(key))
 
 
 @_lookup.register
 def _(node: n.TableFilter, compiled: Compiled) -> Lookup:
     row_of, predicate, keep = lookup(node.parents[0], compiled), node.predicate, node.keep
 
-    def filtered(key: Any) -> tuple[Any, int] | None:
-        row = row_of(key)
+    def filtered(key: Any, time: int) -> tuple[Any, int] | None:
+        row = row_of(key, time)
         return row if row is not None and bool(predicate(key, row[0])) is keep else None
 
     return filtered
@@ -57,8 +61,8 @@ def _(node: n.TableFilter, compiled: Compiled) -> Lookup:
 def _(node: n.TableMapValues, compiled: Compiled) -> Lookup:
     row_of, mapper, with_key = lookup(node.parents[0], compiled), node.mapper, node.with_key
 
-    def mapped(key: Any) -> tuple[Any, int] | None:
-        row = row_of(key)
+    def mapped(key: Any, time: int) -> tuple[Any, int] | None:
+        row = row_of(key, time)
         if row is None:
             return None
         value = mapper(key, row[0]) if with_key else mapper(row[0])
@@ -74,8 +78,8 @@ def _(node: j.TableMerge, compiled: Compiled) -> Lookup:
     joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
     left_alone, right_alone = alone[side.kind]
 
-    def joined(key: Any) -> tuple[Any, int] | None:
-        left, right = left_of(key), right_of(key)
+    def joined(key: Any, time: int) -> tuple[Any, int] | None:
+        left, right = left_of(key, FOREVER), right_of(key, FOREVER)  # results have no versions
         if left is None and (right is None or not right_alone):
             return None
         if right is None and not left_alone:

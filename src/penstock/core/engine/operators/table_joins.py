@@ -9,6 +9,7 @@ from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.operators.lookups import lookup
 from penstock.core.model.record import Headers
 from penstock.core.plan import joins as j
+from penstock.core.state.keys import FOREVER
 
 _NO_ROW = (None, -1)
 
@@ -22,7 +23,7 @@ def _(node: j.StreamTableJoin, compiled: Compiled) -> Call:
         if value is None or (key is None and not left):
             return runtime.drop("null key or value in a join")
         try:
-            row = None if key is None else row_of(key)
+            row = None if key is None else row_of(key, timestamp)
             if row is None and not left:
                 return None
             result = joiner(key, value, None if row is None else row[0])
@@ -39,11 +40,13 @@ def _(node: j.TableJoin, compiled: Compiled) -> Call:
     row_of, result = lookup(node.other, compiled), _result(node)
     # A side that gives results without a partner is told of changes that the other side knows nothing about.
     alone = node.kind == "outer" or (node.kind == "left" and node.left)
-    needs_old = compiled.needs_old(node)
+    needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])
 
     def table_join(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        if versioned and not runtime.latest:
+            return runtime.drop("late change of a versioned table")
         try:
-            row = row_of(key)
+            row = row_of(key, FOREVER)
             if row is None and (not alone or (new is None and old is None)):
                 return None
             other, then = row or _NO_ROW

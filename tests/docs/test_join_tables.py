@@ -1,0 +1,49 @@
+"""The joins of the test driver give what the tables of docs/concepts/joins.md say, record by record."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock as ps
+from golden.micro_batches import MicroBatches
+
+from .join_tables import KEY, RESULTS, Step, steps, topology
+
+
+def shown(records: list[ps.Record]) -> dict[str, list[str]]:
+    """Write the results of one record as the tables do."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(f"{record.value} @ {record.timestamp}")
+    return found
+
+
+def expected(step: Step) -> dict[str, list[str]]:
+    return {join: results for join, results in step.results.items() if results}
+
+
+def test_each_record_gives_the_results_of_its_row() -> None:
+    with ps.testing.TopologyTestDriver(topology()) as driver:
+        for step in steps():
+            driver.pipe(step.topic, KEY, step.value, step.timestamp)
+            assert shown(driver.read(RESULTS)) == expected(step), step[:3]
+
+
+def test_the_same_with_a_new_task_for_each_record() -> None:
+    runner = MicroBatches(topology(), "app", chunk=1, budget=None)
+    for step in steps():
+        value = None if step.value is None else step.value.encode()
+        runner.process(step.topic, [(KEY.encode(), value, step.timestamp, ())])
+        assert shown(runner.sent.pop(RESULTS, [])) == expected(step), step[:3]
+
+
+def test_the_tables_have_all_joins_and_records_out_of_order() -> None:
+    rows = steps()
+    assert len(rows[0].results) == 10
+    times = [step.timestamp for step in rows]
+    assert sum(time < max(times[: i + 1]) for i, time in enumerate(times)) > 8
+
+
+@pytest.mark.parametrize("join", sorted(steps()[0].results))
+def test_every_join_has_results(join: str) -> None:
+    assert any(step.results[join] for step in steps())
