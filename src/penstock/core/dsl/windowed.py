@@ -12,7 +12,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
-from penstock.core.plan.specs import Kept, SessionSpec, StoreOptions, WindowSpec
+from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
 from penstock.core.plan.windowed import SessionAggregate, WindowedAggregate
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class TimeWindowedKStream(Generic[K, V]):
             changelog=kept.changelog,
             retention_ms=retention,
             size_ms=self._windows.size_ms,
-            by_time=self._emit is EmitStrategy.ON_WINDOW_CLOSE,
+            by_time=self._emit.at_close,
         )
 
 
@@ -154,7 +154,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
     the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
-    one follows. Records without a key, and records late for their session, are left out and counted as dropped; null values
+    one follows; with results at the close of sessions there is only one for each, when it has closed. Records without a key, and records late for their session, are left out and counted as dropped; null values
     are not left out.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
@@ -167,12 +167,14 @@ class SessionWindowedKStream(Generic[K, V]):
         key: Serde[Any],
         value: Serde[Any],
         windows: SessionWindows,
+        emit: EmitStrategy,
     ) -> None:
         self._graph = graph
         self._source = source
         self._key = key
         self._value = value
         self._windows = windows
+        self._emit = emit
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and session.
@@ -262,10 +264,24 @@ class SessionWindowedKStream(Generic[K, V]):
             retention_ms=_retention(kept, self._windows.gap_ms + self._windows.grace_ms, "gap"),
         )
         graph.topology.add_state_store(spec)
+        opened = self._open(kept) if self._emit.at_close else None
+        source = self._source(spec.name)
         node = SessionAggregate(
-            name, (self._source(spec.name),), spec, self._windows, initializer, aggregator, merger
+            name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
         )
         return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+
+    def _open(self, kept: StoreOptions) -> KeyValueSpec:
+        """Add the store of the sessions that have not closed."""
+        spec = KeyValueSpec(
+            name=f"{kept.name}-open",
+            key=serdes.bytes,
+            value=serdes.bytes,
+            engine=kept.engine,
+            changelog=kept.changelog,
+        )
+        self._graph.topology.add_state_store(spec)
+        return spec
 
 
 def _retention(kept: StoreOptions, least: int, length: str) -> int:

@@ -13,23 +13,56 @@ state alive.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 
 
-class EmitStrategy(Enum):
-    """When a windowed aggregation gives results (``EmitStrategy``)."""
+def idle_millis(after: Duration | None) -> int | None:
+    """Give how long an input has to be idle before the wall clock takes over, in ms; None is never.
 
-    ON_WINDOW_UPDATE = "on_window_update"
-    ON_WINDOW_CLOSE = "on_window_close"
+    Raises:
+        TopologyError: If it is not positive.
+    """
+    if after is None:
+        return None
+    if millis(after) < 1:
+        raise TopologyError(f"close_idle_after is at least 1 ms, not {millis(after)}; None waits for records")
+    return millis(after)
 
 
-on_window_update = EmitStrategy.ON_WINDOW_UPDATE
+@dataclass(frozen=True)
+class EmitStrategy:
+    """When a windowed aggregation gives results.
+
+    Attributes:
+        at_close: Whether that is once per window, when it closes; else at every record.
+        close_idle_after_ms: How long nothing arrives before the wall clock takes over; None is never.
+
+    Source: ``org.apache.kafka.streams.kstream.EmitStrategy`` (KIP-825).
+    """
+
+    at_close: bool
+    close_idle_after_ms: int | None = None
+
+    @staticmethod
+    def on_window_close(*, close_idle_after: Duration | None = None) -> EmitStrategy:
+        """Give one result per window, when it closes.
+
+        Args:
+            close_idle_after: After so long without a record, time goes on by the wall clock, so that the last windows
+                close; None waits for records. It has no counterpart in Kafka Streams.
+
+        Raises:
+            TopologyError: If ``close_idle_after`` is not positive.
+        """
+        return EmitStrategy(at_close=True, close_idle_after_ms=idle_millis(close_idle_after))
+
+
+on_window_update = EmitStrategy(at_close=False)
 """Give the result so far at every record."""
-on_window_close = EmitStrategy.ON_WINDOW_CLOSE
-"""Give one result per window, when it closes (KIP-825)."""
+on_window_close = EmitStrategy.on_window_close()
+"""Give one result per window, when it closes; only records let time go on."""
 
 
 @dataclass(frozen=True)
