@@ -28,6 +28,7 @@ from penstock.core.model.record import (
     ValueAndTimestamp,
 )
 from penstock.core.model.serdes import Serde
+from penstock.core.model.suppressed import Suppressed
 from penstock.core.model.windowed import VersionedRecord, Windowed
 from penstock.core.model.windows import (
     EmitStrategy,
@@ -82,6 +83,7 @@ __all__ = [
     "SessionWindows",
     "Status",
     "StreamsBuilder",
+    "Suppressed",
     "TaskId",
     "TimeWindowedKStream",
     "TopicPartition",
