@@ -58,8 +58,8 @@ class Runtime:
         self.punctuations = Punctuations()
         self.memories: dict[str, dict[str, Any]] = {}
         self.idle_clocks: list[IdleClock] = []
-        self.move_time: dict[str, Callable[[int], None]] = {}
-        """Per windowed aggregation, what moves its stream time on where another operator closes windows."""
+        self.close_windows: dict[str, Callable[[int], None]] = {}
+        """Per windowed aggregation, what moves its time on until the windows that end at a time have closed."""
         self.due_stream_time = NEVER
         self.stream_time = -1
         self.latest = True

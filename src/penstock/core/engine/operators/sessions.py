@@ -71,7 +71,7 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             if opened is not None:
                 opened.close(to, ())
 
-    runtime.move_time[name] = move_time
+    runtime.close_windows[name] = lambda end: move_time(end + wait + 1)
     if opened is None or node.emit.close_idle_after_ms is None:
         return aggregate
     idle_ms = node.emit.close_idle_after_ms

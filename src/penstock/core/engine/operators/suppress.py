@@ -66,7 +66,7 @@ def _(node: Suppress, compiled: Compiled) -> Call:
         nonlocal time
         memory["time"] = time = max(time, at)
         for aggregation in node.closes:
-            runtime.move_time[aggregation](time)
+            runtime.close_windows[aggregation](at - wait)
         give_until(at)
 
     idle = node.suppressed.close_idle_after_ms

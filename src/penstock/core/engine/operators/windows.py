@@ -82,7 +82,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
             if close is not None:
                 close(to, ())
 
-    runtime.move_time[name] = move_time
+    runtime.close_windows[name] = lambda end: move_time(end + grace)
     if next_close is None or node.emit.close_idle_after_ms is None:
         return aggregate
     return IdleClock(runtime, name, node.emit.close_idle_after_ms, next_close, move_time).watching(aggregate)
