@@ -299,6 +299,7 @@ def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
 
 TUMBLING = ps.TumblingWindows(1000, grace=500)
 HOPPING = ps.HoppingWindows(1000, advance=300, grace=400)
+SLIDING = ps.SlidingWindows(700, grace=500)
 SESSION = ps.SessionWindows(400, grace=300)
 KEPT_A_MINUTE = ps.stores.options("w", retention=60_000)
 
@@ -355,6 +356,26 @@ def tumbling_reduce_concat(builder: ps.StreamsBuilder) -> None:
 def hopping_aggregate_concat(builder: ps.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(HOPPING)
     grouped.aggregate(empty, appended, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def sliding_count(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").group_by_key().windowed_by(SLIDING).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def sliding_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SLIDING)
+    grouped.aggregate(empty, appended, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def sliding_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SLIDING, emit=ps.on_window_close)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 @scenario("out")

@@ -10,7 +10,13 @@ from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
-from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows, on_window_update
+from penstock.core.model.windows import (
+    EmitStrategy,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    on_window_update,
+)
 from penstock.core.plan import nodes
 from penstock.core.plan.stores import Kept
 
@@ -89,21 +95,23 @@ class KGroupedStream(Generic[K, V]):
         )
 
     @overload
-    def windowed_by(self, windows: TimeWindows, *, emit: EmitStrategy = ...) -> TimeWindowedKStream[K, V]: ...
+    def windowed_by(
+        self, windows: TimeWindows | SlidingWindows, *, emit: EmitStrategy = ...
+    ) -> TimeWindowedKStream[K, V]: ...
     @overload
     def windowed_by(
         self, windows: SessionWindows, *, emit: EmitStrategy = ...
     ) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(
         self,
-        windows: TimeWindows | SessionWindows,
+        windows: TimeWindows | SlidingWindows | SessionWindows,
         *,
         emit: EmitStrategy = on_window_update,
     ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
         """Cut each key's records into windows of time.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows`` or ``SessionWindows``.
+            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``.
             emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes;
                 ``EmitStrategy.on_window_close(close_idle_after=...)`` also when nothing arrives for so long.
 

@@ -187,3 +187,39 @@ class SessionWindows:
             raise TopologyError(f"the gap of sessions is at least 1 ms, not {self.gap_ms}")
         if self.grace_ms < 0:
             raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")
+
+
+@dataclass(frozen=True, init=False)
+class SlidingWindows:
+    """Windows that slide with the records of a key: each distinct set of records at most a difference apart is one.
+
+    A window reaches from its start to ``start + difference``, both included. There is one that ends at each record, and one
+    that starts one ms after each record if it has records. Those that would begin before the epoch are one, which begins
+    there. A window closes once stream time has passed its end by more than the grace.
+
+    Args:
+        difference: How far apart the records of a window are at most.
+        grace: How long after its end a window stays open for records that are out of order.
+
+    Attributes:
+        difference_ms: The difference.
+        grace_ms: The grace.
+
+    Raises:
+        TopologyError: If the difference is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.SlidingWindows.ofTimeDifferenceAndGrace`` (KIP-450).
+    """
+
+    difference_ms: int
+    grace_ms: int
+
+    def __init__(self, difference: Duration, grace: Duration) -> None:
+        object.__setattr__(self, "difference_ms", millis(difference))
+        object.__setattr__(self, "grace_ms", millis(grace))
+        if self.difference_ms < 1:
+            raise TopologyError(
+                f"the difference of sliding windows is at least 1 ms, not {self.difference_ms}"
+            )
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of sliding windows is at least 0 ms, not {self.grace_ms}")

@@ -11,7 +11,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import StoreSpec, VersionedSpec
-from penstock.core.plan.windowed import SessionAggregate, WindowedAggregate
+from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
 
 _OTHER_KEYS = (n.Map, n.FlatMap, n.SelectKey, n.GroupTable, n.Process)
 _FROM_A_TOPIC = (n.Repartition, n.Source)
@@ -84,7 +84,7 @@ def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
 
 
 def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
-    if isinstance(node, WindowedAggregate):
+    if isinstance(node, (WindowedAggregate, SlidingAggregate)):
         return Closing(node.windows.grace_ms, (node.name,), apart=False)
     if isinstance(node, SessionAggregate):
         return Closing(node.windows.gap_ms + node.windows.grace_ms, (node.name,), apart=False)

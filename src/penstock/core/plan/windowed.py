@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
+from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
 
@@ -30,6 +30,33 @@ class WindowedAggregate(Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
+
+
+@dataclass(frozen=True)
+class SlidingAggregate(Materialised):
+    """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
+
+    Attributes:
+        store: A window store.
+        windows: The windows.
+        emit: When results are given.
+        open: The store of the windows that have not closed, in the order of their starts; None if results are given at
+            every record.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+    """
+
+    store: WindowSpec
+    windows: SlidingWindows
+    emit: EmitStrategy
+    open: StoreSpec | None
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the store of the windows, and of that of the open ones."""
+        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
 
 
 @dataclass(frozen=True)
