@@ -28,11 +28,13 @@ from penstock.core.model.record import (
     ValueAndTimestamp,
 )
 from penstock.core.model.serdes import Serde
+from penstock.core.model.suppressed import Suppressed
 from penstock.core.model.windowed import VersionedRecord, Windowed
 from penstock.core.model.windows import (
     EmitStrategy,
     HoppingWindows,
     SessionWindows,
+    SlidingWindows,
     TumblingWindows,
     on_window_close,
     on_window_update,
@@ -80,8 +82,10 @@ __all__ = [
     "Serde",
     "SessionWindowedKStream",
     "SessionWindows",
+    "SlidingWindows",
     "Status",
     "StreamsBuilder",
+    "Suppressed",
     "TaskId",
     "TimeWindowedKStream",
     "TopicPartition",

@@ -20,7 +20,7 @@ NOT_EXPRESSIBLE = {
     "tumbling_emit_on_window_close_default_retention": "Kafka Streams loses closed windows there; this one gives them",
     "tumbling_emit_on_window_close_throttled": "Kafka Streams looks for closed windows once per second of wall clock; here "
     "windows are given when they close, whatever the wall clock says",
-    "dsl_headers_propagation": "one topology with a windowed count, suppress and a stream-stream join",
+    "session_emit_on_window_close_throttled": "the same",
     "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
     "session_store_fetch_in_memory": "the same",
 }
@@ -292,6 +292,7 @@ def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
 
 TUMBLING = ps.TumblingWindows(1000, grace=500)
 HOPPING = ps.HoppingWindows(1000, advance=300, grace=400)
+SLIDING = ps.SlidingWindows(700, grace=500)
 SESSION = ps.SessionWindows(400, grace=300)
 KEPT_A_MINUTE = ps.stores.options("w", retention=60_000)
 
@@ -352,6 +353,26 @@ def hopping_aggregate_concat(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
+def sliding_count(builder: ps.StreamsBuilder) -> None:
+    builder.stream("in").group_by_key().windowed_by(SLIDING).count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def sliding_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+    grouped = builder.stream("in").group_by_key().windowed_by(SLIDING)
+    grouped.aggregate(empty, appended, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def sliding_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SLIDING, emit=ps.on_window_close)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
 def session_count(builder: ps.StreamsBuilder) -> None:
     builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w").to_stream().to("out")
 
@@ -383,6 +404,65 @@ def tumbling_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
 def hopping_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(HOPPING, emit=ps.on_window_close)
     windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=ps.on_window_close)
+    windowed.count(store="w").to_stream().to("out")
+
+
+# Suppress
+
+FINAL = ps.Suppressed.until_window_closes()
+
+
+@scenario("out")
+@dsl
+def tumbling_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+    counts = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
+    counts.suppress(FINAL).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def hopping_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+    counts = builder.stream("in").group_by_key().windowed_by(HOPPING).count(store="w")
+    counts.suppress(FINAL).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+    counts = builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w")
+    counts.suppress(FINAL).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def suppress_time_limit(builder: ps.StreamsBuilder) -> None:
+    suppressed = builder.table("in", store="t").suppress(ps.Suppressed.until_time_limit(500))
+    suppressed.to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def suppress_max_records_emit_early(builder: ps.StreamsBuilder) -> None:
+    few = ps.Suppressed.until_time_limit(2000, max_records=3)
+    builder.table("in", store="t").suppress(few).to_stream().to("out")
+
+
+@scenario("out-map", "out-count", "out-suppressed", "out-join")
+@dsl
+def dsl_headers_propagation(builder: ps.StreamsBuilder) -> None:
+    stream = builder.stream("in")
+    stream.map_values(lambda v: f"{text(v)}!").to("out-map")
+    counts = stream.group_by(lambda _, v: first_or_none(v)).count(store="counts")
+    counts.to_stream().to("out-count", value=INT64)
+    windowed = stream.group_by_key().windowed_by(ps.TumblingWindows(1000, grace=500)).count(store="w")
+    windowed.suppress(FINAL).to_stream(lambda window, _: window.key).to("out-suppressed", value=INT64)
+    stream.join(builder.stream("right"), join2, windows=as_kafka_streams(300, 300, 300)).to("out-join")
 
 
 # Tables

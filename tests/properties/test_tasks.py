@@ -152,6 +152,26 @@ def by_length(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream
     return groups.count(store=f"lengths-{number}-store").to_stream().map_values(str)
 
 
+def per_session(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
+    windowed = stream.group_by_key(name=f"grouped-s-{number}").windowed_by(
+        ps.SessionWindows(2, grace=1), emit=emit
+    )
+    return windowed.count(store=f"s-{number}").to_stream(lambda window, _: window.key).map_values(str)
+
+
+def final(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+    """Give the text of every value of a window, when it closes: in the order of aggregation, deletions among them."""
+    windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ps.TumblingWindows(4, grace=1))
+    collected = windowed.aggregate(list, append, value=JSON, store=f"final-{number}-store")
+    until = ps.Suppressed.until_window_closes()
+    rows = collected.suppress(until, store=f"final-{number}-held").to_stream(lambda window, _: window.key)
+    return rows.map_values(json.dumps)
+
+
+def suppressed(stream: Stream, until: ps.Suppressed, number: int) -> Stream:
+    return stream.to_table(store=f"held-{number}-t").suppress(until, store=f"held-{number}").to_stream()
+
+
 def per_window(stream: Stream, emit: ps.EmitStrategy, store: str) -> Stream:
     """Count in windows that overlap; both times and keys of the results differ from those of the records."""
     windowed = stream.group_by_key(name=f"grouped-{store}").windowed_by(
@@ -190,12 +210,12 @@ OPERATORS: dict[str, Operator] = {
     "by length": by_length,
     "per window": lambda b, s, n: per_window(s, ps.on_window_update, f"w-{n}"),
     "per closed window": lambda b, s, n: per_window(s, ps.on_window_close, f"w-{n}"),
-    "per session": lambda b, s, n: (
-        s.group_by_key(name=f"grouped-s-{n}")
-        .windowed_by(ps.SessionWindows(2, grace=1))
-        .count(store=f"s-{n}")
-        .to_stream(lambda window, _: window.key)
-        .map_values(str)
+    "per session": lambda b, s, n: per_session(s, ps.on_window_update, n),
+    "per closed session": lambda b, s, n: per_session(s, ps.on_window_close, n),
+    "final": final,
+    "suppressed": lambda b, s, n: suppressed(s, ps.Suppressed.until_time_limit(3), n),
+    "suppressed a few": lambda b, s, n: suppressed(
+        s, ps.Suppressed.until_time_limit(9, max_records=2, max_bytes=80), n
     ),
     "windows": shelved(InWindows, ps.stores.window, retention=70_000, size=10_000),
     "windows with duplicates": shelved(

@@ -9,9 +9,14 @@ from penstock.core.dsl.aggregators import combining, plus_one, zero
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.model import serdes
-from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
+from penstock.core.model.windows import (
+    EmitStrategy,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    on_window_update,
+)
 from penstock.core.plan import nodes
 from penstock.core.plan.stores import Kept
 
@@ -90,34 +95,33 @@ class KGroupedStream(Generic[K, V]):
         )
 
     @overload
-    def windowed_by(self, windows: TimeWindows, *, emit: EmitStrategy = ...) -> TimeWindowedKStream[K, V]: ...
+    def windowed_by(
+        self, windows: TimeWindows | SlidingWindows, *, emit: EmitStrategy = ...
+    ) -> TimeWindowedKStream[K, V]: ...
     @overload
-    def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
+    def windowed_by(
+        self, windows: SessionWindows, *, emit: EmitStrategy = ...
+    ) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(
         self,
-        windows: TimeWindows | SessionWindows,
+        windows: TimeWindows | SlidingWindows | SessionWindows,
         *,
-        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+        emit: EmitStrategy = on_window_update,
     ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
         """Cut each key's records into windows of time.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows`` or ``SessionWindows``.
-            emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes.
-                Sessions give results at every record.
+            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``.
+            emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes;
+                ``EmitStrategy.on_window_close(close_idle_after=...)`` also when nothing arrives for so long.
 
         Returns:
             The stream by key and window, to be aggregated.
 
-        Raises:
-            TopologyError: If sessions are to give results when they close.
-
         Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``.
         """
         if isinstance(windows, SessionWindows):
-            if emit is not EmitStrategy.ON_WINDOW_UPDATE:
-                raise TopologyError("sessions give results at every record; leave emit out")
-            return SessionWindowedKStream(self._graph, self._source, self._key, self._value, windows)
+            return SessionWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
         return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
 
     def _aggregated(

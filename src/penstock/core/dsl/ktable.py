@@ -9,8 +9,10 @@ from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.joinable_table import JoinableTable
 from penstock.core.dsl.kstream import KStream
+from penstock.core.dsl.suppressing import suppressing
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
+from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes
 from penstock.core.plan.stores import Kept
 
@@ -96,6 +98,37 @@ class KTable(JoinableTable[K, V]):
             self._graph.name("KTABLE-MAPVALUES", name), (self._node,), mapper, with_key
         )
         return self._derived(node, value, store)
+
+    def suppress(
+        self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None
+    ) -> KTable[K, V]:
+        """Hold updates back, and give only the newest one of each row later.
+
+        Args:
+            suppressed: ``ps.Suppressed.until_window_closes()`` gives one final result per window,
+                ``ps.Suppressed.until_time_limit(...)`` at most one per row and time.
+            store: Name of the store of what is held back; give one, so that an edit of the program does not lose it.
+            name: Name of the node.
+
+        Raises:
+            TopologyError: If no windows close in this table, or it is a versioned one.
+
+        Source: ``KTable.suppress``; KIP-328.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> clicks = builder.stream("clicks").group_by_key().windowed_by(ps.TumblingWindows(60_000, grace=5_000))
+            >>> final = clicks.count(store="clicks").suppress(ps.Suppressed.until_window_closes(), store="open")
+            >>> final.to_stream(lambda window, _: window.key).to("counts", value=ps.serdes.int64)
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (0, 59_999, 65_000):
+            ...     driver.pipe("clicks", "ann", "x", timestamp)
+            >>> [(r.key, r.value) for r in driver.read("counts")]
+            [('ann', 2)]
+        """
+        node = suppressing(self, suppressed, store, name)
+        return KTable(self._graph, node, self._key, self._value)
 
     @overload
     def to_stream(self, *, name: str | None = ...) -> KStream[K, V]: ...

@@ -11,9 +11,10 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
-from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
-from penstock.core.plan.specs import Kept, SessionSpec, StoreOptions, WindowSpec
-from penstock.core.plan.windowed import SessionAggregate, WindowedAggregate
+from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from penstock.core.plan.nodes import Materialised
+from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
+from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable
@@ -28,7 +29,8 @@ class TimeWindowedKStream(Generic[K, V]):
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
     key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
-    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None.
+    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
+    sliding windows they are left out.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
@@ -39,7 +41,7 @@ class TimeWindowedKStream(Generic[K, V]):
         source: Callable[[str], str],
         key: Serde[Any],
         value: Serde[Any],
-        windows: TimeWindows,
+        windows: TimeWindows | SlidingWindows,
         emit: EmitStrategy,
     ) -> None:
         self._graph = graph
@@ -59,7 +61,7 @@ class TimeWindowedKStream(Generic[K, V]):
             A table from key and window to count (64 bits).
 
         Raises:
-            TopologyError: If the store's retention is shorter than size and grace together.
+            TopologyError: If the store's retention is shorter than size (twice the difference) and grace together.
 
         Example:
             >>> import penstock as ps
@@ -124,18 +126,28 @@ class TimeWindowedKStream(Generic[K, V]):
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
-        graph, windows = self._graph, self._windows
+        graph, windows, emit = self._graph, self._windows, self._emit
         name = graph.name(f"KSTREAM-{kind}", None)
-        spec = self._store(store, f"{name}-store", value)
+        kept = kept_as(store, f"{name}-store")
+        spec = self._store(kept, value)
         graph.topology.add_state_store(spec)
-        node = WindowedAggregate(
-            name, (self._source(spec.name),), spec, windows, self._emit, initializer, aggregator, fits
-        )
-        return KTable(graph, graph.add(node), serdes.time_windowed(self._key, windows.size_ms), value)
+        parents = (self._source(spec.name),)
+        node: Materialised
+        if isinstance(windows, SlidingWindows):
+            opened = _open(graph, kept) if emit.at_close else None
+            node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
+        else:
+            node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
+        return KTable(graph, graph.add(node), serdes.time_windowed(self._key, spec.size_ms), value)
 
-    def _store(self, store: Kept | None, default: str, value: Serde[Any]) -> WindowSpec:
-        kept = kept_as(store, default)
-        retention = _retention(kept, self._windows.size_ms + self._windows.grace_ms, "size")
+    def _store(self, kept: StoreOptions, value: Serde[Any]) -> WindowSpec:
+        windows = self._windows
+        if isinstance(windows, SlidingWindows):
+            size = windows.difference_ms
+            retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
+        else:
+            size = windows.size_ms
+            retention = _retention(kept, size + windows.grace_ms, "size")
         return WindowSpec(
             name=kept.name,
             key=self._key,
@@ -144,8 +156,8 @@ class TimeWindowedKStream(Generic[K, V]):
             engine=kept.engine,
             changelog=kept.changelog,
             retention_ms=retention,
-            size_ms=self._windows.size_ms,
-            by_time=self._emit is EmitStrategy.ON_WINDOW_CLOSE,
+            size_ms=size,
+            by_time=self._emit.at_close and isinstance(windows, TimeWindows),
         )
 
 
@@ -154,7 +166,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
     the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
-    one follows. Records without a key, and records late for their session, are left out and counted as dropped; null values
+    one follows; with results at the close of sessions there is only one for each, when it has closed. Records without a key, and records late for their session, are left out and counted as dropped; null values
     are not left out.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
@@ -167,12 +179,14 @@ class SessionWindowedKStream(Generic[K, V]):
         key: Serde[Any],
         value: Serde[Any],
         windows: SessionWindows,
+        emit: EmitStrategy,
     ) -> None:
         self._graph = graph
         self._source = source
         self._key = key
         self._value = value
         self._windows = windows
+        self._emit = emit
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and session.
@@ -262,10 +276,25 @@ class SessionWindowedKStream(Generic[K, V]):
             retention_ms=_retention(kept, self._windows.gap_ms + self._windows.grace_ms, "gap"),
         )
         graph.topology.add_state_store(spec)
+        opened = _open(graph, kept) if self._emit.at_close else None
+        source = self._source(spec.name)
         node = SessionAggregate(
-            name, (self._source(spec.name),), spec, self._windows, initializer, aggregator, merger
+            name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
         )
         return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+
+
+def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
+    """Add the store of the windows or sessions that have not closed."""
+    spec = KeyValueSpec(
+        name=f"{kept.name}-open",
+        key=serdes.bytes,
+        value=serdes.bytes,
+        engine=kept.engine,
+        changelog=kept.changelog,
+    )
+    graph.topology.add_state_store(spec)
+    return spec
 
 
 def _retention(kept: StoreOptions, least: int, length: str) -> int:

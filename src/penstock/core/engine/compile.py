@@ -20,6 +20,7 @@ from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
 from penstock.core.plan.foreign_keys import Subscribe
 from penstock.core.plan.split import SubTopology
+from penstock.core.plan.suppress import Suppress
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
@@ -66,10 +67,11 @@ class Compiled:
         """Tell whether anything behind a table needs the old values of its rows.
 
         A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
-        of the deletion of a row that was not there, and leaves the row that a foreign key named before.
+        of the deletion of a row that was not there, and leaves the row that a foreign key named before; and what holds
+        updates back: the row is still the old one then.
         """
         return any(
-            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe))
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe, Suppress))
             or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )

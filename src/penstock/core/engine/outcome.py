@@ -44,8 +44,8 @@ class Outcome:
         buffered: How much has been fed and not processed, per queue that holds anything.
         given_up: Empty inputs that are no longer waited for.
         committable: Per partition, the offset before which everything has been processed.
-        wake_at_ms: When wall-clock punctuation is due next, or the wait for an empty input ends (ms since the epoch); None
-            if never.
+        wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, or an idle operator closes
+            something (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
         commit_requested: Whether a processor asked for a commit.

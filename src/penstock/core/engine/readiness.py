@@ -126,6 +126,16 @@ class Readiness:
         """Whether anything is known of the inputs; else everything is processed at once."""
         return self._facts is not None
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no input is known to have, or to keep back, records beyond this micro-batch."""
+        facts = self._facts
+        if facts is None:
+            return True
+        return not (
+            facts.unknown or any(facts.lag.values()) or any(at.topic in facts.paused for at in facts.inputs)
+        )
+
     def inform(self, facts: InputFacts) -> None:
         """Take what the micro-batch knows of the inputs."""
         self._facts = facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
 from penstock.core.engine.punctuate import Punctuations
@@ -14,6 +14,9 @@ from penstock.core.model.errors import DeserializationError, PenstockError, Proc
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
+
+if TYPE_CHECKING:
+    from penstock.core.engine.idle import IdleClock
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""
@@ -82,6 +85,9 @@ class Runtime:
         self.global_stores: Mapping[str, Any] = {}
         self.punctuations = Punctuations()
         self.memories: dict[str, dict[str, Any]] = {}
+        self.idle_clocks: list[IdleClock] = []
+        self.close_windows: dict[str, Callable[[int], None]] = {}
+        """Per windowed aggregation, what moves its time on until the windows that end at a time have closed."""
         self.due_stream_time = NEVER
         self.stream_time = -1
         self.latest = True

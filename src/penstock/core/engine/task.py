@@ -176,6 +176,7 @@ class Task:
             else:
                 self._take_all(budget)
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
+            self._close_idle(now_ms)
         finally:
             runtime.active = False
             runtime.partition = None
@@ -351,6 +352,14 @@ class Task:
                 )
                 self._runtime.punctuations.add(again)
 
+    def _close_idle(self, now_ms: int) -> None:
+        """Close what operators have open whose input is idle, those in front first."""
+        clocks = self._runtime.idle_clocks
+        if clocks:
+            quiet = not self.buffered_count() and self._readiness.quiet
+            for clock in reversed(clocks):
+                clock.step(now_ms, quiet=quiet)
+
     # Results.
 
     def _outcome(self) -> Outcome:
@@ -370,7 +379,11 @@ class Task:
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
             {p: offset for p, offset in committable.items() if offset is not None},
-            _first(runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME), ready.wake_at_ms()),
+            _first(
+                runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
+                ready.wake_at_ms(),
+                *(clock.wake_at_ms for clock in runtime.idle_clocks),
+            ),
             runtime.stream_time,
             runtime.commit_requested,
             metrics,

@@ -13,23 +13,56 @@ state alive.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 
 
-class EmitStrategy(Enum):
-    """When a windowed aggregation gives results (``EmitStrategy``)."""
+def idle_millis(after: Duration | None) -> int | None:
+    """Give how long an input has to be idle before the wall clock takes over, in ms; None is never.
 
-    ON_WINDOW_UPDATE = "on_window_update"
-    ON_WINDOW_CLOSE = "on_window_close"
+    Raises:
+        TopologyError: If it is not positive.
+    """
+    if after is None:
+        return None
+    if millis(after) < 1:
+        raise TopologyError(f"close_idle_after is at least 1 ms, not {millis(after)}; None waits for records")
+    return millis(after)
 
 
-on_window_update = EmitStrategy.ON_WINDOW_UPDATE
+@dataclass(frozen=True)
+class EmitStrategy:
+    """When a windowed aggregation gives results.
+
+    Attributes:
+        at_close: Whether that is once per window, when it closes; else at every record.
+        close_idle_after_ms: How long nothing arrives before the wall clock takes over; None is never.
+
+    Source: ``org.apache.kafka.streams.kstream.EmitStrategy`` (KIP-825).
+    """
+
+    at_close: bool
+    close_idle_after_ms: int | None = None
+
+    @staticmethod
+    def on_window_close(*, close_idle_after: Duration | None = None) -> EmitStrategy:
+        """Give one result per window, when it closes.
+
+        Args:
+            close_idle_after: After so long without a record, time goes on by the wall clock, so that the last windows
+                close; None waits for records. It has no counterpart in Kafka Streams.
+
+        Raises:
+            TopologyError: If ``close_idle_after`` is not positive.
+        """
+        return EmitStrategy(at_close=True, close_idle_after_ms=idle_millis(close_idle_after))
+
+
+on_window_update = EmitStrategy(at_close=False)
 """Give the result so far at every record."""
-on_window_close = EmitStrategy.ON_WINDOW_CLOSE
-"""Give one result per window, when it closes (KIP-825)."""
+on_window_close = EmitStrategy.on_window_close()
+"""Give one result per window, when it closes; only records let time go on."""
 
 
 @dataclass(frozen=True)
@@ -154,3 +187,39 @@ class SessionWindows:
             raise TopologyError(f"the gap of sessions is at least 1 ms, not {self.gap_ms}")
         if self.grace_ms < 0:
             raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")
+
+
+@dataclass(frozen=True, init=False)
+class SlidingWindows:
+    """Windows that slide with the records of a key: each distinct set of records at most a difference apart is one.
+
+    A window reaches from its start to ``start + difference``, both included. There is one that ends at each record, and one
+    that starts one ms after each record if it has records. Those that would begin before the epoch are one, which begins
+    there. A window closes once stream time has passed its end by more than the grace.
+
+    Args:
+        difference: How far apart the records of a window are at most.
+        grace: How long after its end a window stays open for records that are out of order.
+
+    Attributes:
+        difference_ms: The difference.
+        grace_ms: The grace.
+
+    Raises:
+        TopologyError: If the difference is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.SlidingWindows.ofTimeDifferenceAndGrace`` (KIP-450).
+    """
+
+    difference_ms: int
+    grace_ms: int
+
+    def __init__(self, difference: Duration, grace: Duration) -> None:
+        object.__setattr__(self, "difference_ms", millis(difference))
+        object.__setattr__(self, "grace_ms", millis(grace))
+        if self.difference_ms < 1:
+            raise TopologyError(
+                f"the difference of sliding windows is at least 1 ms, not {self.difference_ms}"
+            )
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of sliding windows is at least 0 ms, not {self.grace_ms}")

@@ -118,7 +118,8 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
         side = nodes[node.parents[0]]
         found = (*stores_of_table(nodes, side.parents[0]), *side.store_names)
     else:
-        found = tuple(store for parent in node.parents for store in stores_of_table(nodes, parent))
+        behind = (store for parent in node.parents for store in stores_of_table(nodes, parent))
+        found = (*behind, *node.store_names)
     return tuple(dict.fromkeys(found))
 
 

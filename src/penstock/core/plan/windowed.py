@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.model.windows import EmitStrategy, SessionWindows, TimeWindows
+from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.plan.nodes import Materialised
-from penstock.core.plan.specs import SessionSpec, WindowSpec
+from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,42 @@ class WindowedAggregate(Materialised):
 
 
 @dataclass(frozen=True)
+class SlidingAggregate(Materialised):
+    """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
+
+    Attributes:
+        store: A window store.
+        windows: The windows.
+        emit: When results are given.
+        open: The store of the windows that have not closed, in the order of their starts; None if results are given at
+            every record.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+    """
+
+    store: WindowSpec
+    windows: SlidingWindows
+    emit: EmitStrategy
+    open: StoreSpec | None
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the store of the windows, and of that of the open ones."""
+        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
+
+
+@dataclass(frozen=True)
 class SessionAggregate(Materialised):
     """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
 
     Attributes:
         store: A session store.
         windows: The sessions.
+        emit: When results are given.
+        open: The store of the sessions that have not closed, in the order of their ends; None if results are given at
+            every record.
         initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
         merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
@@ -46,6 +76,13 @@ class SessionAggregate(Materialised):
 
     store: SessionSpec
     windows: SessionWindows
+    emit: EmitStrategy
+    open: StoreSpec | None
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     merger: Callable[[Any, Any, Any], Any]
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the store of the sessions, and of that of the open ones."""
+        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)

@@ -142,6 +142,11 @@ class SessionStore(Generic[K, V]):
             if start <= latest_start:
                 yield start, time_at(stored, ends), entry
 
+    def read(self, key: bytes, start: int, end: int) -> Any:
+        """Give the entry of a serialised key's session, also if it can no longer be found but is still there; or None."""
+        held = self._slices.at(end)
+        return None if held is None else held.rows.get(closed(key) + pack_time(end) + pack_time(start))
+
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
         """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
 

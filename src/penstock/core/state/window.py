@@ -142,6 +142,11 @@ class WindowStore(Generic[K, V]):
         """Iterate backwards over everything that has not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=True)
 
+    def read(self, key: bytes, start: int) -> Any:
+        """Give the entry of a serialised key's window, also if it can no longer be read but is still there; or None."""
+        held = self._slices.at(start)
+        return None if held is None else held.rows.get(self._layout.stored(key, start))
+
     def open_window(self, start: int) -> Share | None:
         """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
 

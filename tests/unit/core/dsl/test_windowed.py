@@ -202,9 +202,67 @@ class TestSessions:
         with pytest.raises(TopologyError, match=r"store 'w': .* at least gap and grace together, 15 ms"):
             topology(lambda windowed: windowed.count(store=kept), ps.SessionWindows(10, grace=5))
 
-    def test_results_at_the_close_of_sessions_are_refused(self) -> None:
-        with pytest.raises(TopologyError, match="sessions give results at every record"):
-            counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+
+class TestSessionsOnClose:
+    def test_a_session_gives_one_result_when_stream_time_passes_gap_and_grace(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+        assert sent(host.run("in", ("b", "x", 3), ("a", "x", 3), ("a", "x", 9), ("c", "x", 18))) == []
+        assert sent(host.run("in", ("c", "x", 25))) == [("b@3-3", "1", 3), ("a@3-9", "2", 9)]
+
+    def test_nothing_is_given_twice_after_a_restart(self) -> None:
+        host = counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+        assert sent(host.run("in", ("a", "x", 3), ("a", "x", 19))) == [("a@3-3", "1", 3)]
+        host.restart()
+        assert sent(host.run("in", ("a", "x", 20), ("a", "x", 36))) == [("a@19-20", "2", 20)]
+
+    def test_a_session_that_has_closed_takes_no_records_however_long_it_is_kept(self) -> None:
+        kept = ps.stores.options("w", retention=1000)
+        define = lambda windowed: windowed.count(store=kept)  # noqa: E731
+        host = Host(topology(define, ps.SessionWindows(10, grace=5), ps.on_window_close))
+        host.run("in", ("a", "x", 3), ("b", "x", 19))
+        assert sent(host.run("in", ("a", "x", 13), ("b", "x", 40))) == [
+            ("a@13-13", "1", 13),
+            ("b@19-19", "1", 19),
+        ]
+
+    def test_a_session_without_an_aggregate_gives_nothing(self) -> None:
+        none = lambda windowed: windowed.reduce(lambda so_far, value: None, store="w")  # noqa: E731
+        host = Host(topology(none, ps.SessionWindows(10, grace=5), ps.on_window_close))
+        assert sent(host.run("in", ("a", "x", 3), ("a", "x", 3), ("b", "x", 40))) == []
+
+    def test_what_is_open_has_a_store_beside_that_of_the_sessions(self) -> None:
+        kept = ps.stores.options("w", engine="memory")
+        define = lambda windowed: windowed.count(store=kept)  # noqa: E731
+        stores = (
+            topology(define, ps.SessionWindows(1, grace=0), ps.on_window_close)
+            .plan("app")
+            .subtopologies[0]
+            .stores
+        )
+        assert {name: spec.engine for name, spec in stores.items()} == {"w": "memory", "w-open": "memory"}
+
+    @given(
+        rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=30),
+        gap=st.integers(1, 8),
+        grace=st.integers(0, 8),
+        restarts=st.booleans(),
+    )
+    def test_every_session_is_given_once(
+        self, rows: list[tuple[str, int]], gap: int, grace: int, restarts: bool
+    ) -> None:
+        updates = counted(ps.SessionWindows(gap, grace=grace))
+        closes = counted(ps.SessionWindows(gap, grace=grace), ps.on_window_close)
+        last: dict[str, str | None] = {}
+        given: list[str] = []
+        for key, at in [*rows, ("c", 1000)]:
+            for window, count, _ in sent(updates.run("in", (key, "x", at))):
+                last[str(window)] = count
+            given += [f"{window} {count}" for window, count, _ in sent(closes.run("in", (key, "x", at)))]
+            if restarts:
+                closes.restart()
+        assert sorted(given) == sorted(
+            f"{window} {count}" for window, count in last.items() if count and window[0] != "c"
+        )
 
 
 class TestItsStore:

@@ -11,9 +11,11 @@ from functools import singledispatch
 from typing import Any
 
 from penstock.core.engine.compile import Compiled
+from penstock.core.engine.operators.suppress import Buffer
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import VersionedSpec
+from penstock.core.plan.suppress import Suppress
 from penstock.core.state.keys import FOREVER
 
 Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
@@ -69,6 +71,19 @@ def _(node: n.TableMapValues, compiled: Compiled) -> Lookup:
         return None if value is None else (value, row[1])
 
     return mapped
+
+
+@_lookup.register
+def _(node: Suppress, compiled: Compiled) -> Lookup:
+    row_of, buffer = lookup(node.parents[0], compiled), Buffer(node, compiled)
+
+    def as_given(key: Any, time: int) -> tuple[Any, int] | None:
+        held = buffer.find(key)
+        if held is None:
+            return row_of(key, time)
+        return None if held.old is None else (held.old, -1)
+
+    return as_given
 
 
 @_lookup.register

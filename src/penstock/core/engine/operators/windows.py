@@ -14,18 +14,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.idle import IdleClock
+from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
-from penstock.core.model.windows import EmitStrategy
 from penstock.core.plan.windowed import WindowedAggregate
+from penstock.core.state.keys import FOREVER
 
 
 @compile_node.register
 def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
-    at_close = node.emit is EmitStrategy.ON_WINDOW_CLOSE
-    close = _closing(node, compiled) if at_close else None
-    child = None if at_close else compiled.children(node)
+    close, next_close = _closing(node, compiled) if node.emit.at_close else (None, None)
+    child = None if node.emit.at_close else compiled.children(node)
     windows, key_bytes = node.windows, node.store.key.serialize
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
@@ -73,7 +74,18 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
                 child(_windowed(Windowed, (key, start, start + size)), new, old, then, headers)
         return None
 
-    return aggregate
+    def move_time(to: int) -> None:
+        nonlocal time, last_closed
+        if to > time:
+            memory["time"] = time = to
+            last_closed = to - grace - size
+            if close is not None:
+                close(to, ())
+
+    runtime.close_windows[name] = lambda end: move_time(end + grace)
+    if next_close is None or node.emit.close_idle_after_ms is None:
+        return aggregate
+    return IdleClock(runtime, name, node.emit.close_idle_after_ms, next_close, move_time).watching(aggregate)
 
 
 _windowed: Any = tuple.__new__
@@ -111,8 +123,11 @@ def _opening(
     return opened, slots
 
 
-def _closing(node: WindowedAggregate, compiled: Compiled) -> Call:
-    """Make the function that gives the results of the windows that close as stream time reaches a time."""
+def _closing(node: WindowedAggregate, compiled: Compiled) -> tuple[Call, Callable[[], int]]:
+    """Make the function that gives the results of the windows that close as stream time reaches a time.
+
+    With it comes one that tells when the next of them closes.
+    """
     child, windows = compiled.children(node), node.windows
     store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.name)
     closed: int = windows.last_closed(memory.get("closed", -1))
@@ -128,4 +143,8 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> Call:
         for windowed, (value, timestamp) in store.fetch_all(before + 1, closed):
             child(windowed, value, None, timestamp, headers)
 
-    return close
+    def next_close() -> int:
+        first = next(store.fetch_all(max(closed + 1, 0), FOREVER), None)
+        return NEVER if first is None else int(first[0].end) + windows.grace_ms
+
+    return close, next_close

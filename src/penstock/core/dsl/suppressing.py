@@ -1,0 +1,61 @@
+"""How a suppressed table is put into the graph; the face is ``KTable.suppress``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.held import held
+from penstock.core.model.serdes import Serde
+from penstock.core.model.suppressed import Suppressed
+from penstock.core.plan.specs import Kept, StoreOptions, StoreSpec
+from penstock.core.plan.suppress import Closing, Suppress, check_no_versions, closing_of
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.ktable import KTable
+
+
+def suppressing(table: KTable[Any, Any], suppressed: Suppressed, store: Kept | None, name: str | None) -> str:
+    """Add what holds the updates of a table back; give its node."""
+    graph, nodes = table._graph, table._graph.topology.nodes
+    check_no_versions(nodes, table._node)
+    node = graph.name("KTABLE-SUPPRESS", name)
+    closing = None if suppressed.limit_ms is not None else closing_of(nodes, table._node)
+    key, value = table._key or graph.default_key, table._value or graph.default_value
+    kept = kept_as(store, f"{node}-store")
+    places = _store(graph, kept, "-places", serdes.int64) if closing is None else None
+    return graph.add(
+        Suppress(
+            node,
+            (table._node,),
+            key,
+            value,
+            suppressed,
+            suppressed.limit_ms or 0 if closing is None else closing.wait_ms,
+            _store(graph, kept, "", held(key, value)),
+            places,
+            () if closing is None else _closed_together(closing, node, suppressed),
+        )
+    )
+
+
+def _store(graph: Graph, kept: StoreOptions, part: str, value: Serde[Any]) -> StoreSpec:
+    spec = graph.store(kept, "", serdes.bytes, value)
+    spec = dataclasses.replace(spec, name=f"{kept.name}{part}", timestamped=False)
+    graph.topology.add_state_store(spec)
+    return spec
+
+
+def _closed_together(closing: Closing, node: str, suppressed: Suppressed) -> tuple[str, ...]:
+    """Give the aggregations whose windows are closed too when the input is idle, so that late records stay out of both."""
+    if suppressed.close_idle_after_ms is None:
+        return ()
+    if closing.apart:
+        raise TopologyError(
+            f"{node!r}: close_idle_after needs the windowed aggregation in the same task, but a topic lies between them; "
+            "suppress the table before it is written there"
+        )
+    return closing.aggregations

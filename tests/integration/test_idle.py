@@ -1,0 +1,45 @@
+"""Windows of an input that went quiet, with a real broker and Spark."""
+
+from __future__ import annotations
+
+import penstock as ps
+
+from .helpers import Apps, eventually
+
+IDLE_MS = 1500
+
+
+def counts(source: str, closed: str, final: str) -> ps.Topology:
+    """Count per window twice: with results at the close of windows, and with updates that are held back until then."""
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream(source).group_by_key()
+    windows = ps.TumblingWindows(1_000, grace=0)
+    emit = ps.EmitStrategy.on_window_close(close_idle_after=IDLE_MS)
+    until = ps.Suppressed.until_window_closes(close_idle_after=IDLE_MS)
+    at_close = grouped.windowed_by(windows, emit=emit).count(store="closed")
+    held_back = grouped.windowed_by(windows).count(store="counts").suppress(until, store="held")
+    for table, topic in ((at_close, closed), (held_back, final)):
+        table.to_stream(lambda window, _: f"{window.key}@{window.start}").map_values(str).to(topic)
+    return builder.build()
+
+
+def test_they_close_by_the_wall_clock_also_after_a_restart(apps: Apps) -> None:
+    source, closed, final = apps.topic("in", 2), apps.topic("closed", 1), apps.topic("final", 1)
+    topology = counts(source, closed, final)
+
+    def given(topic: str) -> list[tuple[str | None, bytes | None]]:
+        return sorted((record.key.decode(), record.value) for record in apps.kafka.consume(topic))
+
+    apps.kafka.produce(source, [("a", "x", 100), ("b", "x", 200), ("a", "x", 300)])
+    apps.run(topology)
+    assert given(closed) == given(final) == []
+
+    running = apps.start(topology)
+    expected = [("a@0", b"2"), ("b@0", b"1")]
+    eventually(lambda: given(closed) == given(final) == expected, "the windows of the first run")
+    apps.kafka.produce(source, [("a", "late", 999), ("a", "x", 1_000)])
+    expected.insert(1, ("a@1000", b"1"))
+    eventually(lambda: given(closed) == given(final) == expected, "the next window")
+    metrics = running.metrics()
+    running.stop()
+    assert metrics["dropped_records: late for a window"] == 2

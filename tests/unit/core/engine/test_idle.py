@@ -1,0 +1,281 @@
+"""Windows and held-back updates of an idle input close by the wall clock, the same however often a task is looked at."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.readiness import InputFacts
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.ids import TopicPartition
+from unit.helpers import Host, sent
+
+IN = TopicPartition("in", 0)
+CLOSE = ps.EmitStrategy.on_window_close(close_idle_after=100)
+TUMBLING = ps.TumblingWindows(10, grace=5)
+Finish = Callable[[ps.KGroupedStream[Any, Any]], ps.KTable[Any, Any]]
+
+
+def topology(finish: Finish) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    table = finish(builder.stream("in").group_by_key())
+    table.to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}").map_values(str).to("out")
+    return builder.build()
+
+
+def at_close(windows: Any, idle: int = 100) -> ps.Topology:
+    emit = ps.EmitStrategy.on_window_close(close_idle_after=idle)
+    return topology(lambda grouped: grouped.windowed_by(windows, emit=emit).count(store="w"))
+
+
+def final(windows: Any, idle: int = 100) -> ps.Topology:
+    until = ps.Suppressed.until_window_closes(close_idle_after=idle)
+    return topology(
+        lambda grouped: grouped.windowed_by(windows).count(store="w").suppress(until, store="held")
+    )
+
+
+def run(host: Host, now_ms: int, *rows: Any) -> Outcome:
+    host.feed("in", rows)
+    return host.step(now_ms)
+
+
+@pytest.mark.parametrize("make", [at_close, final])
+class TestWindows:
+    def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        assert run(host, 1000, ("a", "x", 3), ("b", "x", 4)).wake_at_ms == 1100
+        assert sent(host.step(1099)) == []
+        outcome = host.step(1100)
+        assert sent(outcome) == [("a@0-10", "1", 3), ("b@0-10", "1", 4)]
+        assert outcome.wake_at_ms is None
+        assert outcome.stream_time_ms == 4
+
+    def test_but_not_before_their_end_and_grace(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(ps.TumblingWindows(1000, grace=500)))
+        assert run(host, 7000, ("a", "x", 300)).wake_at_ms == 8200
+        assert sent(host.step(8199)) == []
+        assert sent(host.step(8200)) == [("a@0-1000", "1", 300)]
+
+    def test_each_at_its_own_time(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(ps.TumblingWindows(1000, grace=500)))
+        assert run(host, 7000, ("a", "x", 300), ("a", "x", 1300)).wake_at_ms == 7200
+        assert host.step(7200).wake_at_ms == 8200
+        assert sent(host.step(8200)) == [("a@1000-2000", "1", 1300)]
+
+    def test_late_records_are_dropped_and_counted(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        host.step(1100)
+        outcome = run(host, 1101, ("b", "x", 9), ("b", "x", 10))
+        assert outcome.metrics.dropped == {"late for a window": 1}
+        assert sent(host.step(1201)) == [("b@10-20", "1", 10)]
+
+    def test_what_was_closed_stays_closed_after_a_restart(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        host.restart()
+        assert sent(host.step(1100)) == [("a@0-10", "1", 3)]
+        host.restart()
+        assert run(host, 1101, ("b", "x", 9)).metrics.dropped == {"late for a window": 1}
+
+    def test_a_record_begins_the_wait_anew(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        assert run(host, 1099, ("a", "x", 2)).wake_at_ms == 1199
+        assert sent(host.step(1198)) == []
+        assert sent(host.step(1199)) == [("a@0-10", "2", 3)]
+
+    def test_a_record_that_comes_with_the_step_is_in_time(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        assert run(host, 5000, ("a", "x", 4)).wake_at_ms == 5100
+        assert sent(host.step(5100)) == [("a@0-10", "2", 4)]
+
+    def test_input_that_waits_is_no_pause(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        host.feed("in", [("a", "x", 4), ("a", "x", 5)])
+        assert sent(host.step(1200, budget=0)) == []
+        assert sent(host.step(1300, budget=1)) == []
+        assert sent(host.step(1300)) == []
+        assert sent(host.step(1400)) == [("a@0-10", "3", 5)]
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            InputFacts((IN,), lag={IN: 1}),
+            InputFacts((IN,), unknown=True),
+            InputFacts((IN,), paused=frozenset({"in"})),
+        ],
+        ids=["lag", "no broker", "paused"],
+    )
+    def test_nor_is_what_cannot_be_read_yet(
+        self, make: Callable[..., ps.Topology], facts: InputFacts
+    ) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1000, ("a", "x", 3))
+        host.task.inform(facts)
+        assert sent(host.step(5000)) == []
+        host.task.inform(InputFacts((IN,)))
+        assert sent(host.step(5099)) == []
+        assert sent(host.step(5100)) == [("a@0-10", "1", 3)]
+
+    def test_a_task_without_input_closes_nothing(self, make: Callable[..., ps.Topology]) -> None:
+        assert Host(make(TUMBLING)).step(10_000).wake_at_ms is None
+
+    def test_hopping_windows_close_one_after_the_other(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(ps.HoppingWindows(200, advance=100, grace=0)))
+        run(host, 1000, ("a", "x", 150))
+        assert sent(host.step(1100)) == [("a@0-200", "1", 150)]
+        assert sent(host.step(1150)) == [("a@100-300", "1", 150)]
+
+    def test_and_sessions_when_gap_and_grace_are_over(self, make: Callable[..., ps.Topology]) -> None:
+        host = Host(make(ps.SessionWindows(200, grace=50)))
+        run(host, 1000, ("a", "x", 10), ("a", "x", 20))
+        assert sent(host.step(1249)) == []
+        assert sent(host.step(1251)) == [("a@10-20", "2", 20)]
+        assert run(host, 1252, ("b", "x", 10)).metrics.dropped == {"late for a session": 1}
+        assert sent(run(host, 1253, ("a", "x", 25), ("a", "x", 500))) == [("a@25-25", "1", 25)]
+
+
+def test_held_back_updates_of_any_table_are_given() -> None:
+    builder = ps.StreamsBuilder()
+    until = ps.Suppressed.until_time_limit(30, close_idle_after=100)
+    builder.table("in", store="t").suppress(until, store="held").to_stream().to("out")
+    host = Host(builder.build())
+    assert run(host, 1000, ("a", "1", 3), ("b", "1", 10), ("a", "2", 9)).wake_at_ms == 1100
+    assert sent(host.step(1100)) == [("a", "2", 9), ("b", "1", 10)]
+    assert sent(run(host, 1101, ("a", "3", 10), ("a", "4", 11))) == [("a", "3", 10)]
+
+
+def test_nothing_closes_by_itself_if_nobody_asked_for_it() -> None:
+    host = Host(
+        topology(lambda grouped: grouped.windowed_by(TUMBLING, emit=ps.on_window_close).count(store="w"))
+    )
+    assert run(host, 1000, ("a", "x", 3)).wake_at_ms is None
+    assert sent(host.step(1_000_000)) == []
+
+
+def test_the_windows_have_to_be_in_the_same_task() -> None:
+    counts = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
+    table = counts.to_stream().repartition(name="moved").to_table(store="t")
+    assert table.suppress(ps.Suppressed.until_window_closes(), store="held")
+    with pytest.raises(
+        TopologyError, match="close_idle_after needs the windowed aggregation in the same task"
+    ):
+        table.suppress(ps.Suppressed.until_window_closes(close_idle_after=1))
+
+
+Event = tuple[int, tuple[str, str, int] | None]
+"""A time of the wall clock, and the record that comes then; None is a look for another reason."""
+
+
+def played(
+    make: Callable[..., ps.Topology], windows: Any, events: list[Event], *, restarts: bool
+) -> tuple[Any, int]:
+    """Give what is sent and dropped when a task is woken when it asks to be, and at these times."""
+    host, given, dropped = Host(make(windows, idle=20)), [], 0
+    wakes: list[int] = []
+
+    def step(now: int, *rows: Any) -> None:
+        nonlocal dropped
+        outcome = run(host, now, *rows)
+        given.extend(sent(outcome))
+        dropped += sum(outcome.metrics.dropped.values())
+        wakes[:] = [] if outcome.wake_at_ms is None else [outcome.wake_at_ms]
+        if restarts:
+            host.restart()
+
+    for now, row in events:
+        while wakes and wakes[0] < now:
+            step(heapq.heappop(wakes))
+        step(now, *([] if row is None else [row]))
+    while wakes:
+        step(heapq.heappop(wakes))
+    return given, dropped
+
+
+@pytest.mark.parametrize("make", [at_close, final])
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=8
+    ),
+    looks=st.lists(st.integers(0, 200), max_size=8),
+    windows=st.sampled_from(
+        [TUMBLING, ps.HoppingWindows(10, advance=5, grace=2), ps.SessionWindows(6, grace=3)]
+    ),
+)
+def test_looking_more_often_changes_nothing(
+    make: Callable[..., ps.Topology], rows: list[tuple[int, str, int]], looks: list[int], windows: Any
+) -> None:
+    now, events = 0, list[Event]()
+    for wait, key, timestamp in rows:
+        now += wait + 1
+        events.append((now, (key, "x", timestamp)))
+    times = {now for now, _ in events}
+    more = sorted([*events, *((now, None) for now in set(looks) - times)], key=lambda event: event[0])
+    once = played(make, windows, events, restarts=False)
+    assert played(make, windows, more, restarts=True) == once
+    if (
+        make is at_close
+    ):  # suppress gives a session a moment before its aggregation refuses records, as in Kafka Streams
+        assert len({window for window, *_ in once[0]}) == len(once[0])
+
+
+class Model:
+    """Tumbling windows of an input whose pauses count as time, as a dict of window to its counts."""
+
+    def __init__(self, idle: int) -> None:
+        self.idle, self.time, self.last, self.base, self.late = idle, -1, 0, -1, 0
+        self.open: dict[int, dict[str, tuple[int, int]]] = {}
+        self.given: list[tuple[str, str, int]] = []
+
+    def pause(self, until: int) -> None:
+        """Close what closes before a time of the wall clock."""
+        while self.open:
+            closes = min(self.open) + 15
+            if self.last + max(self.idle, closes - self.base) >= until:
+                break
+            self.advance(closes)
+
+    def record(self, now: int, key: str, timestamp: int) -> None:
+        self.pause(now)
+        self.advance(timestamp)
+        start = timestamp - timestamp % 10
+        if start + 15 <= self.time:
+            self.late += 1
+        else:
+            count, then = self.open.setdefault(start, {}).get(key, (0, -1))
+            self.open[start][key] = (count + 1, max(then, timestamp))
+        self.last, self.base = now, self.time
+
+    def advance(self, time: int) -> None:
+        self.time = max(self.time, time)
+        for start in sorted(start for start in self.open if start + 15 <= self.time):
+            for key, (count, then) in sorted(self.open.pop(start).items()):
+                self.given.append((f"{key}@{start}-{start + 10}", str(count), then))
+
+
+@pytest.mark.parametrize("make", [at_close, final])
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"), st.integers(0, 60)), max_size=12),
+    restarts=st.booleans(),
+)
+def test_it_gives_what_a_dict_of_open_windows_gives(
+    make: Callable[..., ps.Topology], rows: list[tuple[int, str, int]], restarts: bool
+) -> None:
+    now, model, events = 0, Model(20), list[Event]()
+    for wait, key, timestamp in rows:
+        now += wait
+        events.append((now, (key, "x", timestamp)))
+        model.record(now, key, timestamp)
+    model.pause(1_000_000)
+    assert played(make, TUMBLING, events, restarts=restarts) == (model.given, model.late)

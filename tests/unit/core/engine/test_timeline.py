@@ -1,0 +1,63 @@
+"""The timeline of entries that are taken out when their time has come, against a sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine.operators import timeline
+from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
+from penstock.core.engine.runtime import NEVER
+from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
+
+SPEC = ps.stores.key_value("times", ps.serdes.bytes, ps.serdes.string)
+PLACES = st.builds(place_at, st.integers(0, 20), st.binary(max_size=2))
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "put", "remove", "take", "commit"]), PLACES), max_size=40
+)
+
+
+@given(steps=STEPS, page=st.integers(1, 4))
+def test_it_is_a_sorted_list_of_which_the_first_is_known(steps: list[tuple[str, bytes]], page: int) -> None:
+    timeline._PAGE, before = page, timeline._PAGE
+    try:
+        run(steps)
+    finally:
+        timeline._PAGE = before
+
+
+def run(steps: list[tuple[str, bytes]]) -> None:
+    committed, model = MemoryStores(), dict[bytes, str]()
+    store = open_store(SPEC, committed)
+    line = Timeline(store)
+    for number, (what, place) in enumerate(steps):
+        if what == "put":
+            line.put(place, str(number), known=place in model)
+            model[place] = str(number)
+        elif what == "remove":
+            line.remove(place)
+            model.pop(place, None)
+        elif what == "take" and model:
+            assert line.next < NEVER
+            first = min(model)
+            assert line.take() == (first, model.pop(first))
+        elif what == "commit":
+            committed.apply(store.drain().changes, ())
+            store = open_store(SPEC, committed)
+            line = Timeline(store)
+        assert line.get(place) == model.get(place)
+        if number % 3:
+            assert line.next == min(map(time_of, model), default=NEVER)
+    assert dict(store.all()) == model
+
+
+def test_all_entries_of_one_time_are_read_with_it() -> None:
+    store = open_store(SPEC, MemoryStores())
+    for number in range(timeline._PAGE + 500):
+        store.put(place_at(7, b"%05d" % number), "x")
+    line = Timeline(store)
+    assert line.next == 7
+    line.put(place_at(7, b"00000a"), "y", known=False)
+    assert [line.take()[0][8:] for _ in range(2) if line.next == 7] == [b"00000", b"00000a"]
