@@ -10,7 +10,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from penstock.core.plan.admission import packed, ranges
 from penstock.core.plan.evolution import newly_gone
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.globals import positions_text, with_positions
 from penstock.drivers.spark.offsets import batch_id, positions_of
 from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec
@@ -58,6 +59,7 @@ class PlannedRead(InputPartition):
         batch: The micro-batch, as it is written in chunk rows.
         now_ms: Wall clock of the batch.
         begin: What the tasks are told in the first batch of a run, as JSON.
+        positions: How far into their topics the global stores go, as text; empty without global stores.
     """
 
     ranges: list[OffsetRange]
@@ -65,6 +67,7 @@ class PlannedRead(InputPartition):
     batch: str
     now_ms: int
     begin: bytes = b""
+    positions: bytes = b""
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -120,7 +123,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned = self._read_now(ranges(positions_of(start), positions_of(end)))
             batch = wire.batch_text(batch_id(end))
             begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
-            reads: list[InputPartition] = [
+            reads = [
                 PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
             ]
             if end["tick"] != start["tick"]:
@@ -129,7 +132,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reads.extend(
                     PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
                 )
-            return reads
+            positions = positions_text(end, self._spec)
+            return [replace(read, positions=positions) for read in reads]
 
     def _ticked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
         """Give the tasks that take part in a batch without records: those that are woken, else all, and those to be removed."""
@@ -147,13 +151,19 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read planned pieces as chunk rows."""
         assert isinstance(partition, PlannedRead)
         with wire.crossing(), wire.paused_gc():
-            spec = self._spec
-            if partition.ticks:
-                spec.fetcher.connect()
-            for task in partition.ticks:
-                yield wire.arrow_rows([_tick_row(spec.topology.groups, task, partition)])
-            for planned in partition.ranges:
-                yield from _read_range(spec, planned, partition.batch, partition.now_ms)
+            rows = _rows(self._spec, partition)
+            if partition.positions:
+                rows = with_positions(rows, self._spec.topology, partition.positions)
+            yield from rows
+
+
+def _rows(spec: SourceSpec, read: PlannedRead) -> Iterator[pa.RecordBatch]:
+    if read.ticks:
+        spec.fetcher.connect()
+    for task in read.ticks:
+        yield wire.arrow_rows([_tick_row(spec.topology.groups, task, read)])
+    for planned in read.ranges:
+        yield from _read_range(spec, planned, read.batch, read.now_ms)
 
 
 def _tick_row(groups: Mapping[TaskId, int], task: str, read: PlannedRead) -> tuple[Any, ...]:

@@ -30,6 +30,8 @@ REPORT: Final = 3
 """What a task says about a batch, as JSON."""
 TICK: Final = 4
 """Nothing but the time: starts a task, or wakes it."""
+GLOBAL: Final = 5
+"""How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
 
 CHUNK_ROWS = StructType(
     [
