@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import DeserializationError, StoreError
@@ -19,15 +21,20 @@ from penstock.core.plan.layout import lay_out
 from penstock.core.ports import Version
 from penstock.core.state.global_copy import Progress, with_progress
 from penstock.core.state.opening import open_store
+from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.worker import filling
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.filling import GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec, HostLock
+from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 from penstock.drivers.spark.worker.progress import RestoreProgress
+from penstock.drivers.spark.worker.report import Report
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.topics import FakeTopic
+
+from .test_host import Handle, report, row, sent
 
 TOPIC, STORE = "products", "goods"
 
@@ -310,3 +317,32 @@ class TestProcessesOfAHost:
             except BlockingIOError:
                 held = True
         assert held == (hosts.engine.name == "rocksdb")
+
+
+class TestATask:
+    """The task host with a task that joins orders with the table."""
+
+    def batch(self, hosts: Hosts, order: str) -> tuple[list[Any], Report]:
+        known = hosts.spec()
+        host = TaskHost(HostSpec(known.topology, known.copies, hosts.told.append, None, known.topics))
+        host.init(Handle(None, {}))
+        positions = json.dumps({TOPIC: hosts.topic.ends}).encode()
+        rows = [row(wire.GLOBAL), row(wire.RECORDS, ("k", order, 1))]
+        told = Row(**{**rows[0].asDict(), "payload": positions, "topic": ""})
+        out = list(host.handleInputRows(None, iter([rows[1], told]), None))
+        return sent(out), report(out)
+
+    def test_sees_the_table_of_its_micro_batch(self, hosts: Hosts) -> None:
+        filled(hosts)
+        assert self.batch(hosts, "p1")[0] == [(b"k", b"v1")]
+        hosts.topic.write("p1", "new")
+        assert self.batch(hosts, "p1")[0] == [(b"k", b"new")]
+
+    def test_reports_what_it_has_filled_and_left_out(self, hosts: Hosts) -> None:
+        hosts.policies = ps.ErrorPolicies(deserialize="skip")
+        filled(hosts)
+        hosts.topic.write("p1", b"\xff")
+        first, second = self.batch(hosts, "p1")[1], self.batch(hosts, "p1")[1]
+        assert (first.global_records, first.dropped, len(first.notices)) == (12, {"deserialize error": 1}, 1)
+        assert (second.global_records, second.dropped, second.notices) == (0, {}, [])
+        assert first.read == 1
