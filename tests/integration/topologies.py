@@ -270,3 +270,38 @@ def ticking_copies(interval_ms: int, sinks: Mapping[str, str]) -> ps.Topology:
     for source, sink in sinks.items():
         builder.stream(source).process(partial(TickingCopy, interval_ms)).to(sink)
     return builder.build()
+
+
+def offers(orders: str, products: str, prices: str, sink: str) -> ps.Topology:
+    """Orders with the names of products, from a global table, and their prices, from a store that a processor fills."""
+    builder = ps.StreamsBuilder()
+    names = builder.global_table(products, store="names")
+    string = ps.serdes.string
+    builder.add_global_store(ps.stores.key_value("changes", string, string), prices, Changes)
+    stream = builder.stream(orders).left_join(names, _product, _named)
+    stream.process(Priced).to(sink)
+    return builder.build()
+
+
+def _product(key: str, order: str) -> str:
+    return order
+
+
+def _named(order: str, product: str | None) -> str:
+    return product or "unknown"
+
+
+class Changes(ps.Processor[str, str, str, str]):
+    """Keeps every price that a product ever had, so that a record which is read twice shows."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        store = self.context.state_store("changes")
+        store.put(record.key, ",".join(filter(None, (store.get(record.key), record.value))))
+
+
+class Priced(ps.Processor[str, str, str, str]):
+    """Puts the prices behind the name; the key of an order begins with its product."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        prices = self.context.state_store("changes").get(record.key.split("/")[0])
+        self.context.forward(record.with_value(f"{record.value} at {prices}"))

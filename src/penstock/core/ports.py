@@ -99,6 +99,9 @@ class LocalCopy(Protocol):
     :meth:`close_view`, after which any process of the host may use it.
     """
 
+    exclusive: bool
+    """Whether no other process can have it open from its first use to :meth:`close_view`."""
+
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
 

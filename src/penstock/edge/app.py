@@ -35,7 +35,7 @@ from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
 from penstock.edge.continuity import check_drained, continuity
 from penstock.edge.engines import copies_spec
-from penstock.edge.global_stores import refuse_global_stores
+from penstock.edge.global_stores import global_partitions
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
 from penstock.edge.running import RunningApplication
@@ -166,7 +166,8 @@ class Application:
         created = topics.prepare_changelogs(plan.plan, layout, existing)
         dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
         sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
-        facts = broker.topic_facts(plan.plan.broker_topics)
+        global_counts = global_partitions(plan.plan, existing)
+        facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         commits = self._prepare_commits(running, plan.plan, progress)
         log.info("%s", started_text(plan.plan, layout, self.id, commits))
@@ -180,7 +181,7 @@ class Application:
         )
         lineage = plan.lineage(layout, facts)
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
-        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage)
+        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage, global_counts)
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)
 
@@ -261,6 +262,7 @@ class Application:
                 self._copies,
                 TellApplication.here(control),
                 self._clients.changelogs(spec.plan),
+                self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,
             ),
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
@@ -279,7 +281,6 @@ def _planned(topology: Topology, application_id: str, settings: Settings) -> Pla
     it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
     """
     plan = topology.plan(application_id)
-    refuse_global_stores(plan)
     if settings.exactly_once and plan.changelogs:
         return topology.plan(application_id, through_shuffle=False)
     return plan

@@ -12,6 +12,7 @@ from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
 from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.drivers.spark.worker.filling import GlobalTopics
 from penstock.edge.settings import Settings
 
 
@@ -64,6 +65,10 @@ class Clients:
         if not plan.changelogs:
             return None
         return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
+
+    def global_topics(self, plan: Plan) -> GlobalTopics | None:
+        """Give what fills global stores; it reads as the application itself does."""
+        return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
 
     def _broker(self, *, read_committed: bool) -> Broker:
         admin, timeout_s = (

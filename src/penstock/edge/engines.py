@@ -29,7 +29,7 @@ def copies_spec(plan: Plan, settings: Settings, directory: Path) -> CopiesSpec:
     """
     engines: dict[str, str] = {
         name: spec.engine or settings.store_engine
-        for sub in plan.subtopologies
+        for sub in (*plan.subtopologies, *plan.global_parts)
         for name, spec in sub.stores.items()
     }
     openers = {engine: _opener(engine, engines) for engine in sorted(set(engines.values()))}

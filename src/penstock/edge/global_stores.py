@@ -1,13 +1,32 @@
-"""Global stores on Spark: not there yet, so a topology that has one is refused before anything connects."""
+"""Global stores at a start: their topics have to be there; and where nobody plans micro-batches, they are refused."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.core.model.errors import TopologyError
+from penstock.core.plan.layout import missing_topics
 from penstock.core.plan.split import Plan
 
 
+def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
+    """Give the numbers of partitions of the topics of global stores.
+
+    Args:
+        plan: The topology.
+        existing: The topics that exist, with their numbers of partitions.
+
+    Raises:
+        TopicNotFoundError: If one does not exist.
+    """
+    missing = [topic for topic in plan.global_part_of if topic not in existing]
+    if missing:
+        raise missing_topics(missing)
+    return {topic: existing[topic] for topic in plan.global_part_of}
+
+
 def refuse_global_stores(plan: Plan) -> None:
-    """Refuse a topology that Spark cannot run.
+    """Refuse a topology for a query whose micro-batches are planned by others.
 
     Raises:
         TopologyError: If it has a global store.
@@ -16,7 +35,6 @@ def refuse_global_stores(plan: Plan) -> None:
         stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)
         topics = ", ".join(map(repr, plan.global_part_of))
         raise TopologyError(
-            f"the topology keeps {topics} in the global store {stores}, and global stores do not run on Spark yet: "
-            "TopologyTestDriver has them; until then, repartition the stream by the table's key and read both in a processor "
-            "with a store"
+            f"the topology keeps {topics} in the global store {stores}, whose offsets have to be planned with each micro-batch: "
+            "run it as a penstock.Application, or join the DataFrame with the table before it comes here"
         )

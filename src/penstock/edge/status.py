@@ -137,6 +137,7 @@ class Book:
             self.enforced[report.task] += report.enforced
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
+        self.totals.update(global_records=report.global_records)
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
@@ -235,6 +236,7 @@ class Book:
                 "buffered_records_max": self.buffered_max,
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
+                "global_records": self.totals["global_records"],
                 "throttled_ms": self.totals["held_back_ms"],
                 "state_bytes": state,
                 "batches": self.batch + 1,

@@ -1,11 +1,12 @@
-"""Global stores do not run on Spark yet: such a topology is refused before anything connects."""
+"""Global stores at a start: an application takes them, their topics have to be there, an operator refuses them."""
 
 from __future__ import annotations
 
 import pytest
 
 import penstock as ps
-from penstock.core.model.errors import TopologyError
+from penstock.core.model.errors import TopicNotFoundError, TopologyError
+from penstock.edge.global_stores import global_partitions
 
 
 def topology() -> ps.Topology:
@@ -15,13 +16,18 @@ def topology() -> ps.Topology:
     return builder.build()
 
 
-def test_an_application_refuses_them() -> None:
-    with pytest.raises(
-        TopologyError, match="'products' in the global store 'goods', and global stores do not run on Spark"
-    ):
-        ps.Application("app", topology(), bootstrap_servers="unused")
+def test_an_application_gives_them_an_engine() -> None:
+    application = ps.Application("app", topology(), bootstrap_servers="unused", store_engine="memory")
+    assert application._copies.engines == {"goods": "memory"}
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    plan = topology().plan()
+    assert global_partitions(plan, {"products": 3, "orders": 1}) == {"products": 3}
+    with pytest.raises(TopicNotFoundError, match="reads 'products'"):
+        global_partitions(plan, {"orders": 1})
 
 
 def test_an_operator_refuses_them() -> None:
-    with pytest.raises(TopologyError, match="global stores do not run on Spark yet"):
+    with pytest.raises(TopologyError, match="'products' in the global store 'goods', whose offsets"):
         ps.spark.transform(topology(), {}, name="enrich")

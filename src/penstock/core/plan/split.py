@@ -23,7 +23,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
-from penstock.core.plan.nodes import Filter, Node, Repartition, Sink, Source
+from penstock.core.plan.nodes import Filter, Node, Process, Repartition, Sink, Source
 from penstock.core.plan.stores import StoreSpec
 
 
@@ -258,8 +258,9 @@ def _subtopology(
 
 
 def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTopology:
-    """Let a sub-topology read the global stores; a stateless one has nobody who could."""
-    return sub if sub.stateless else dataclasses.replace(sub, global_stores=global_stores)
+    """Let a sub-topology read the global stores, if it has a node that can: a processor, or a join with one of them."""
+    can = any(node.global_store_names or isinstance(node, Process) for node in sub.nodes.values())
+    return dataclasses.replace(sub, global_stores=global_stores) if can else sub
 
 
 def _internal_topics(

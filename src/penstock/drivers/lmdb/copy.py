@@ -77,6 +77,8 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
 class LmdbCopy:
     """One LMDB environment per task, one named database per byte store. Owned by the process that opened it."""
 
+    exclusive = False
+
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = int(memory_bytes * _CHANGES_SHARE)

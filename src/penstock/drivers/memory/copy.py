@@ -45,6 +45,8 @@ class MemoryCopy:
         directory: Where the changes of the latest batches are parked.
     """
 
+    exclusive = False
+
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._memory_bytes = memory_bytes

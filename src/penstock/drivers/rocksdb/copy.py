@@ -82,6 +82,8 @@ class RocksCopy:
         directory: Where the files lie.
     """
 
+    exclusive = True
+
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = int(memory_bytes * _CHANGES_SHARE)

@@ -18,6 +18,7 @@ from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
+from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, changed
 from penstock.drivers.spark.offsets import offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
@@ -40,6 +41,7 @@ class Planner:
         """Whether a run to the end has to wait for the broker, for a transaction of its own to be complete, or for what is
         paused or throttled: nothing to plan would tell Spark that it is done."""
         self._throttle = Throttle()
+        self._globals = GlobalEnds(spec)
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
         topology = spec.topology
@@ -67,6 +69,8 @@ class Planner:
             if not self._cut_off:
                 break
             planned = self._planned(start)
+        if planned is not start:
+            planned = self._globals.onto(start, planned, self._recreated_among)
         return planned
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +93,7 @@ class Planner:
         )
         self._throttle.advance(orders.get("rates", {}), int(time.monotonic() * 1000))
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
-        if orders.get("hold"):
+        if orders.get("hold") or self._globals.unknown(start):
             return start
         positions = positions_of(start)
         if not self._begun:
@@ -250,13 +254,14 @@ class Planner:
         """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""
         try:
             ends = self._spec.broker.end_offsets(self._counts())
+            self._globals.ask()
         except BrokerUnavailableError as error:
             if self._waiting_since is None:
                 self._waiting_since = time.monotonic()
                 log.warning("waiting for the broker: %s", error)
             return None
         except TopicNotFoundError:  # made again with fewer partitions, perhaps
-            if self._final is not None or not self._recreated_among(self._counts()):
+            if self._final is not None or not self._recreated_among(self._topics()):
                 raise
             return None
         if self._waiting_since is not None:
@@ -266,6 +271,11 @@ class Planner:
 
     def _limited(self, ends: Offsets) -> Offsets:
         return ends if self._final is None else {**ends, **self._final}
+
+    def _topics(self) -> list[str]:
+        """Give all topics that are read, those of global stores included."""
+        topology = self._spec.topology
+        return [*topology.plan.broker_topics, *topology.global_partitions]
 
     def _counts(self) -> dict[str, int]:
         topology = self._spec.topology

@@ -24,6 +24,7 @@ from penstock.core.plan.admission import packed, ranges
 from penstock.core.plan.evolution import newly_gone
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.globals import positions_text, with_positions
 from penstock.drivers.spark.inputs import InputReader
 from penstock.drivers.spark.offsets import batch_id, positions_of
 from penstock.drivers.spark.planner import Planner
@@ -61,6 +62,7 @@ class PlannedRead(InputPartition):
         now_ms: Wall clock of the batch.
         begin: What the tasks are told in the first batch of a run, as JSON.
         inputs: Tasks, and what they are told of their inputs, as JSON.
+        positions: How far into their topics the global stores go, as text; empty without global stores.
     """
 
     ranges: list[OffsetRange]
@@ -69,6 +71,7 @@ class PlannedRead(InputPartition):
     now_ms: int
     begin: bytes = b""
     inputs: list[tuple[str, bytes]] = field(default_factory=list)
+    positions: bytes = b""
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -140,8 +143,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             inputs = list(self._inputs.told(start, end, planned, tasks))
             if inputs and not reads:
                 reads.append(PlannedRead([], [], batch, end["now_ms"]))
+            positions = positions_text(end, self._spec)
             for number, read in enumerate(reads):
-                read.inputs = inputs[number :: len(reads)]
+                read.inputs, read.positions = inputs[number :: len(reads)], positions
             return list(reads)
 
     def _ticked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
@@ -160,15 +164,21 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read planned pieces as chunk rows."""
         assert isinstance(partition, PlannedRead)
         with wire.crossing(), wire.paused_gc():
-            spec = self._spec
-            if partition.ticks:
-                spec.fetcher.connect()
-            for task in partition.ticks:
-                yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, partition, partition.begin)])
-            for task, told in partition.inputs:
-                yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, partition, told)])
-            for planned in partition.ranges:
-                yield from _read_range(spec, planned, partition.batch, partition.now_ms)
+            rows = _rows(self._spec, partition)
+            if partition.positions:
+                rows = with_positions(rows, self._spec.topology, partition.positions)
+            yield from rows
+
+
+def _rows(spec: SourceSpec, read: PlannedRead) -> Iterator[pa.RecordBatch]:
+    if read.ticks:
+        spec.fetcher.connect()
+    for task in read.ticks:
+        yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, read, read.begin)])
+    for task, told in read.inputs:
+        yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, read, told)])
+    for planned in read.ranges:
+        yield from _read_range(spec, planned, read.batch, read.now_ms)
 
 
 def _task_row(

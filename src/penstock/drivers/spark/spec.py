@@ -30,6 +30,7 @@ class TopologySpec:
         policies: What happens to records that fail.
         sink_partitions: Numbers of partitions of the topics written, for partitioners.
         lineage: What it continues, and what it passes on.
+        global_partitions: Numbers of partitions of the topics of global stores.
     """
 
     plan: Plan
@@ -38,6 +39,7 @@ class TopologySpec:
     policies: ErrorPolicies
     sink_partitions: Mapping[str, int]
     lineage: Lineage = field(default_factory=Lineage)
+    global_partitions: Mapping[str, int] = field(default_factory=dict)
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""

@@ -32,6 +32,8 @@ TICK: Final = 4
 """Nothing but the time: starts a task, or wakes it."""
 INPUTS: Final = 5
 """What a task is told of its inputs, as JSON; see ``penstock.drivers.spark.inputs``."""
+GLOBAL: Final = 6
+"""How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
 
 CHUNK_ROWS = StructType(
     [

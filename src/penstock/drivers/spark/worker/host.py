@@ -36,10 +36,13 @@ from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.globals import positions_from
 from penstock.drivers.spark.inputs import TaskInputs
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
+from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
+from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from penstock.drivers.spark.worker.progress import Tell, log_progress
 from penstock.drivers.spark.worker.report import report_of
 from penstock.drivers.spark.worker.restore import RestoreSettings
@@ -64,6 +67,7 @@ class HostSpec:
         copies: Where and how local copies are kept.
         tell: Who hears of the progress of restores.
         changelogs: Reads changelog topics, None if there are none.
+        global_topics: Reads the topics of global stores, None if there are none.
         max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
     """
 
@@ -71,6 +75,7 @@ class HostSpec:
     copies: CopiesSpec
     tell: Tell = log_progress
     changelogs: ChangelogReader | None = None
+    global_topics: GlobalTopics | None = None
     max_task_idle_ms: int = NEVER_WAIT
 
     @cached_property
@@ -97,7 +102,7 @@ class TaskHost(StatefulProcessor):
             for row in ordered:
                 if row.kind in (wire.SEND, wire.REPORT):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
-            work = [row for row in ordered if row.kind in (wire.RECORDS, wire.TICK, wire.INPUTS)]
+            work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
             if work:
                 yield from _TaskBatch(_spec(self._pickled), work, self._head, self._segments).run()
 
@@ -131,6 +136,7 @@ class _TaskBatch:
         self._log = StateLog(segments, self._id, restores)
         self._read = 0
         self._read_bytes = 0
+        self._filled: Filled | None = None
 
     def run(self) -> Iterator[Row]:
         """Run the task; give its output rows."""
@@ -187,6 +193,7 @@ class _TaskBatch:
             first_record_ms=self._now_ms if self._read else None,
             state_bytes=manifest.live_bytes(),
             restored=restored,
+            filled=self._filled,
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
@@ -219,12 +226,31 @@ class _TaskBatch:
         return snapshot if snapshot is None or not rebuilt else snapshot.without_committed()
 
     def _step(self, sub: SubTopology, view: ByteStores, snapshot: Snapshot | None) -> tuple[Task, Outcome]:
+        """Run one step, over the global stores as the micro-batch sees them if the task may read any."""
+        if not sub.global_stores:
+            return self._stepped(sub, view, snapshot)
+        spec = self._spec
+        assert spec.global_topics is not None
+        known = GlobalStoresSpec(spec.topology, spec.copies, spec.global_topics, spec.tell)
+        planned = next(positions_from(bytes(row.payload)) for row in self._rows if row.kind == wire.GLOBAL)
+        with GlobalStores(known, str(self._id), planned, self._now_ms) as global_stores:
+            self._filled = global_stores.filled
+            return self._stepped(sub, view, snapshot, global_stores)
+
+    def _stepped(
+        self,
+        sub: SubTopology,
+        view: ByteStores,
+        snapshot: Snapshot | None,
+        global_stores: ByteStores | None = None,
+    ) -> tuple[Task, Outcome]:
         topology = self._spec.topology
         task = Task(
             sub,
             self._id,
             application_id=topology.plan.application_id,
             stores=view,
+            global_stores=global_stores,
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,

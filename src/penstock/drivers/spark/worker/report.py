@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.drivers.spark.worker.filling import Filled
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Report:
         buffered: Topic, partition, lane, records, bytes and largest timestamp (ms) of each queue that holds records.
         given_up: Topic and partition of the empty inputs that are no longer waited for.
         idle_until_ms: When the wait for an empty input ends that records are held for, None if there is none.
+        global_records: Records of global topics that went into this host's copies.
     """
 
     task: str
@@ -58,6 +61,7 @@ class Report:
     buffered: list[tuple[str, int, str, int, int, int]] = field(default_factory=list)
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
+    global_records: int = 0
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -74,9 +78,9 @@ class Report:
         return Report(**told)
 
 
-def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
-    """Make the report of an outcome."""
-    waits = outcome.waiting
+def report_of(task: TaskId, outcome: Outcome, *, filled: Filled | None = None, **more: Any) -> Report:
+    """Make the report of an outcome, and of what was done to bring global stores up for it."""
+    waits, filled = outcome.waiting, filled or Filled()
     offsets: dict[str, dict[str, int]] = {}
     for at, offset in outcome.committable.items():
         offsets.setdefault(at.topic, {})[str(at.partition)] = offset
@@ -87,9 +91,10 @@ def report_of(task: TaskId, outcome: Outcome, **more: Any) -> Report:
         outcome.stream_time_ms,
         processed=outcome.metrics.processed,
         sent=outcome.metrics.sent,
-        dropped=dict(outcome.metrics.dropped),
+        dropped=dict(filled.dropped + Counter(outcome.metrics.dropped)),
         punctuated=outcome.metrics.punctuated,
-        notices=list(outcome.notices),
+        notices=[*filled.notices, *outcome.notices],
+        global_records=filled.records,
         enforced=outcome.metrics.enforced,
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],

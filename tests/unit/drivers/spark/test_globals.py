@@ -1,0 +1,184 @@
+"""Global positions: what the planner puts into an offset, and who is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
+from penstock.core.model.ids import TaskId
+from penstock.core.plan.evolution import Lineage
+from penstock.core.plan.layout import lay_out
+from penstock.drivers.spark import wire
+from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
+from penstock.drivers.spark.spec import SourceSpec, TopologySpec
+from penstock.drivers.spark.submit.placement import grouping_keys
+from unit.drivers.topics import FakeTopic
+
+TOPIC = "products"
+
+
+def topology(*, reads: bool = True) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    table = builder.global_table(TOPIC, store="goods")
+    builder.stream("counted").group_by_key().count(store="counts").to_stream().map_values(str).to("counts")
+    if reads:
+        builder.stream("in").join(table, lambda key, value: value, lambda value, row: row).to("out")
+    return builder.build()
+
+
+def spec(topic: FakeTopic, *, skip_lost: bool = False, known: bool = True) -> SourceSpec:
+    plan = topology().plan("app")
+    layout = lay_out(plan, {"in": 2, "counted": 1})
+    lineage = Lineage({}, {TOPIC: topic.id}, {})
+    counts = {TOPIC: len(topic.entries)} if known else {}
+    application = TopologySpec(
+        plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage, counts
+    )
+    address = ControlAddress("nowhere", 0, b"")
+    return SourceSpec(
+        application, topic, topic, address, 100, 1 << 20, 2, "earliest", {}, skip_lost=skip_lost
+    )
+
+
+@pytest.fixture
+def topic() -> FakeTopic:
+    made = FakeTopic(TOPIC, 2)
+    for number in range(6):
+        made.write(f"p{number}", "x")
+    return made
+
+
+def same(topics: Collection[str]) -> bool:
+    return False
+
+
+def offset(topic: FakeTopic, *, topic_id: str = "first") -> dict[str, Any]:
+    ends = {str(partition): end for partition, end in topic.ends.items()}
+    return {"topics": {}, "global": {TOPIC: ends}, "topic_ids": {TOPIC: topic_id}}
+
+
+def planned(topic: FakeTopic, start: dict[str, Any], **options: Any) -> Any:
+    ends = GlobalEnds(spec(topic, **options))
+    ends.ask()
+    return positions_from(json.dumps(ends.onto(start, {"topics": {}}, same)["global"]).encode())[TOPIC]
+
+
+class TestPlanning:
+    def test_puts_the_ends_into_the_offset(self, topic: FakeTopic) -> None:
+        assert planned(topic, {}) == topic.ends
+        start = offset(topic)
+        topic.write("p1", "y")
+        assert planned(topic, start) == topic.ends
+
+    def test_adds_nothing_to_other_topologies(self, topic: FakeTopic) -> None:
+        topic.available = False
+        ends = GlobalEnds(spec(topic, known=False))
+        ends.ask()
+        offset = {"topics": {}}
+        assert not ends.unknown({})
+        assert ends.onto({}, offset, same) is offset
+
+    def test_goes_on_with_what_it_knew_while_no_broker_answers(self, topic: FakeTopic) -> None:
+        ends = GlobalEnds(spec(topic))
+        start = offset(topic)
+        topic.available = False
+        with pytest.raises(BrokerUnavailableError):
+            ends.ask()
+        assert not ends.unknown(start)
+        assert ends.onto(start, {"topics": {}}, same)["global"] == start["global"]
+
+    def test_waits_for_a_broker_as_long_as_it_knows_nothing(self, topic: FakeTopic) -> None:
+        ends = GlobalEnds(spec(topic))
+        assert ends.unknown({"topics": {}})
+        ends.ask()
+        assert not ends.unknown({"topics": {}})
+
+    def test_a_topic_that_has_become_shorter_is_an_error(self, topic: FakeTopic) -> None:
+        start = offset(topic)
+        topic.entries[0].pop()
+        with pytest.raises(OffsetsLostError, match="topic 'products' of a global store ends before"):
+            planned(topic, start)
+
+    def test_a_topic_that_has_become_shorter_may_be_read_as_it_is(self, topic: FakeTopic) -> None:
+        start = offset(topic)
+        topic.entries[0].pop()
+        assert planned(topic, start, skip_lost=True) == topic.ends
+
+    def test_a_topic_that_can_be_read_less_far_for_a_moment_is_not_shorter(self, topic: FakeTopic) -> None:
+        start = offset(topic)
+        before = topic.ends
+        topic.open_records = [1, 0]
+        topic.write("p1", "y")
+        topic.write("p0", "y")
+        after = planned(topic, start)
+        assert all(after[partition] >= end for partition, end in before.items())
+
+    def test_a_topic_that_was_made_again_stops_the_planning(self, topic: FakeTopic) -> None:
+        start = offset(topic)
+        topic.entries = [[], []]
+        asked: list[set[str]] = []
+
+        def again(topics: Collection[str]) -> bool:
+            asked.append(set(topics))
+            return True
+
+        ends = GlobalEnds(spec(topic))
+        ends.ask()
+        assert ends.onto(start, {"topics": {}}, again) is start
+        assert asked == [{TOPIC}]
+
+    def test_a_topic_that_was_made_again_before_the_start_is_read_as_it_is(self, topic: FakeTopic) -> None:
+        start = offset(topic)
+        topic.entries = [[], []]
+        topic.id = "second"
+        assert planned(topic, start) == {0: 0, 1: 0}
+
+
+class TestReading:
+    def test_takes_what_was_planned(self, topic: FakeTopic) -> None:
+        end = offset(topic)
+        ends = topic.ends
+        topic.write("p1", "y")
+        assert positions_from(positions_text(end, spec(topic))) == {TOPIC: ends}
+
+    def test_a_batch_that_knows_nothing_of_a_table_sees_it_as_it_is(self, topic: FakeTopic) -> None:
+        assert positions_from(positions_text({"topics": {}}, spec(topic))) == {TOPIC: topic.ends}
+
+    def test_other_topologies_read_nothing_of_it(self, topic: FakeTopic) -> None:
+        assert positions_text(offset(topic), spec(topic, known=False)) == b""
+
+    def test_tells_each_task_that_reads_a_table_once(self, topic: FakeTopic) -> None:
+        known = spec(topic).topology
+        tasks = [TaskId(1, 0), TaskId(0, 0), TaskId(1, 1), TaskId(1, 0)]
+        rows = [
+            wire.arrow_rows([(known.groups[task], wire.RECORDS, str(task), "in", 0, "", 0, 1, "c:7", 9, b"")])
+            for task in tasks
+        ]
+        told = pa.Table.from_batches(with_positions(rows, known, b"text")).to_pylist()
+        assert [(row["task"], row["kind"]) for row in told] == [
+            ("1_0", wire.GLOBAL),
+            ("1_0", wire.RECORDS),
+            ("0_0", wire.RECORDS),
+            ("1_1", wire.GLOBAL),
+            ("1_1", wire.RECORDS),
+            ("1_0", wire.RECORDS),
+        ]
+        first = told[0]
+        assert (first["group"], first["batch"], first["now_ms"], first["payload"]) == (
+            known.groups[tasks[0]],
+            "c:7",
+            9,
+            b"text",
+        )
+
+
+def test_only_parts_that_can_read_a_table_are_told() -> None:
+    counting, joining = topology().plan("app").subtopologies
+    assert (list(counting.global_stores), list(joining.global_stores)) == ([], ["goods"])

@@ -1,0 +1,91 @@
+"""A topic in this process, in the place of a broker: what is planned, fetched, lost and made again."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from penstock.core.model.errors import BrokerUnavailableError
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.ports import OffsetRange, Offsets, TimedOffset, TopicFacts
+
+Entry = tuple[bytes | None, bytes | None, int]
+"""Key, value and timestamp."""
+
+
+class FakeTopic:
+    """One topic. Implements what is asked of ``TopicReader`` and ``Fetcher``.
+
+    Attributes:
+        entries: Per partition what was ever written.
+        first: Per partition the first offset that is still there.
+        open_records: Per partition how many of the last records belong to an open transaction.
+        id: The broker's id of it.
+        available: Whether the broker answers.
+        fetched: The ranges that were read.
+    """
+
+    def __init__(self, name: str, partitions: int, at_once: int = 2) -> None:
+        self.name = name
+        self.entries: list[list[Entry]] = [[] for _ in range(partitions)]
+        self.first = [0] * partitions
+        self.open_records = [0] * partitions
+        self.id = "first"
+        self.available = True
+        self.fetched: list[OffsetRange] = []
+        self._at_once = at_once
+
+    def write(self, key: str | None, value: str | bytes | None, timestamp: int = 0) -> None:
+        """Write a record to the partition of its key."""
+        raw = None if key is None else key.encode()
+        data = value.encode() if isinstance(value, str) else value
+        self.entries[zlib.crc32(raw or b"") % len(self.entries)].append((raw, data, timestamp))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """How far it can be read now."""
+        return self.end_offsets({self.name: len(self.entries)})[self.name]
+
+    def connect(self) -> None:
+        """Do nothing."""
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        self.fetched.append(planned)
+        start = max(planned.start, self.first[planned.partition])
+        for at in range(start, planned.end, self._at_once):
+            end = min(at + self._at_once, planned.end)
+            keys, values, timestamps = zip(*self.entries[planned.partition][at:end], strict=True)
+            yield Records(list(keys), list(values), list(timestamps), list(range(at, end)))
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {self.name: dict(enumerate(self.first))} if self.name in partitions else {}
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        ends = self.log_end_offsets(partitions)
+        return {t: {p: at - self.open_records[p] for p, at in ends[t].items()} for t in ends}
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        if not self.available:
+            raise BrokerUnavailableError("nobody answers")
+        if self.name not in partitions:
+            return {}
+        return {self.name: {p: len(entries) for p, entries in enumerate(self.entries)}}
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        return {self.name: TopicFacts(self.id, len(self.entries))} if self.name in set(topics) else {}
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        return {self.name: len(self.entries)} if self.name in set(topics) else {}
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        return {}
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
+        return {}
