@@ -6,13 +6,33 @@ from Penstock's own daemon. Names of topics, groups and directories are what kee
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from penstock.drivers.spark.submit.session import session_for
 from penstock.testing import EmbeddedKafka
+
+settings.register_profile(
+    "penstock",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=40,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.register_profile("random", settings.get_profile("penstock"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "thorough",
+    settings.get_profile("random"),
+    max_examples=1000,
+    stateful_step_count=60,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "penstock"))
 
 
 @pytest.fixture(scope="session")
