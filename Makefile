@@ -40,7 +40,7 @@ bench: setup ## Race Kafka Streams on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
 
 soak: setup ## 200 kills over four applications, exactly once, in about an hour; writes build/soak.json
-	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,two-stores --guarantee exactly_once \
+	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,replay,two-stores --guarantee exactly_once \
 		--kills 200 --kills-per-run 20 --seed $(SEED) --results build/soak.json
 
 clean: ## Remove the environment and what the tools left
