@@ -12,6 +12,7 @@ from penstock.core.dsl import joins
 from penstock.core.dsl.global_table import GlobalKTable, join_global
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.dsl.joins import JoinOptions
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -173,8 +174,8 @@ class JoinableStream(Generic[K, V]):
             name: Name of the join, and of its repartition.
 
         Raises:
-            TopologyError: If the other side belongs to another builder, a stream is joined without windows, or ``grace`` is
-                given for something else than a table with so much history.
+            TopologyError: If the other side belongs to another builder, a stream is joined without windows, ``grace`` is more
+                than the history of the table, or an option is given that means nothing with that side.
 
         Source: KIP-28, "High-level Stream DSL"; KIP-353; KIP-914; KIP-923; ``KStreamKTableJoin``, ``KStreamKStreamJoin``,
         ``KStreamGlobalKTableJoin``.
@@ -190,8 +191,8 @@ class JoinableStream(Generic[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['two at 3']
         """
-        given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("inner", other, functions, windows, given, grace, store, name, with_key=with_key)
+        given = JoinOptions(windows, key, value, other_value, grace, store)
+        return self._joined("inner", other, functions, given, name, with_key=with_key)
 
     @overload
     def left_join(
@@ -301,8 +302,8 @@ class JoinableStream(Generic[K, V]):
 
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
-        given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("left", other, functions, windows, given, grace, store, name, with_key=with_key)
+        given = JoinOptions(windows, key, value, other_value, grace, store)
+        return self._joined("left", other, functions, given, name, with_key=with_key)
 
     @overload
     def outer_join(
@@ -353,41 +354,43 @@ class JoinableStream(Generic[K, V]):
 
         For the arguments see :meth:`join`; either value may be None in the joiner, never both.
 
+        Raises:
+            TopologyError: As :meth:`join`, and if the other side is no stream.
+
         Source: ``KStreamKStreamJoin``.
         """
-        given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("outer", other, functions, windows, given, None, store, name, with_key=with_key)
+        if not isinstance(other, JoinableStream):
+            raise TopologyError(
+                "an outer join of a stream is one with another stream: the changes of a table give no results; use left_join"
+            )
+        given = JoinOptions(windows, key, value, other_value, None, store)
+        return self._joined("outer", other, functions, given, name, with_key=with_key)
 
     def _joined(
         self,
         kind: JoinKind,
         other: KTable[Any, Any] | GlobalKTable[Any, Any] | KStream[Any, Any],
         functions: tuple[Callable[..., Any], ...],
-        windows: JoinWindows | None,
-        given: joins.StreamSerdes,
-        grace: Duration | None,
-        store: Kept | None,
+        given: JoinOptions,
         name: str | None,
         *,
         with_key: bool,
     ) -> KStream[K, Any]:
-        is_global = isinstance(other, GlobalKTable)
-        if len(functions) != (2 if is_global else 1):
+        if len(functions) != (2 if isinstance(other, GlobalKTable) else 1):
             raise TopologyError(
                 "a join takes the other side and a joiner; with a global table, a selector of the row's key before the joiner"
             )
         joiner = joins.joiner_of(functions[-1], with_key=with_key)
-        if grace is not None and (is_global or isinstance(other, JoinableStream)):
-            raise TopologyError(
-                "grace=... is for a join with a table that has versions; that of two streams is in windows=ps.JoinWindows(...)"
-            )
         if isinstance(other, GlobalKTable):
+            joins.check_options(given, "a global table")
             node = join_global(self, other, functions[0], joiner, kind, name)
             return self._stream(node, self._key, rekeyed=self._rekeyed)
         if isinstance(other, JoinableStream):
-            node = joins.join_streams(self, other, joiner, kind, windows, given, store, name)
+            joins.check_options(given, "another stream")
+            node = joins.join_streams(self, other, joiner, kind, given, name)
         else:
-            node = joins.join_table(self, other, joiner, kind, given, grace, store, name)
+            joins.check_options(given, "a table")
+            node = joins.join_table(self, other, joiner, kind, given, name)
         return self._stream(node, given.key or self._key or other._key, rekeyed=False)
 
     def _stream(self, node: str, key: Serde[Any] | None, *, rekeyed: bool) -> KStream[K, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.join_windows import JoinWindows
@@ -38,12 +38,36 @@ def same_builder(left: Graph, right: Graph) -> None:
         raise TopologyError("the two sides of a join come from different builders; make both with one")
 
 
-class StreamSerdes(NamedTuple):
-    """Serdes that were given with a join of streams; None takes what is known from upstream."""
+class JoinOptions(NamedTuple):
+    """What was given with a join of a stream; None is not given. ``JoinableStream.join`` says what each means."""
 
-    key: Serde[Any] | None
-    value: Serde[Any] | None
+    windows: JoinWindows | None = None
+    key: Serde[Any] | None = None
+    value: Serde[Any] | None = None
     other_value: Serde[Any] | None = None
+    grace: Duration | None = None
+    store: Kept | None = None
+
+
+_WITH: Final = {
+    "a table": {"key", "value", "grace", "store"},
+    "a global table": set[str](),
+    "another stream": {"windows", "key", "value", "other_value", "store"},
+}
+
+
+def check_options(given: JoinOptions, side: str) -> None:
+    """Refuse options that mean nothing in a join with a side: "a table", "a global table" or "another stream".
+
+    Raises:
+        TopologyError: If one of them was given.
+    """
+    for option, value in given._asdict().items():
+        if value is not None and option not in _WITH[side]:
+            hint = " (that of two streams is in windows=ps.JoinWindows(...))" if option == "grace" else ""
+            raise TopologyError(
+                f"{option}=... means nothing in a join of a stream with {side}{hint}; leave it out"
+            )
 
 
 def join_table(
@@ -51,9 +75,7 @@ def join_table(
     table: KTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
-    given: StreamSerdes,
-    grace: Duration | None,
-    store: Kept | None,
+    given: JoinOptions,
     name: str | None,
 ) -> str:
     """Add a join of a stream with a table; give its node."""
@@ -62,11 +84,11 @@ def join_table(
     node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
     key = given.key or stream._key or table._key
     parent = by_key(stream, node, key, given.value, keep_null_keys=kind == "left")
-    if grace is not None:
+    if given.grace is not None:
         value = given.value or stream._value or graph.default_value
-        kept = kept_as(store, node)
-        parent = _buffer(graph, parent, table, kept, key or graph.default_key, value, millis(grace))
-    elif store is not None:
+        kept = kept_as(given.store, node)
+        parent = _buffer(graph, parent, table, kept, key or graph.default_key, value, millis(given.grace))
+    elif given.store is not None:
         raise TopologyError(
             "a join of a stream with a table keeps nothing without grace=...; leave store=... out"
         )
@@ -104,13 +126,11 @@ def join_streams(
     right: JoinableStream[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
-    windows: JoinWindows | None,
-    given: StreamSerdes,
-    store: Kept | None,
+    given: JoinOptions,
     name: str | None,
 ) -> str:
     """Add a join of two streams; give its last node."""
-    if windows is None:
+    if given.windows is None:
         raise TopologyError(
             "a join of two streams needs windows=ps.JoinWindows(before, after, grace): without them every record would "
             "have to be kept for ever"
@@ -118,11 +138,11 @@ def join_streams(
     graph = left._graph
     same_builder(graph, right._graph)
     last = graph.name("KSTREAM-MERGE", name)
-    kept = store if isinstance(store, StoreOptions) else StoreOptions(store or last)
+    kept = kept_as(given.store, last)
     key = given.key or left._key or right._key or graph.default_key
     left_value = given.value or left._value or graph.default_value
     right_value = given.other_value or right._value or graph.default_value
-    times = windows.times
+    times = given.windows.times
     sides = (
         _records(graph, kept, "left", key, left_value, times),
         _records(graph, kept, "right", key, right_value, times),
@@ -185,9 +205,8 @@ def _buffer(
     )
     spec = key_value(f"{kept.name}-buffer", times, records, engine=kept.engine, changelog=kept.changelog)
     graph.topology.add_state_store(spec)
-    return graph.add(
-        joins.GraceBuffer(graph.name("KSTREAM-BUFFER", None), (parent,), spec, key, value, grace)
-    )
+    # The node has the store's name: what it remembers of the store must be found again with it, whatever is edited.
+    return graph.add(joins.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
 
 
 def _records(

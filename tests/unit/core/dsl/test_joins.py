@@ -180,6 +180,30 @@ def test_two_streams_need_windows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("side", "functions", "option", "given"),
+    [
+        ("table", 1, "windows", ps.JoinWindows(1, 1, 0)),
+        ("table", 1, "other_value", ps.serdes.string),
+        ("global_table", 2, "store", "kept"),
+        ("global_table", 2, "grace", 5),
+        ("stream", 1, "grace", 5),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(side: str, functions: int, option: str, given: Any) -> None:
+    builder = ps.StreamsBuilder()
+    join: Any = builder.stream("a").join
+    with pytest.raises(TopologyError, match=f"{option}=... means nothing in a join"):
+        join(getattr(builder, side)("b"), *[paired] * functions, **{option: given})
+
+
+def test_only_streams_are_joined_outer_with_a_stream() -> None:
+    builder = ps.StreamsBuilder()
+    outer_join: Any = builder.stream("a").outer_join
+    with pytest.raises(TopologyError, match="use left_join"):
+        outer_join(builder.table("b"), paired)
+
+
+@pytest.mark.parametrize(
     "arguments", [{"before": -2, "after": 1}, {"grace": -1}, {"unmatched_interval": -1}, {"unmatched": "no"}]
 )
 def test_impossible_windows_are_refused(arguments: dict[str, Any]) -> None:

@@ -236,3 +236,19 @@ def test_the_buffer_is_a_store_of_the_joins_name() -> None:
     assert priced(grace=1, store=kept).plan("app").changelogs == {
         "waiting-buffer": "app-waiting-buffer-changelog"
     }
+
+
+def test_what_waits_is_found_again_when_operators_are_put_in_front() -> None:
+    def built(*, edited: bool) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        table, orders = prices(builder), builder.stream("orders")
+        orders = orders.filter(lambda _, order: order != "-") if edited else orders
+        orders.left_join(table, paired, grace=10, store="waiting").to("out")
+        return builder.build()
+
+    host = Host(built(edited=False))
+    host.run("orders", ("k", "one", 5), ("k", "two", 5))
+    host.sub = built(edited=True).plan("app").subtopologies[0]
+    host.restart()
+    outcome = host.run("orders", ("k", "three", 5), ("k", "four", 20))
+    assert [value for _, value, _ in sent(outcome)] == ["one+None", "two+None", "three+None"]
