@@ -159,6 +159,14 @@ def per_session(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
     return windowed.count(store=f"s-{number}").to_stream(lambda window, _: window.key).map_values(str)
 
 
+def sliding(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
+    windowed = stream.group_by_key(name=f"grouped-l-{number}").windowed_by(
+        ps.SlidingWindows(3, grace=2), emit=emit
+    )
+    collected = windowed.aggregate(list, append, value=JSON, store=f"l-{number}")
+    return collected.to_stream(lambda window, _: window.key).map_values(json.dumps)
+
+
 def final(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
     """Give the text of every value of a window, when it closes: in the order of aggregation, deletions among them."""
     windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ps.TumblingWindows(4, grace=1))
@@ -212,6 +220,8 @@ OPERATORS: dict[str, Operator] = {
     "per closed window": lambda b, s, n: per_window(s, ps.on_window_close, f"w-{n}"),
     "per session": lambda b, s, n: per_session(s, ps.on_window_update, n),
     "per closed session": lambda b, s, n: per_session(s, ps.on_window_close, n),
+    "per sliding window": lambda b, s, n: sliding(s, ps.on_window_update, n),
+    "per closed sliding window": lambda b, s, n: sliding(s, ps.on_window_close, n),
     "final": final,
     "suppressed": lambda b, s, n: suppressed(s, ps.Suppressed.until_time_limit(3), n),
     "suppressed a few": lambda b, s, n: suppressed(
