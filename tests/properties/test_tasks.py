@@ -167,6 +167,15 @@ def sliding(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
     return collected.to_stream(lambda window, _: window.key).map_values(json.dumps)
 
 
+def cogrouped(stream: Stream, number: int) -> Stream:
+    """Aggregate records and those of even length together: two nodes with times of their own write to one store."""
+    grouped = stream.group_by_key(name=f"co-{number}-a")
+    even = stream.filter(lambda k, v: v is None or len(v) % 2 == 0).group_by_key(name=f"co-{number}-b")
+    both = even.cogroup(append).cogroup(grouped, append).windowed_by(ps.TumblingWindows(5, grace=1))
+    rows = both.aggregate(list, value=JSON, store=f"co-{number}").to_stream(lambda window, _: window.key)
+    return rows.map_values(json.dumps)
+
+
 def final(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
     """Give the text of every value of a window, when it closes: in the order of aggregation, deletions among them."""
     windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ps.TumblingWindows(4, grace=1))
@@ -222,6 +231,7 @@ OPERATORS: dict[str, Operator] = {
     "per closed session": lambda b, s, n: per_session(s, ps.on_window_close, n),
     "per sliding window": lambda b, s, n: sliding(s, ps.on_window_update, n),
     "per closed sliding window": lambda b, s, n: sliding(s, ps.on_window_close, n),
+    "cogrouped": lambda b, s, n: cogrouped(s, n),
     "final": final,
     "suppressed": lambda b, s, n: suppressed(s, ps.Suppressed.until_time_limit(3), n),
     "suppressed a few": lambda b, s, n: suppressed(
