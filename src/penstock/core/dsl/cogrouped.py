@@ -180,7 +180,7 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         graph, windows = self._graph, self._windows
         name = graph.name("COGROUPKSTREAM-MERGE", None)
         kept = kept_as(store, f"{name}-store")
-        spec = session_store(kept, windows, self._key, value or graph.default_value)
+        spec = session_store(kept, windows, self._key, value or graph.default_value, on_window_update)
         nodes = _Nodes(graph, self._inputs, name, spec)
         return nodes.table(
             lambda node, parents, aggregator: SessionAggregate(

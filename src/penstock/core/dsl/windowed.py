@@ -247,7 +247,7 @@ class SessionWindowedKStream(Generic[K, V]):
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
         kept = kept_as(store, f"{name}-store")
-        spec = session_store(kept, self._windows, self._key, value)
+        spec = session_store(kept, self._windows, self._key, value, self._emit)
         graph.topology.add_state_store(spec)
         opened = _open(graph, kept) if self._emit.at_close else None
         source = self._source(spec.name)
@@ -285,11 +285,12 @@ def window_store(
         retention_ms=retention,
         size_ms=size,
         by_time=emit.at_close and isinstance(windows, TimeWindows),
+        with_open=emit.at_close and isinstance(windows, SlidingWindows),
     )
 
 
 def session_store(
-    kept: StoreOptions, windows: SessionWindows, key: Serde[Any], value: Serde[Any]
+    kept: StoreOptions, windows: SessionWindows, key: Serde[Any], value: Serde[Any], emit: EmitStrategy
 ) -> SessionSpec:
     """Give the store of the aggregates per key and session.
 
@@ -303,6 +304,7 @@ def session_store(
         engine=kept.engine,
         changelog=kept.changelog,
         retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
+        with_open=emit.at_close,
     )
 
 
