@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.dsl.builder import StreamsBuilder
+from penstock.core.dsl.cogrouped import CogroupedKStream
 from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.join_windows import JoinWindows
@@ -61,6 +62,7 @@ __all__ = [
     "Application",
     "BranchedKStream",
     "Cancellable",
+    "CogroupedKStream",
     "ConsumerRecord",
     "EmitStrategy",
     "ErrorPolicies",

@@ -413,6 +413,41 @@ def session_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
     windowed.count(store="w").to_stream().to("out")
 
 
+# Cogroup
+
+
+def cogrouped(builder: ps.StreamsBuilder) -> ps.CogroupedKStream[str, str]:
+    left, right = (builder.stream(topic).group_by_key() for topic in ("left", "right"))
+    return left.cogroup(lambda _, v, so_far: f"{so_far}<{text(v)}").cogroup(
+        right, lambda _, v, so_far: f"{so_far}>{text(v)}"
+    )
+
+
+@scenario("out")
+@dsl
+def cogroup_two_streams(builder: ps.StreamsBuilder) -> None:
+    cogrouped(builder).aggregate(empty, store="cg").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def cogroup_windowed(builder: ps.StreamsBuilder) -> None:
+    cogrouped(builder).windowed_by(TUMBLING).aggregate(empty, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def cogroup_sliding(builder: ps.StreamsBuilder) -> None:
+    cogrouped(builder).windowed_by(SLIDING).aggregate(empty, store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def cogroup_session(builder: ps.StreamsBuilder) -> None:
+    sessions = cogrouped(builder).windowed_by(SESSION)
+    sessions.aggregate(empty, lambda _, one, other: f"{one}~{other}", store="w").to_stream().to("out")
+
+
 # Suppress
 
 FINAL = ps.Suppressed.until_window_closes()

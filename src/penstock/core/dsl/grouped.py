@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from penstock.core.dsl.aggregators import combining, plus_one, zero
+from penstock.core.dsl.cogrouped import CogroupedKStream
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.model import serdes
@@ -93,6 +94,33 @@ class KGroupedStream(Generic[K, V]):
         return self._aggregated(
             store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
         )
+
+    def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
+        """Begin an aggregation that several grouped streams share.
+
+        Args:
+            aggregator: ``(key, value, aggregate so far) -> aggregate`` for the records of this stream; None deletes the key.
+
+        Returns:
+            What other streams join with ``cogroup(grouped, aggregator)``, and ``aggregate`` ends.
+
+        Source: ``KGroupedStream.cogroup``; KIP-150.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> number = ps.serdes.int64
+            >>> paid, billed = (builder.stream(topic, value=number).group_by_key() for topic in ("paid", "billed"))
+            >>> balance = paid.cogroup(lambda key, value, so_far: so_far + value)
+            >>> balance = balance.cogroup(billed, lambda key, value, so_far: so_far - value)
+            >>> balance.aggregate(int, value=number, store="balance").to_stream().to("balances")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for topic, amount in (("billed", 7), ("paid", 5), ("paid", 2)):
+            ...     driver.pipe(topic, "ann", amount)
+            >>> [record.value for record in driver.read("balances")]
+            [-7, -2, 0]
+        """
+        return CogroupedKStream(self._graph, self._key, ((self._source, aggregator),))
 
     @overload
     def windowed_by(

@@ -129,7 +129,7 @@ class TimeWindowedKStream(Generic[K, V]):
         graph, windows, emit = self._graph, self._windows, self._emit
         name = graph.name(f"KSTREAM-{kind}", None)
         kept = kept_as(store, f"{name}-store")
-        spec = self._store(kept, value)
+        spec = window_store(kept, windows, self._key, value, emit)
         graph.topology.add_state_store(spec)
         parents = (self._source(spec.name),)
         node: Materialised
@@ -139,26 +139,6 @@ class TimeWindowedKStream(Generic[K, V]):
         else:
             node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
         return KTable(graph, graph.add(node), serdes.time_windowed(self._key, spec.size_ms), value)
-
-    def _store(self, kept: StoreOptions, value: Serde[Any]) -> WindowSpec:
-        windows = self._windows
-        if isinstance(windows, SlidingWindows):
-            size = windows.difference_ms
-            retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
-        else:
-            size = windows.size_ms
-            retention = _retention(kept, size + windows.grace_ms, "size")
-        return WindowSpec(
-            name=kept.name,
-            key=self._key,
-            value=value,
-            timestamped=True,
-            engine=kept.engine,
-            changelog=kept.changelog,
-            retention_ms=retention,
-            size_ms=size,
-            by_time=self._emit.at_close and isinstance(windows, TimeWindows),
-        )
 
 
 class SessionWindowedKStream(Generic[K, V]):
@@ -267,14 +247,7 @@ class SessionWindowedKStream(Generic[K, V]):
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
         kept = kept_as(store, f"{name}-store")
-        spec = SessionSpec(
-            name=kept.name,
-            key=self._key,
-            value=value,
-            engine=kept.engine,
-            changelog=kept.changelog,
-            retention_ms=_retention(kept, self._windows.gap_ms + self._windows.grace_ms, "gap"),
-        )
+        spec = session_store(kept, self._windows, self._key, value, self._emit)
         graph.topology.add_state_store(spec)
         opened = _open(graph, kept) if self._emit.at_close else None
         source = self._source(spec.name)
@@ -282,6 +255,57 @@ class SessionWindowedKStream(Generic[K, V]):
             name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
         )
         return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+
+
+def window_store(
+    kept: StoreOptions,
+    windows: TimeWindows | SlidingWindows,
+    key: Serde[Any],
+    value: Serde[Any],
+    emit: EmitStrategy,
+) -> WindowSpec:
+    """Give the store of the aggregates per key and window.
+
+    Raises:
+        TopologyError: If it is to keep them for a shorter time than they can change.
+    """
+    if isinstance(windows, SlidingWindows):
+        size = windows.difference_ms
+        retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
+    else:
+        size = windows.size_ms
+        retention = _retention(kept, size + windows.grace_ms, "size")
+    return WindowSpec(
+        name=kept.name,
+        key=key,
+        value=value,
+        timestamped=True,
+        engine=kept.engine,
+        changelog=kept.changelog,
+        retention_ms=retention,
+        size_ms=size,
+        by_time=emit.at_close and isinstance(windows, TimeWindows),
+        with_open=emit.at_close and isinstance(windows, SlidingWindows),
+    )
+
+
+def session_store(
+    kept: StoreOptions, windows: SessionWindows, key: Serde[Any], value: Serde[Any], emit: EmitStrategy
+) -> SessionSpec:
+    """Give the store of the aggregates per key and session.
+
+    Raises:
+        TopologyError: If it is to keep them for a shorter time than they can change.
+    """
+    return SessionSpec(
+        name=kept.name,
+        key=key,
+        value=value,
+        engine=kept.engine,
+        changelog=kept.changelog,
+        retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
+        with_open=emit.at_close,
+    )
 
 
 def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:

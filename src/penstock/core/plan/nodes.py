@@ -222,6 +222,11 @@ class Aggregate(Materialised):
 
 
 @dataclass(frozen=True)
+class Cogroup(Materialised):
+    """The table that several aggregations of streams keep in one store; they are its parents (``cogroup``, KIP-150)."""
+
+
+@dataclass(frozen=True)
 class TableAggregate(Materialised):
     """Aggregates a grouped table per key from its changes (``KTableAggregate``, ``KTableReduce``).
 

@@ -113,9 +113,11 @@ class SlicedSpec(StoreSpec):
 
     Attributes:
         retention_ms: How far behind the store's stream time entries can be read.
+        with_open: Whether another store has what has not closed yet; both have to begin together.
     """
 
     retention_ms: int
+    with_open: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,6 +155,8 @@ class WindowSpec(SlicedSpec):
         """Duplicates carry a number; the order of time is another order of the entries."""
         if self.by_time:
             return "window-by-time"
+        if self.with_open:
+            return "window-with-open"
         return "window-with-duplicates" if self.retain_duplicates else "window"
 
 
@@ -163,7 +167,7 @@ class SessionSpec(SlicedSpec):
     @property
     def kind(self) -> str:
         """Sessions by key, end and start."""
-        return "session"
+        return "session-with-open" if self.with_open else "session"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ class WindowedAggregate(Materialised):
         initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
+        shared: Whether other nodes, each with a stream time of its own, write to the store too.
     """
 
     store: WindowSpec
@@ -30,6 +31,7 @@ class WindowedAggregate(Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)

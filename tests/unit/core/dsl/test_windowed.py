@@ -266,6 +266,18 @@ class TestSessionsOnClose:
 
 
 class TestItsStore:
+    @pytest.mark.parametrize(
+        "windows", [TUMBLING, ps.SlidingWindows(5, grace=5), ps.SessionWindows(5, grace=5)]
+    )
+    def test_is_of_another_kind_with_results_at_the_close(self, windows: Any) -> None:
+        update, close = (
+            topology(lambda windowed: windowed.count(store="w"), windows, emit)
+            .plan("app")
+            .store_fingerprints()["w"]
+            for emit in (ps.on_window_update, ps.on_window_close)
+        )
+        assert update != close
+
     def test_a_short_retention_is_refused(self) -> None:
         kept = ps.stores.options("w", retention=14)
         with pytest.raises(TopologyError, match=r"store 'w': a retention of 14 ms .* at least .* 15 ms"):

@@ -43,6 +43,11 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
 
 
 @compile_node.register
+def _(node: n.Cogroup, compiled: Compiled) -> Call:
+    return compiled.children(node)
+
+
+@compile_node.register
 def _(node: n.TableAggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]

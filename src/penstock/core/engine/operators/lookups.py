@@ -40,6 +40,7 @@ def _lookup(node: n.Node, compiled: Compiled) -> Lookup:
 @_lookup.register(n.TableSource)
 @_lookup.register(n.TableStore)
 @_lookup.register(n.Aggregate)
+@_lookup.register(n.Cogroup)
 @_lookup.register(n.TableAggregate)
 def _(node: Any, compiled: Compiled) -> Lookup:
     fetch, key_bytes = compiled.runtime.stores[node.store.name].fetch, node.store.key.serialize

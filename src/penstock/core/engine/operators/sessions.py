@@ -29,29 +29,32 @@ Found = list[tuple[int, int, Any]]
 @compile_node.register
 def _(node: SessionAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
-    give = _updates(compiled.children(node))
+    child = compiled.children(node)
     opened = None if node.open is None else _Open(node, compiled)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
     memory = runtime.memory(name)
     time: int = memory.get("time", -1)
+    first_open = time - wait
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        nonlocal time
+        nonlocal time, first_open
         if key is None:
             return runtime.drop("null key in a windowed aggregation")
         if timestamp > time:
             memory["time"] = time = timestamp
+            first_open = timestamp - wait
             if opened is not None:
                 opened.close(timestamp, headers)
         try:
             stored_key = key_bytes(key)
-            found = list(find(stored_key, max(timestamp - gap, time - wait), timestamp + gap))
+            first = timestamp - gap if timestamp - gap > first_open else first_open
+            found = list(find(stored_key, first, timestamp + gap))
             start = min((session[0] for session in found), default=timestamp)
             end = max((session[1] for session in found), default=timestamp)
             start, end = min(start, timestamp), max(end, timestamp)
-            if end < time - wait:
+            if end < first_open:
                 return runtime.drop("late for a session")
             new = aggregated(key, value, found)
             write(stored_key, start, end, new)
@@ -62,12 +65,17 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
                 return opened.change(stored_key, found, start, end, there=new is not None)
         except Exception as error:
             return runtime.on_error("process", name, error)
-        return give(Windowed(key, start, end), new, found, headers)
+        if start == end:
+            return child(Windowed(key, start, end), new, found[0][2] if found else None, end, headers)
+        for old_start, old_end, old in found:
+            child(Windowed(key, old_start, old_end), None, old, old_end, headers)
+        return child(Windowed(key, start, end), new, None, end, headers)
 
     def move_time(to: int) -> None:
-        nonlocal time
+        nonlocal time, first_open
         if to > time:
             memory["time"] = time = to
+            first_open = to - wait
             if opened is not None:
                 opened.close(to, ())
 
@@ -90,20 +98,6 @@ def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:
         return value if initializer is None and so_far is None else aggregator(key, value, so_far)
 
     return aggregated
-
-
-def _updates(child: Call) -> Callable[[Windowed, Any, Found, Headers], None]:
-    """Make the function that forwards the deletion of the old sessions, and the new one."""
-
-    def give(session: Windowed, new: Any, found: Found, headers: Headers) -> None:
-        key, start, end = session
-        if start == end:
-            return child(session, new, found[0][2] if found else None, end, headers)
-        for old_start, old_end, old in found:
-            child(Windowed(key, old_start, old_end), None, old, old_end, headers)
-        return child(session, new, None, end, headers)
-
-    return give
 
 
 class _Open:

@@ -101,9 +101,9 @@ def _opening(
     """Make the function that opens the slot of a window, and the dict where open slots are found again.
 
     Slots of closed windows are forgotten when their number has doubled, so that the work per window stays the same however
-    many are open.
+    many are open. Where another node writes to the store, that may let a slot expire which is open here: none is remembered.
     """
-    store, fits = compiled.runtime.stores[node.store.name], node.fits
+    store, fits, shared = compiled.runtime.stores[node.store.name], node.fits, node.shared
     slots: dict[int, Slot] = {}
     limit = 64
 
@@ -113,11 +113,14 @@ def _opening(
         if share is None:
             return None
         stored_key_of, rows = share
+        slot: Slot = (stored_key_of, rows.get, rows.put_fitting if fits else rows.put)
+        if shared:
+            return slot
         if len(slots) >= limit:
             for closed in [other for other in slots if other <= last_closed]:
                 del slots[closed]
             limit = max(64, 2 * len(slots))
-        slot = slots[start] = (stored_key_of, rows.get, rows.put_fitting if fits else rows.put)
+        slots[start] = slot
         return slot
 
     return opened, slots

@@ -1,0 +1,88 @@
+"""Several grouped streams that share an aggregate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from unit.helpers import Host, sent
+
+
+def appended(mark: str) -> Any:
+    return lambda _, value, so_far: f"{so_far}{mark}{value}"
+
+
+def both(builder: ps.StreamsBuilder, *, rekeyed: bool = False) -> ps.CogroupedKStream[Any, str]:
+    streams = [builder.stream(topic) for topic in ("left", "right")]
+    if rekeyed:
+        streams = [stream.select_key(lambda _, value: value) for stream in streams]
+    left, right = (stream.group_by_key() for stream in streams)
+    return left.cogroup(appended("<")).cogroup(right, appended(">"))
+
+
+def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
+    builder = ps.StreamsBuilder()
+    both(builder).aggregate(str, store="rows").to_stream().to("out")
+    host = Host(builder.build())
+    host.run("left", ("a", "1", 5))
+    assert sent(host.run("right", ("a", "2", 3), (None, "x", 3), ("a", None, 3))) == [("a", "<1>2", 5)]
+    host.restart()
+    assert sent(host.run("left", ("a", "3", 6))) == [("a", "<1>2<3", 6)]
+
+
+def test_each_stream_has_its_own_time() -> None:
+    builder = ps.StreamsBuilder()
+    windowed = both(builder).windowed_by(ps.TumblingWindows(10, grace=0))
+    windowed.aggregate(str, store="w").to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
+    host = Host(builder.build())
+    host.run("left", ("a", "1", 5), ("a", "2", 15))
+    assert host.run("left", ("a", "late", 6)).metrics.dropped == {"late for a window": 1}
+    assert sent(host.run("right", ("a", "3", 6))) == [("a@0", "<1>3", 6)]
+
+
+def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None:
+    builder = ps.StreamsBuilder()
+    both(builder).windowed_by(ps.TumblingWindows(10, grace=0)).aggregate(str, store="w")
+    host = Host(builder.build())
+    host.run("right", ("a", "1", 5))
+    host.run("left", ("a", "2", 1_000_000))
+    assert host.run("right", ("a", "3", 6)).metrics.dropped == {"expired window": 1}
+
+
+def test_sessions_of_both_are_merged() -> None:
+    builder = ps.StreamsBuilder()
+    sessions = both(builder).windowed_by(ps.SessionWindows(10, grace=100))
+    merged = sessions.aggregate(str, lambda _, one, other: one + other, store="s")
+    merged.to_stream(lambda window, _: f"{window.start}-{window.end}").to("out")
+    host = Host(builder.build())
+    host.run("left", ("a", "1", 0), ("a", "2", 20))
+    assert sent(host.run("right", ("a", "3", 10)))[-1] == ("0-20", "<1<2>3", 20)
+
+
+def test_an_idle_input_closes_the_windows_of_all_of_them() -> None:
+    builder = ps.StreamsBuilder()
+    windowed = both(builder).windowed_by(ps.TumblingWindows(10, grace=0)).aggregate(str, store="w")
+    until = ps.Suppressed.until_window_closes(close_idle_after=100)
+    windowed.suppress(until, store="held").to_stream(lambda window, _: window.key).to("out")
+    host = Host(builder.build())
+    assert sent(host.run("left", ("a", "1", 5))) == sent(host.run("right", ("a", "2", 3))) == []
+    assert sent(host.step(host.now_ms + 100)) == [("a", "<1>2", 5)]
+    assert host.run("right", ("a", "3", 9)).metrics.dropped == {"late for a window": 1}
+
+
+def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
+    builder = ps.StreamsBuilder()
+    both(builder, rekeyed=True).aggregate(str, store="rows")
+    assert list(builder.build().plan("app").internal_topics) == [
+        "app-rows-repartition",
+        "app-rows-1-repartition",
+    ]
+
+
+def test_streams_of_two_builders_are_refused() -> None:
+    one, other = (ps.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
+    with pytest.raises(TopologyError, match="come from different builders"):
+        one.cogroup(appended("<")).cogroup(other, appended(">"))

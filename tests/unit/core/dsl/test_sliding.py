@@ -1,0 +1,164 @@
+"""Sliding windows, one record at a time, and over restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from unit.helpers import Host, sent
+
+Rows = list[tuple[str, int]]
+
+
+def topology(windows: ps.SlidingWindows, emit: ps.EmitStrategy = ps.on_window_update) -> ps.Topology:
+    """Collect the values of each window in the order in which they were added."""
+    builder = ps.StreamsBuilder()
+    windowed = builder.stream("in").group_by_key().windowed_by(windows, emit=emit)
+    kept = ps.stores.options("w", retention=10_000)
+    texts = windowed.aggregate(
+        str, lambda _, value, so_far: so_far + value, value=ps.serdes.string, store=kept
+    )
+    texts.to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}").to("out")
+    return builder.build()
+
+
+class TestOnUpdate:
+    def test_a_record_makes_its_window_and_that_behind_the_record_before_it(self) -> None:
+        host = Host(topology(ps.SlidingWindows(10, grace=0)))
+        assert sent(host.run("in", ("a", "x", 20), ("a", "y", 25))) == [
+            ("a@10-20", "x", 20),
+            ("a@21-31", "y", 25),
+            ("a@15-25", "xy", 25),
+        ]
+
+    def test_a_record_out_of_order_is_added_to_the_windows_around_it(self) -> None:
+        host = Host(topology(ps.SlidingWindows(10, grace=100)))
+        host.run("in", ("a", "x", 20), ("a", "y", 28))
+        assert sent(host.run("in", ("a", "z", 24))) == [
+            ("a@21-31", "yz", 28),
+            ("a@18-28", "xyz", 28),
+            ("a@14-24", "xz", 24),
+            ("a@25-35", "y", 28),
+        ]
+
+    def test_early_records_share_the_first_window(self) -> None:
+        host = Host(topology(ps.SlidingWindows(10, grace=100)))
+        assert sent(host.run("in", ("a", "x", 3), ("a", "y", 7))) == [
+            ("a@0-10", "x", 3),
+            ("a@4-14", "y", 7),
+            ("a@0-10", "xy", 7),
+        ]
+
+    def test_null_keys_and_null_values_are_left_out(self) -> None:
+        outcome = Host(topology(ps.SlidingWindows(10, grace=0))).run("in", ("a", None, 1), (None, "x", 2))
+        assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
+
+    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+        host = Host(topology(ps.SlidingWindows(10, grace=5)))
+        host.run("in", ("a", "x", 100))
+        host.restart()
+        assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a window": 1}
+        assert host.run("in", ("b", "x", 85)).metrics.dropped == {"late for a window": 1}
+        assert sent(host.run("in", ("b", "x", 95))) == [("b@85-95", "x", 95)]
+
+    def test_a_function_that_fails_leaves_the_windows_as_they_were(self) -> None:
+        def only_one(so_far: str, value: str) -> str:
+            raise ValueError("no more")
+
+        builder = ps.StreamsBuilder()
+        grouped = builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5))
+        grouped.reduce(only_one, store="w")
+        host = Host(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+        host.run("in", ("a", "x", 20), ("a", "y", 25))
+        assert [(window.start, row.value) for window, row in host.store("w").all()] == [(10, "x")]
+
+    def test_a_window_that_is_made_has_no_old_value(self) -> None:
+        builder = ps.StreamsBuilder()
+        counts = (
+            builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5)).count(store="w")
+        )
+        total = counts.group_by(
+            lambda window, n: (window.key, n), key=ps.serdes.string, value=ps.serdes.int64
+        )
+        add = total.reduce(lambda a, b: a + b, lambda a, b: a - b, store="total")
+        add.to_stream().map_values(str).to("out")
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("in", "a", "x", 20)
+            driver.pipe("in", "a", "y", 25)
+            assert driver.store("total").get("a").value == sum(
+                row.value for _, row in driver.store("w").all()
+            )
+
+
+class TestOnClose:
+    def test_a_window_gives_one_result_when_stream_time_has_passed_its_end_and_grace(self) -> None:
+        host = Host(topology(ps.SlidingWindows(10, grace=5), ps.on_window_close))
+        assert sent(host.run("in", ("b", "x", 20), ("a", "x", 20), ("c", "x", 25))) == []
+        assert sent(host.run("in", ("c", "y", 26))) == [("a@10-20", "x", 20), ("b@10-20", "x", 20)]
+
+    @given(
+        rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=20),
+        difference=st.integers(1, 12),
+        grace=st.integers(0, 12),
+        restarts=st.booleans(),
+    )
+    def test_it_gives_the_last_update_of_every_window(
+        self, rows: Rows, difference: int, grace: int, restarts: bool
+    ) -> None:
+        windows = ps.SlidingWindows(difference, grace=grace)
+        updates, closes = Host(topology(windows)), Host(topology(windows, ps.on_window_close))
+        last: dict[Any, Any] = {}
+        given: list[Any] = []
+        for number, (key, at) in enumerate([*rows, ("c", 1000)]):
+            row = (key, chr(ord("a") + number), at)
+            last.update({window: (text, then) for window, text, then in sent(updates.run("in", row))})
+            given += sent(closes.run("in", row))
+            if restarts:
+                closes.restart()
+        assert sorted(given) == sorted((window, *row) for window, row in last.items() if window[0] != "c")
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=20),
+    difference=st.integers(1, 20),
+    restarts=st.booleans(),
+)
+def test_every_set_of_records_that_lie_close_together_has_its_window(
+    rows: Rows, difference: int, restarts: bool
+) -> None:
+    host = Host(topology(ps.SlidingWindows(difference, grace=1000)))
+    for number, (key, at) in enumerate(rows):
+        host.run("in", (key, chr(ord("a") + number), at))
+        if restarts:
+            host.restart()
+    found = {tuple(window): sorted(row.value) for window, row in host.store("w").all()}
+    expected = {}
+    for key, at in rows:
+        for start in (max(0, at - difference), at + 1):
+            window = (key, start, start + difference)
+            texts = [
+                chr(ord("a") + number)
+                for number, (k, t) in enumerate(rows)
+                if k == key and start <= t <= start + difference
+            ]
+            if texts:
+                expected[window] = texts
+    assert found == expected
+
+
+def test_impossible_windows_are_refused() -> None:
+    with pytest.raises(TopologyError, match="difference of sliding windows is at least 1 ms, not 0"):
+        ps.SlidingWindows(0, grace=0)
+    with pytest.raises(TopologyError, match="grace of sliding windows is at least 0 ms, not -1"):
+        ps.SlidingWindows(1, grace=-1)
+
+
+def test_a_short_retention_is_refused() -> None:
+    windowed = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5))
+    with pytest.raises(TopologyError, match="at least twice the difference and grace together, 25 ms"):
+        windowed.count(store=ps.stores.options("w", retention=24))
