@@ -73,6 +73,25 @@ def co_processed(plan: Plan, layout: Layout) -> tuple[CoProcessed, ...]:
     return tuple(found)
 
 
+def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[Input, ...]]:
+    """Give the tasks that must know whether their inputs have more on the broker, with these inputs.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        waits: Whether tasks wait for empty inputs; then those with several inputs must know. Those that close something when
+            they are idle must know in any case.
+    """
+    found = {
+        task: inputs for group in co_processed(plan, layout) if waits for task, inputs in group.tasks.items()
+    }
+    for task in layout.tasks:
+        sub = plan.subtopologies[task.subtopology]
+        if any(node.closes_idle for node in sub.nodes.values()):
+            found.setdefault(task, _inputs(plan, layout, task))
+    return found
+
+
 def _inputs(plan: Plan, layout: Layout, task: TaskId) -> tuple[Input, ...]:
     return tuple(Input(at, _feeders(plan, layout, at)) for at in sorted(layout.tasks[task]))
 

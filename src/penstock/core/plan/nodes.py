@@ -50,6 +50,11 @@ class Node:
         """Names of the global stores that the node is known to read."""
         return ()
 
+    @property
+    def closes_idle(self) -> bool:
+        """Whether the wall clock takes over when its input is idle, so that its task must know when that is."""
+        return False
+
 
 # Ends: records come in from topics and leave to topics.
 

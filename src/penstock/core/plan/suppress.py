@@ -47,6 +47,11 @@ class Suppress(n.Node):
         """Names of the stores of the buffer."""
         return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
 
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its setting closes idle."""
+        return self.suppressed.close_idle_after_ms is not None
+
 
 class Closing(NamedTuple):
     """When the windows of a table close.

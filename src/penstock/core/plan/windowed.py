@@ -33,6 +33,11 @@ class WindowedAggregate(Materialised):
     fits: bool = False
     shared: bool = False
 
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its emit strategy closes idle."""
+        return self.emit.close_idle_after_ms is not None
+
 
 @dataclass(frozen=True)
 class SlidingAggregate(Materialised):
@@ -59,6 +64,11 @@ class SlidingAggregate(Materialised):
     def store_names(self) -> tuple[str, ...]:
         """Names of the store of the windows, and of that of the open ones."""
         return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
+
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its emit strategy closes idle."""
+        return self.emit.close_idle_after_ms is not None
 
 
 @dataclass(frozen=True)
@@ -88,3 +98,8 @@ class SessionAggregate(Materialised):
     def store_names(self) -> tuple[str, ...]:
         """Names of the store of the sessions, and of that of the open ones."""
         return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
+
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its emit strategy closes idle."""
+        return self.emit.close_idle_after_ms is not None

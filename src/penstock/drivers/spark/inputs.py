@@ -23,7 +23,7 @@ from typing import Any
 from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.alignment import Pace, Situation, aligned
-from penstock.core.plan.inputs import CoProcessed, Input, co_processed
+from penstock.core.plan.inputs import CoProcessed, Input, co_processed, informed
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.core.ports import OffsetRange, Offsets, TimeIndex
@@ -62,6 +62,31 @@ class Held:
     idle_until_ms: int | None = None
 
 
+@dataclass(frozen=True)
+class Prospect:
+    """What the planner sees when it plans a micro-batch.
+
+    Attributes:
+        start: Where each partition stands.
+        admitted: How far each would be read by its fair share.
+        ends: How far each may be read now; paused topics are left out.
+        log_ends: How far each could be read if nobody held it back.
+        held: What tasks hold.
+        paused: Topics that are not read now.
+        bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
+        bytes_per_record: Average size, None if it is not known.
+    """
+
+    start: Offsets
+    admitted: Offsets
+    ends: Offsets
+    log_ends: Offsets
+    held: Held
+    paused: Collection[str]
+    bounded: bool
+    bytes_per_record: float | None
+
+
 class InputPlanner:
     """Plans the co-processed inputs of one query. Owned by the planner.
 
@@ -75,89 +100,55 @@ class InputPlanner:
     def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings, index: TimeIndex) -> None:
         self._settings = settings
         self._index = index
-        self._groups = _groups(plan, layout, settings)
+        waits = settings.idle_ms != NEVER_WAIT
+        self._groups = co_processed(plan, layout) if waits else ()
         self._paces: list[Pace | None] = [None] * len(self._groups)
+        tasks = informed(plan, layout, waits=waits)
+        self._watched = sorted({p for inputs in tasks.values() for i in inputs for p in i.feeders})
 
     @property
     def active(self) -> bool:
-        """Whether anything has to be planned here: tasks have several inputs, and wait for them."""
-        return bool(self._groups)
+        """Whether tasks must know of their inputs."""
+        return bool(self._watched)
 
-    def planned(
-        self,
-        start: Offsets,
-        admitted: Offsets,
-        ends: Offsets,
-        log_ends: Offsets,
-        *,
-        held: Held,
-        paused: Collection[str],
-        bounded: bool,
-        bytes_per_record: float | None,
-    ) -> tuple[Offsets, Facts]:
+    def planned(self, seen: Prospect) -> tuple[Offsets, Facts]:
         """Plan how far the partitions of co-processed inputs are read.
-
-        Args:
-            start: Where each partition stands.
-            admitted: How far each would be read by its fair share.
-            ends: How far each may be read now; paused topics are left out.
-            log_ends: How far each could be read if nobody held it back.
-            held: What tasks hold.
-            paused: Topics that are not read now.
-            bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
-            bytes_per_record: Average size, None if it is not known.
 
         Returns:
             The ends of the micro-batch, for all partitions, and the facts.
         """
-        planned = {topic: dict(partitions) for topic, partitions in admitted.items()}
+        planned = {topic: dict(partitions) for topic, partitions in seen.admitted.items()}
         until: Flat = {}
         for number, group in enumerate(self._groups):
-            situation = self._situation(
-                group, start, admitted, ends, log_ends, held, paused, bounded, bytes_per_record
-            )
-            alignment = aligned(group, situation, self._index, self._paces[number])
+            alignment = aligned(group, self._situation(group, seen), self._index, self._paces[number])
             self._paces[number] = alignment.pace
             until.update(alignment.until)
             for at, end in alignment.ends.items():
                 planned[at.topic][at.partition] = end
-        lag = {
-            at: log_ends[at.topic][at.partition] - planned[at.topic][at.partition]
-            for group in self._groups
-            for at in group.partitions
-        }
-        return planned, _facts({at: n for at, n in lag.items() if n > 0}, until, paused, bounded)
+        ends = _flat(seen.log_ends, self._watched)
+        lag = {at: left for at, end in ends.items() if (left := end - planned[at.topic][at.partition]) > 0}
+        return planned, _facts(lag, until, seen.paused, seen.bounded)
 
     def unknown(self, paused: Collection[str], *, bounded: bool) -> Facts:
         """Give the facts while no broker answers."""
         return {**_facts({}, {}, paused, bounded), "unknown": True}
 
-    def _situation(
-        self,
-        group: CoProcessed,
-        start: Offsets,
-        admitted: Offsets,
-        ends: Offsets,
-        log_ends: Offsets,
-        held: Held,
-        paused: Collection[str],
-        bounded: bool,
-        bytes_per_record: float | None,
-    ) -> Situation:
+    def _situation(self, group: CoProcessed, seen: Prospect) -> Situation:
         partitions = group.partitions
-        stands = _flat(start, partitions)
-        going = [at for at in partitions if at.topic not in paused]  # what rests holds nobody up
+        stands = _flat(seen.start, partitions)
+        going = [at for at in partitions if at.topic not in seen.paused]  # what rests holds nobody up
+        held = seen.held
         return Situation(
             stands,
-            {**stands, **_flat(ends, going)},
-            {**stands, **_flat(log_ends, going)},
-            _flat(admitted, partitions),
-            self._room(group, held, bytes_per_record),
+            {**stands, **_flat(seen.ends, going)},
+            {**stands, **_flat(seen.log_ends, going)},
+            _flat(seen.admitted, partitions),
+            self._room(group, held, seen.bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in held.buffered for p in i.feeders),
             {at: newest for at, (_, _, newest) in held.buffered.items()},
             frozenset(held.given_up),
-            frozenset(paused),
-            self._settings.idle_ms > 0 and not bounded,
+            frozenset(seen.paused),
+            self._settings.idle_ms > 0 and not seen.bounded,
         )
 
     def _room(self, group: CoProcessed, held: Held, bytes_per_record: float | None) -> Flat:
@@ -189,9 +180,7 @@ class InputReader:
 
     def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings) -> None:
         self._outside = frozenset(plan.broker_topics) - frozenset(plan.internal_topics)
-        self._inputs: dict[TaskId, tuple[Input, ...]] = {}
-        for group in _groups(plan, layout, settings):
-            self._inputs.update(group.tasks)
+        self._inputs = informed(plan, layout, waits=settings.idle_ms != NEVER_WAIT)
 
     def told(
         self,
@@ -251,9 +240,7 @@ class TaskInputs:
     """
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
-        self._inputs = {
-            task: inputs for group in co_processed(plan, layout) for task, inputs in group.tasks.items()
-        }
+        self._inputs = informed(plan, layout, waits=True)
 
     def facts(self, task: TaskId, payload: bytes | None) -> InputFacts | None:
         """Give what a task is told of its inputs.
@@ -263,7 +250,7 @@ class TaskInputs:
             payload: What the reader sent; None if it sent nothing, because nothing is waited for.
 
         Returns:
-            None for a task with one input.
+            None for a task that needs to know nothing.
         """
         inputs = self._inputs.get(task)
         if inputs is None:
@@ -293,10 +280,6 @@ def _outline(facts: Facts) -> dict[str, Any]:
     lag = facts["lag"]
     lagging = [at[:2] for at in lag] if isinstance(lag, list) else {t: list(ps) for t, ps in lag.items()}
     return {**facts, "lag": lagging}
-
-
-def _groups(plan: Plan, layout: Layout, settings: WaitSettings) -> tuple[CoProcessed, ...]:
-    return () if settings.idle_ms == NEVER_WAIT else co_processed(plan, layout)
 
 
 def _inputs(group: CoProcessed) -> Iterator[Input]:

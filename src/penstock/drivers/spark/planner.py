@@ -19,7 +19,7 @@ from penstock.core.plan.evolution import check_repartitions, check_stores, with_
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.globals import GlobalEnds
-from penstock.drivers.spark.inputs import Held, InputPlanner, changed
+from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from penstock.drivers.spark.offsets import offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
 
@@ -156,16 +156,17 @@ class Planner:
         paused, bounded = orders.get("paused", ()), self._final is not None
         if ends is None:
             return admitted, {"inputs": self._inputs.unknown(paused, bounded=bounded)}
-        planned, facts = self._inputs.planned(
+        seen = Prospect(
             positions,
             admitted,
             allowed,
             ends,
-            held=_held(orders),
-            paused=paused,
-            bounded=bounded,
-            bytes_per_record=orders.get("bytes_per_record"),
+            _held(orders),
+            paused,
+            bounded,
+            orders.get("bytes_per_record"),
         )
+        planned, facts = self._inputs.planned(seen)
         return planned, {"inputs": facts}
 
     def _lets_go(self, start: Mapping[str, Any], facts: Mapping[str, Any], orders: Mapping[str, Any]) -> bool:

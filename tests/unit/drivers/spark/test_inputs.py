@@ -15,6 +15,7 @@ from penstock.drivers.spark.inputs import (
     Held,
     InputPlanner,
     InputReader,
+    Prospect,
     TaskInputs,
     WaitSettings,
     changed,
@@ -59,8 +60,8 @@ def planned(
     ends = {"fast": {0: fast}, "slow": {0: slow}}
     start = {"fast": {0: 0}, "slow": {0: 0}}
     admitted = {"fast": {0: min(fast, budget)}, "slow": {0: min(slow, budget)}}
-    given = {"held": held, "paused": (), "bounded": False, "bytes_per_record": None, **more}
-    return planner.planned(start, admitted, given.pop("ends", ends), ends, **given)
+    given = {"held": held, "paused": (), "bounded": False, "bytes_per_record": None, "ends": ends, **more}
+    return planner.planned(Prospect(start, admitted, log_ends=ends, **given))
 
 
 class TestThePlanner:
@@ -150,6 +151,23 @@ class TestTheReader:
     def test_says_nothing_without_facts(self) -> None:
         plan, layout = joined()
         assert not list(InputReader(plan, layout, WaitSettings()).told({}, {}, [], ["0_0"]))
+
+
+def test_a_task_that_closes_when_it_is_idle_is_told_of_its_one_input() -> None:
+    builder = ps.StreamsBuilder()
+    emit = ps.EmitStrategy.on_window_close(close_idle_after=1_000)
+    windows = builder.stream("fast").group_by_key().windowed_by(ps.TumblingWindows(10, 0), emit=emit)
+    windows.count(store="counts").to_stream().to("out")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"fast": 1})
+    for settings in (WaitSettings(), WaitSettings(-1)):
+        planner = InputPlanner(plan, layout, settings, Index({FAST: 9}, {FAST: 1}))
+        some, all_ = {"fast": {0: 5}}, {"fast": {0: 9}}
+        ends, facts = planner.planned(Prospect({"fast": {0: 0}}, some, all_, all_, NOTHING, (), False, None))
+        assert (ends, facts["lag"]) == (some, {"fast": {"0": 4}})
+        reader = InputReader(plan, layout, settings)
+        ((task, payload),) = reader.told({}, {"inputs": facts}, [], ["0_0"])
+        assert TaskInputs(plan, layout).facts(TaskId.parse(task), payload) == InputFacts((FAST,), {FAST: 4})
 
 
 def test_a_lag_that_grows_changes_nothing() -> None:
