@@ -134,6 +134,20 @@ class TestAnInputThatStalls:
         assert by_key(apps.kafka.consume(joined.sink)) == {"k": ["o0:None", "o1:None", "o2:r"]}
         assert lag(apps.kafka, apps.id, joined.orders) == 0
 
+    def test_fills_the_buffer_of_the_others_up_to_its_limit(self, apps: Apps) -> None:
+        joined = Joined.of(apps, 1)
+        orders = [("k", f"o{n}", BEGIN + n) for n in range(2_000)]
+        rates = [("k", "early", BEGIN + 700), ("k", "late", BEGIN + 2_000)]
+        settings = {"max_task_idle_ms": FOREVER, "buffered_records_per_partition": 500}
+        with apps.start(joined.topology(), **settings) as running:
+            apps.kafka.produce(joined.orders, orders)
+            eventually(lambda: running.status().buffered == {joined.orders: 500}, "a full buffer")
+            apps.kafka.produce(joined.rates, rates)
+            eventually(lambda: len(apps.kafka.consume(joined.sink)) == len(orders), "all orders")
+            counted = running.metrics()
+            assert (counted["buffered_records_max"], counted["enforced_records"]) == (500, 0)
+        assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
+
     def test_is_right_again_when_it_comes_within_the_idle_time(self, apps: Apps) -> None:
         """Rates come two seconds late, and an order waits five."""
         joined = Joined.of(apps, 1)
