@@ -72,11 +72,15 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
         def copy(self, host: str) -> LocalCopy:
             return engine.open(str(self.home / host))
 
-        def filled(self, copy: Any, planned: dict[int, int]) -> None:
+        def seen(self, copy: Any, planned: dict[int, int]) -> Content:
+            """Give what a task sees in a micro-batch."""
             topics = GlobalTopics(self.topic, self.topic)
-            Filling(part(self.topic.id), copy, topics, "0_0", lambda told: None, 0).bring_up(
-                planned, Filled()
-            )
+            filling = Filling(part(self.topic.id), copy, topics, "0_0", lambda told: None, 0)
+            try:
+                view = filling.view_at(planned, Filled())
+                return dict(open_store(part("").part.stores["store"], view).all())
+            finally:
+                copy.close_view()
 
         def run_batch(self, host: str, number: int) -> None:
             visits["behind"] += self.reached.get(host, -1) < number
@@ -84,13 +88,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
             visits["beyond"] += self.reached.get(host, -1) > number
             self.reached[host] = number
             planned = self.batches[number]
-            copy = self.copy(host)
-            self.filled(copy, planned)
-            spec = part("").part.stores["store"]
-            try:
-                assert dict(open_store(spec, copy.open_view()).all()) == expected(self.topic, planned)
-            finally:
-                copy.close_view()
+            assert self.seen(self.copy(host), planned) == expected(self.topic, planned)
 
         @rule(records=st.lists(st.tuples(KEYS, st.none() | st.sampled_from("xyz")), min_size=1, max_size=8))
         def write(self, records: list[tuple[str, str | None]]) -> None:
@@ -111,7 +109,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
         def cut_a_filling_off(self, host: str, writes: int) -> None:
             self.batches.append(self.topic.ends)
             try:
-                self.filled(MortalCopy(self.copy(host), writes), self.batches[-1])
+                self.seen(MortalCopy(self.copy(host), writes), self.batches[-1])
             except CutOffError:
                 visits["cut off"] += 1
                 engine.die(str(self.home / host))

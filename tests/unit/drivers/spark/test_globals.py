@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +15,11 @@ from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import lay_out
+from penstock.core.ports import Offsets
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
+from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from unit.drivers.topics import FakeTopic
@@ -177,6 +180,77 @@ class TestReading:
             9,
             b"text",
         )
+
+
+class Brokers:
+    """The topics of one cluster. Implements ``TopicReader`` as far as the planner asks."""
+
+    def __init__(self, *topics: FakeTopic) -> None:
+        self._topics = topics
+        self.asked: list[str] = []
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        self.asked.extend(partitions)
+        return {name: ends for topic in self._topics for name, ends in topic.end_offsets(partitions).items()}
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {name: at for topic in self._topics for name, at in topic.begin_offsets(partitions).items()}
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+
+class Silent:
+    """An application that lets the planner do as it likes."""
+
+    def ask(self, question: str, data: Any) -> Any:
+        return {}
+
+
+class TestThePlanner:
+    @pytest.fixture
+    def orders(self) -> FakeTopic:
+        return FakeTopic("in", 2)
+
+    @pytest.fixture
+    def brokers(self, topic: FakeTopic, orders: FakeTopic) -> Brokers:
+        return Brokers(orders, FakeTopic("counted", 1), topic)
+
+    @pytest.fixture
+    def planner(self, brokers: Brokers, topic: FakeTopic) -> Planner:
+        return Planner(replace(spec(topic), broker=brokers, control=Silent()))  # type: ignore[arg-type]
+
+    def test_plans_the_table_with_each_micro_batch(
+        self, planner: Planner, topic: FakeTopic, orders: FakeTopic
+    ) -> None:
+        begun = planner.next(planner.first())
+        assert begun["global"] == {TOPIC: {str(p): end for p, end in topic.ends.items()}}
+        topic.write("p1", "y")
+        orders.write("k", "p1")
+        after = planner.next(begun)
+        assert after["global"] == {TOPIC: {str(p): end for p, end in topic.ends.items()}}
+        assert after["batch"] == begun["batch"] + 1
+
+    def test_plans_nothing_for_the_table_alone(self, planner: Planner, topic: FakeTopic) -> None:
+        begun = planner.next(planner.first())
+        topic.write("p1", "y")
+        assert planner.next(begun) is begun
+
+    def test_asks_for_the_table_after_the_inputs(self, planner: Planner, brokers: Brokers) -> None:
+        start = planner.first()
+        brokers.asked.clear()
+        planner.next(start)
+        assert brokers.asked.index(TOPIC) > brokers.asked.index("in")
+
+    def test_begins_when_it_knows_the_table(self, planner: Planner, topic: FakeTopic) -> None:
+        start = planner.first()
+        topic.available = False
+        assert planner.next(start) is start
+        topic.available = True
+        assert "begin" in planner.next(start)
 
 
 def test_only_parts_that_can_read_a_table_are_told() -> None:

@@ -18,7 +18,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.split import SubTopology
-from penstock.core.ports import Fetcher, LocalCopy, OffsetRange, TopicReader
+from penstock.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
 from penstock.core.state.global_copy import (
     BEHIND,
     CUT_OFF,
@@ -131,12 +131,15 @@ class Filling:
         self._tell = tell
         self._now_ms = now_ms
 
-    def bring_up(self, planned: Mapping[int, int], filled: Filled) -> None:
-        """Bring the copy to the planned offsets.
+    def view_at(self, planned: Mapping[int, int], filled: Filled) -> ByteStores:
+        """Bring the copy to the planned offsets and open a view of it, which the copy's holder closes.
 
         Args:
             planned: Per partition the first offset that the store does not contain.
             filled: Counts what happens.
+
+        Returns:
+            The view.
 
         Raises:
             StoreError: If the copy cannot be written.
@@ -144,9 +147,18 @@ class Filling:
             BrokerUnavailableError: If no broker answers.
             PenstockError: If a record fails under the policy "fail".
         """
-        held, why = self._held(planned)
-        if held.positions == planned and not why:
-            return
+        copy, part = self._copy, self._part
+        view = copy.open_view()
+        held = progress_of(part.store, copy.version(), view)
+        if held is not None and (held.identity, held.positions) == (part.identity, planned):
+            return view
+        copy.close_view()
+        self._bring_up(held, planned, filled)
+        return copy.open_view()
+
+    def _bring_up(self, found: Progress | None, planned: Mapping[int, int], filled: Filled) -> None:
+        """Read what lies between the progress that was found and the planned offsets."""
+        held, why = self._begun(found, planned)
         old = None if why else held.version.number
         to_read = [
             OffsetRange(self._part.topic, partition, held.positions[partition], end)
@@ -165,19 +177,15 @@ class Filling:
         progress.finish(count)
         filled.records += count
 
-    def _held(self, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
-        """Give where the copy goes on from; and why it begins anew, if it does."""
-        copy, part = self._copy, self._part
+    def _begun(self, found: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
+        """Give where the copy goes on from; and why it begins anew, if it does: then it is empty by now."""
+        copy, identity = self._copy, self._part.identity
         version = copy.version()
-        try:
-            held = progress_of(part.store, version, copy.open_view())
-        finally:
-            copy.close_view()
         empty = copy.why_empty() if version is None else CUT_OFF
-        why = empty if held is None else why_begun_anew(held, part.identity, planned)
+        why = empty if found is None else why_begun_anew(found, identity, planned)
         if why and version is not None:
             copy.wipe()
-        kept = Progress(part.identity) if why or held is None else held
+        kept = Progress(identity) if why or found is None else found
         known = {partition: at for partition, at in kept.positions.items() if partition in planned}
         return replace(kept, positions={**self._begin(planned, known), **known}), why
 

@@ -83,7 +83,7 @@ class GlobalStores:
         """Bring the copies up and open a view of each.
 
         Raises:
-            PenstockError: As ``Filling.bring_up``.
+            PenstockError: As ``Filling.view_at``.
         """
         with ExitStack() as held:
             for part in self._spec.parts():
@@ -110,8 +110,7 @@ class GlobalStores:
         copy: LocalCopy = copies.openers[engine](str(home / engine), copies.memory_per_engine)
         held.callback(copy.close_view)
         filling = Filling(part, copy, self._spec.topics, self._task, self._spec.tell, self._now_ms)
-        filling.bring_up(planned, self.filled)
-        view = copy.open_view()
+        view = filling.view_at(planned, self.filled)
         if not copy.exclusive:
             lock.release()
         return view
