@@ -19,6 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
+from penstock.core.plan.folds import Fold
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class KGroupedStream(Generic[K, V]):
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
+        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fold=Fold.COUNT)
 
     def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
@@ -160,14 +161,16 @@ class KGroupedStream(Generic[K, V]):
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
         *,
-        fits: bool = False,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
         spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator, fits)
+        node = nodes.Aggregate(
+            name, (self._source(spec.name),), spec, initializer, aggregator, fold is Fold.COUNT, fold
+        )
         return KTable(graph, graph.add(node), self._key, value)
 
     def _source(self, store: str) -> str:

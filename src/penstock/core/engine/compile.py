@@ -47,6 +47,14 @@ class Compiled:
                 self._calls[node.name] = compile_node(node, self)
         self.contexts.reverse()
 
+    def call(self, node: n.Node) -> Call:
+        """Give the function of a node."""
+        return self._calls[node.name]
+
+    def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
+        """Give the nodes that follow a node."""
+        return self._sub.children(node.name)
+
     def children(self, node: n.Node) -> Call:
         """Give one function that calls all children of a node."""
         return _fan_out([self._calls[child.name] for child in self._sub.children(node.name)], node.table)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import not_
 from typing import Any
 
+from penstock.core.engine.columns import Columns, ColumnsCall, Form, behind, columns_of, of_function
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
+from penstock.core.plan.split import has_key
 
 
 @compile_node.register
@@ -26,6 +29,34 @@ def _(node: n.Filter, compiled: Compiled) -> Call:
     return filter_
 
 
+@columns_of.register
+def _(node: n.Filter, compiled: Compiled) -> Form | None:
+    predicate, keep = node.predicate, node.keep
+    if predicate is has_key:
+        return _with_key(node, compiled)
+
+    def results(columns: Columns) -> Iterator[bool]:
+        return map(bool, map(predicate, columns.keys.objects(), columns.values.objects()))
+
+    def then(child: ColumnsCall, columns: Columns, kept: list[bool]) -> None:
+        child(columns.only(kept if keep else list(map(not_, kept))))
+
+    return of_function(node, compiled, results, then)
+
+
+def _with_key(node: n.Filter, compiled: Compiled) -> Form | None:
+    """Make the filter in front of a repartition, which is no function of the user."""
+    form = behind(node, compiled)
+    if form is None:
+        return None
+    child = form.call
+
+    def with_key(columns: Columns) -> None:
+        child(columns.only(columns.keys.present()) if columns.keys.any_null() else columns)
+
+    return Form(with_key, form.calls_functions, form.by_rows)
+
+
 @compile_node.register
 def _(node: n.Map, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
@@ -39,6 +70,24 @@ def _(node: n.Map, compiled: Compiled) -> Call:
         child(key, value, timestamp, headers)
 
     return map_
+
+
+@columns_of.register
+def _(node: n.Map, compiled: Compiled) -> Form | None:
+    mapper = node.mapper
+
+    def pair(key: Any, value: Any) -> tuple[Any, Any]:
+        key, value = mapper(key, value)
+        return key, value
+
+    def results(columns: Columns) -> Iterator[tuple[Any, Any]]:
+        return map(pair, columns.keys.objects(), columns.values.objects())
+
+    def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
+        keys, values = map(list, zip(*pairs))
+        child(columns.with_values(values).with_keys(keys))
+
+    return of_function(node, compiled, results, then)
 
 
 @compile_node.register
@@ -63,6 +112,20 @@ def _(node: n.MapValues, compiled: Compiled) -> Call:
     return map_values_with_key if node.with_key else map_values
 
 
+@columns_of.register
+def _(node: n.MapValues, compiled: Compiled) -> Form | None:
+    mapper, with_key = node.mapper, node.with_key
+
+    def results(columns: Columns) -> Iterator[Any]:
+        values = columns.values.objects()
+        return map(mapper, columns.keys.objects(), values) if with_key else map(mapper, values)
+
+    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+        child(columns.with_values(values))
+
+    return of_function(node, compiled, results, then)
+
+
 @compile_node.register
 def _(node: n.SelectKey, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
@@ -76,6 +139,19 @@ def _(node: n.SelectKey, compiled: Compiled) -> Call:
         child(key, value, timestamp, headers)
 
     return select_key
+
+
+@columns_of.register
+def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
+    mapper = node.mapper
+
+    def results(columns: Columns) -> Iterator[Any]:
+        return map(mapper, columns.keys.objects(), columns.values.objects())
+
+    def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
+        child(columns.with_keys(keys))
+
+    return of_function(node, compiled, results, then)
 
 
 @compile_node.register
@@ -128,6 +204,11 @@ def _(node: n.Peek, compiled: Compiled) -> Call:
 @compile_node.register
 def _(node: n.Pass, compiled: Compiled) -> Call:
     return compiled.children(node)
+
+
+@columns_of.register
+def _(node: n.Pass, compiled: Compiled) -> Form | None:
+    return behind(node, compiled)
 
 
 @compile_node.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.engine.columns import Form, behind, columns_of
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.model.record import Change, Headers
 from penstock.core.plan import nodes as n
@@ -124,6 +125,11 @@ def _(node: n.ToStream, compiled: Compiled) -> Call:
         child(key, new, timestamp, headers)
 
     return to_stream
+
+
+@columns_of.register
+def _(node: n.ToStream, compiled: Compiled) -> Form | None:
+    return behind(node, compiled)
 
 
 @compile_node.register
