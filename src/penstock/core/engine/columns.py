@@ -23,7 +23,7 @@ The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
 from itertools import compress, repeat
@@ -211,16 +211,19 @@ def behind(node: n.Node, compiled: Compiled) -> Form | None:
 def of_function(
     node: n.Node,
     compiled: Compiled,
-    results: Callable[[Columns], Iterator[Any]],
+    function: Callable[..., Any],
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
+    *,
+    with_key: bool = True,
 ) -> Form | None:
     """Make the columnar form of a node that calls a function of the user for each record.
 
     Args:
         node: The node.
         compiled: Where it belongs.
-        results: Calls the function for each record, in their order; the iterator can go on after an error.
+        function: The function, of key and value.
         then: Hands the records with their results on to what is behind the node.
+        with_key: Whether the function takes the key; else it takes the value alone.
     """
     form, runtime = behind(node, compiled), compiled.runtime
     if form is None:
@@ -230,19 +233,21 @@ def of_function(
     child = form.call
 
     def call(columns: Columns) -> None:
-        rest, start, size = results(columns), 0, len(columns.timestamps)
+        values = columns.values.objects()
+        rest = zip(columns.keys.objects(), values) if with_key else zip(values)
+        start, size = 0, len(columns.timestamps)
         while True:
             done: list[Any] = []
-            failed: Exception = StopIteration()  # which a function may raise too
+            failed: Exception | None = None
             try:
-                for result in rest:
-                    done.append(result)
+                for arguments in rest:
+                    done.append(function(*arguments))
             except Exception as error:
                 failed = error
             end = start + len(done)
             if done:
                 then(child, columns if len(done) == size else columns.part(start, end), done)
-            if end == size:
+            if failed is None:
                 return
             runtime.locate(columns.places[end])
             runtime.on_error("process", node.name, failed)

@@ -171,7 +171,9 @@ class Runtime:
         return self._rows.setdefault(topic, [])
 
     def send(self, topic: str, records: Records) -> None:
-        """Send many records at once, behind all that was collected for the topic."""
+        """Send any number of records at once, behind all that was collected for the topic."""
+        if not len(records):
+            return
         blocks, rows = self._blocks.setdefault(topic, []), self.rows(topic)
         if rows:
             blocks.append(_columns(rows))

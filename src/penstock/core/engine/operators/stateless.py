@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from operator import not_
+from collections.abc import Callable
 from typing import Any
 
 from penstock.core.engine.columns import Columns, ColumnsCall, Form, behind, columns_of, of_function
@@ -35,13 +34,13 @@ def _(node: n.Filter, compiled: Compiled) -> Form | None:
     if predicate is has_key:
         return _with_key(node, compiled)
 
-    def results(columns: Columns) -> Iterator[bool]:
-        return map(bool, map(predicate, columns.keys.objects(), columns.values.objects()))
+    def kept(key: Any, value: Any) -> bool:
+        return bool(predicate(key, value)) is keep
 
-    def then(child: ColumnsCall, columns: Columns, kept: list[bool]) -> None:
-        child(columns.only(kept if keep else list(map(not_, kept))))
+    def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
+        child(columns.only(marks))
 
-    return of_function(node, compiled, results, then)
+    return of_function(node, compiled, kept, then)
 
 
 def _with_key(node: n.Filter, compiled: Compiled) -> Form | None:
@@ -80,14 +79,11 @@ def _(node: n.Map, compiled: Compiled) -> Form | None:
         key, value = mapper(key, value)
         return key, value
 
-    def results(columns: Columns) -> Iterator[tuple[Any, Any]]:
-        return map(pair, columns.keys.objects(), columns.values.objects())
-
     def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
         keys, values = map(list, zip(*pairs))
         child(columns.with_values(values).with_keys(keys))
 
-    return of_function(node, compiled, results, then)
+    return of_function(node, compiled, pair, then)
 
 
 @compile_node.register
@@ -114,16 +110,10 @@ def _(node: n.MapValues, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _(node: n.MapValues, compiled: Compiled) -> Form | None:
-    mapper, with_key = node.mapper, node.with_key
-
-    def results(columns: Columns) -> Iterator[Any]:
-        values = columns.values.objects()
-        return map(mapper, columns.keys.objects(), values) if with_key else map(mapper, values)
-
     def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
         child(columns.with_values(values))
 
-    return of_function(node, compiled, results, then)
+    return of_function(node, compiled, node.mapper, then, with_key=node.with_key)
 
 
 @compile_node.register
@@ -143,15 +133,10 @@ def _(node: n.SelectKey, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
-    mapper = node.mapper
-
-    def results(columns: Columns) -> Iterator[Any]:
-        return map(mapper, columns.keys.objects(), columns.values.objects())
-
     def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
         child(columns.with_keys(keys))
 
-    return of_function(node, compiled, results, then)
+    return of_function(node, compiled, node.mapper, then)
 
 
 @compile_node.register

@@ -1,0 +1,256 @@
+"""Columns give what records one by one give: outputs, stores, drops, notices, offsets and what is remembered.
+
+Chains of operators run over any records, good and bad, cut into any steps, once in columns and once record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine import columns
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import PenstockError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.state.memory import MemoryStores
+
+Stream = ps.KStream[Any, Any]
+TEXT, INT, BYTES, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.bytes, ps.serdes.json
+
+
+def small(text: str) -> bytes:
+    if "b" in text:
+        raise ValueError("no b, please")
+    return text.encode()
+
+
+PICKY: ps.Serde[Any] = ps.serdes.of(small, lambda data: data.decode(), name="picky", immutable=True)
+
+
+def fails(value: Any) -> Any:
+    if value is not None and "c" in str(value):
+        raise LookupError("c")
+    if value == "aa":
+        raise StopIteration
+    return value
+
+
+def pair_or_less(key: Any, value: Any) -> Any:
+    return (value, key) if value != "a" else (key,)
+
+
+OPERATORS: dict[str, Callable[[Stream], Stream]] = {
+    "filter": lambda s: s.filter(lambda key, value: value != "b"),
+    "filter_not": lambda s: s.filter_not(lambda key, value: fails(value) == "b"),
+    "map": lambda s: s.map(pair_or_less),
+    "map_values": lambda s: s.map_values(fails),
+    "map_values_with_key": lambda s: s.map_values(lambda key, value: f"{key}{value}", with_key=True),
+    "select_key": lambda s: s.select_key(lambda key, value: fails(value)),
+    "merge": lambda s: s.merge(s),
+    "flat_map_values": lambda s: s.flat_map_values(lambda value: [value, value]),
+    "count": lambda s: s.group_by_key(key=TEXT, value=JSON).count().to_stream(),
+    "count_by_picky_key": lambda s: s.group_by_key(key=PICKY, value=JSON).count().to_stream(),
+    "count_of_a_table": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
+    ),
+    "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
+}
+SINKS = {
+    "json": (TEXT, JSON),
+    "text": (TEXT, TEXT),
+    "bytes": (TEXT, BYTES),
+    "number": (TEXT, INT),
+    "picky": (PICKY, JSON),
+}
+
+
+@dataclass
+class Run:
+    """What a topology did in all its steps."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    error: str = ""
+
+
+def run(topology: ps.Topology, steps: list[Any], policy: Any) -> Run:
+    plan, done = topology.plan("app"), Run()
+    policies = ErrorPolicies(policy, policy, policy, "dead")
+    for sub in plan.subtopologies:
+        stores, offsets = MemoryStores(), {0: 0, 1: 0}
+        task = Task(sub, TaskId(sub.id, 0), application_id="app", stores=stores, policies=policies)
+        task.init(0)
+        (topic, *_) = sub.source_topics
+        try:
+            for rows, budget in steps:
+                for partition in (0, 1):
+                    mine = [row[1:] for row in rows if row[0] == partition]
+                    first = offsets[partition]
+                    offsets[partition] += len(mine)
+                    keys, values, timestamps, headers = map(list, zip(*mine)) if mine else ([], [], [], [])
+                    numbers = list(range(first, offsets[partition]))
+                    fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
+                    task.feed(TopicPartition(topic, partition), fed, offsets[partition])
+                outcome = task.step(0, budget)
+                stores.apply(outcome.changes)
+                done.outcomes.append(outcome)
+                done.snapshots.append(task.snapshot())
+        except PenstockError as error:
+            done.error = str(error)
+    return done
+
+
+def record_by_record(sub: object, compiled: object) -> dict[str, Any]:
+    return {}
+
+
+def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream: Stream = builder.stream("in", key=source[0], value=source[1])
+    for operator in operators:
+        stream = OPERATORS[operator](stream)
+    key, value = SINKS[sink]
+    stream.to("out", key=key, value=value)
+    return builder.build()
+
+
+KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"\xff", b"12345678"])
+VALUES = st.sampled_from([None, b"", b"a", b"b", b"c", b"aa", b"\xe2\x82", b'"a"', b"7", b"12345678"])
+HEADERS = st.sampled_from([(), (), (("h", b"1"),)])
+ROWS = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(-1, 9), HEADERS)
+STEPS = st.lists(
+    st.tuples(st.lists(ROWS, max_size=12), st.sampled_from([None, 0, 3])), min_size=1, max_size=4
+)
+SOURCES = st.tuples(st.sampled_from([TEXT, BYTES, INT, PICKY]), st.sampled_from([TEXT, BYTES, JSON, INT]))
+
+
+@settings(max_examples=400)
+@given(
+    source=SOURCES,
+    operators=st.lists(st.sampled_from(sorted(OPERATORS)), max_size=4),
+    sink=st.sampled_from(sorted(SINKS)),
+    steps=STEPS,
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+)
+def test_columns_do_what_records_one_by_one_do(
+    source: Any, operators: list[str], sink: str, steps: Any, policy: str
+) -> None:
+    in_columns = run(built(source, operators, sink), steps, policy)
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(built(source, operators, sink), steps, policy)
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+def without_traces(done: Run) -> Any:
+    """Leave out where in the code a record failed: a function is called from elsewhere in columns."""
+    sends = [
+        [
+            (topic, sent.keys, sent.values, sent.timestamps, sent.partitions, told(sent.headers))
+            for topic, sent in outcome.sends
+        ]
+        for outcome in done.outcomes
+    ]
+    facts = [
+        (o.changes, o.committable, o.stream_time_ms, o.metrics, o.notices, o.buffered, o.waiting)
+        for o in done.outcomes
+    ]
+    return sends, facts, done.snapshots, done.error
+
+
+def told(headers: Any) -> Any:
+    return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
+
+
+def columnar(topology: ps.Topology) -> list[str]:
+    """Give the sources whose records are taken in columns."""
+    return [
+        source
+        for sub in topology.plan("app").subtopologies
+        for source in Task(sub, TaskId(sub.id, 0), application_id="app", stores=MemoryStores())._columnar
+    ]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [],
+        ["count"],
+        ["count", "map_values"],
+        ["filter", "count"],
+        ["map_values"],
+        ["count", "flat_map_values"],
+        ["count", "map_values", "filter"],
+    ],
+    ids=" ".join,
+)
+def test_these_are_taken_in_columns(operators: list[str]) -> None:
+    assert columnar(built((TEXT, TEXT), operators, "json")) == ["KSTREAM-SOURCE-0000000000"]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ["filter", "map_values"],
+        ["filter", "count", "map_values"],
+        ["to", "count"],
+        ["flat_map_values"],
+        ["count_of_a_table"],
+    ],
+    ids=" ".join,
+)
+def test_these_are_taken_record_by_record(operators: list[str]) -> None:
+    assert columnar(built((TEXT, TEXT), operators, "json")) == []
+
+
+def test_a_new_key_is_made_in_columns_and_counted_in_columns() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by(lambda key, value: value).count().to_stream().to("out", value=INT)
+    assert len(columnar(builder.build())) == 2
+
+
+def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
+    class Looks(ps.Processor):
+        def process(self, record: ps.Record) -> None:
+            self.context.forward(record)
+
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT)
+    builder.stream("other").process(Looks, stores=["counts"]).to("looked")
+    assert columnar(builder.build()) == []
+
+
+def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
+    calls: list[str] = []
+
+    def called(value: str) -> str:
+        calls.append(value)
+        if value == "b":
+            raise ValueError("b")
+        return value
+
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values(called).to("out")
+    rows = [(0, None, value.encode(), 0, ()) for value in "abcb"]
+    assert columnar(builder.build())
+    done = run(builder.build(), [(rows, None)], "skip")
+    assert calls == ["a", "b", "c", "b"]
+    assert done.outcomes[0].sends[0][1].values == [b"a", b"c"]
+
+
+def test_runs_of_several_partitions_are_counted_together_in_the_order_of_time() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="c").to_stream().to("out", value=JSON)
+    rows = [(n % 2, b"k", b"v", n, ()) for n in range(6)]
+    done = run(builder.build(), [(rows, None)], "fail")
+    (sent,) = [records for _, records in done.outcomes[0].sends]
+    assert (sent.values, sent.timestamps) == ([b"1", b"2", b"3", b"4", b"5", b"6"], [0, 1, 2, 3, 4, 5])
