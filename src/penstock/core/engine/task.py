@@ -10,9 +10,9 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any
 
 from penstock.core.engine import columns
@@ -27,7 +27,7 @@ from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
-from penstock.core.model.record import ConsumerRecord, Records
+from penstock.core.model.record import ConsumerRecord, Headers, Records
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
@@ -339,12 +339,12 @@ class Task:
         runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
         entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
         runtime.partition, runtime.chunk = queue.partition, chunk
-        headers = repeat(()) if chunk.headers is None else islice(chunk.headers, start, end)
+        headers: Iterable[Headers] = repeat(()) if chunk.headers is None else chunk.headers[start:end]
         rows = zip(
             range(start, end),
-            islice(chunk.keys, start, end),
-            islice(chunk.values, start, end),
-            islice(chunk.timestamps, start, end),
+            chunk.keys[start:end],
+            chunk.values[start:end],
+            chunk.timestamps[start:end],
             headers,
         )
         for index, key, value, timestamp, header in rows:
