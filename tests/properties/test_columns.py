@@ -60,6 +60,10 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "merge": lambda s: s.merge(s),
     "flat_map_values": lambda s: s.flat_map_values(lambda value: [value, value]),
     "count": lambda s: s.group_by_key(key=TEXT, value=JSON).count().to_stream(),
+    "sum": lambda s: s.group_by_key(key=TEXT, value=JSON).sum().to_stream(),
+    "sum_of_numbers": lambda s: s.group_by_key(key=TEXT, value=INT).sum().to_stream(),
+    "min": lambda s: s.group_by_key(key=TEXT, value=JSON).min().to_stream(),
+    "max": lambda s: s.group_by_key(key=TEXT, value=TEXT).max().to_stream(),
     "count_by_picky_key": lambda s: s.group_by_key(key=PICKY, value=JSON).count().to_stream(),
     "count_of_a_table": lambda s: (
         s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
@@ -195,6 +199,9 @@ def columnar(topology: ps.Topology) -> list[str]:
         ["map_values"],
         ["count", "flat_map_values"],
         ["count", "map_values", "filter"],
+        ["sum"],
+        ["filter", "min"],
+        ["max", "map_values"],
     ],
     ids=" ".join,
 )

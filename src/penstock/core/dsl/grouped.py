@@ -19,7 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
-from penstock.core.plan.folds import Fold
+from penstock.core.plan.folds import STEPS, Fold
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -75,6 +75,43 @@ class KGroupedStream(Generic[K, V]):
             store: Name of the store of the results.
         """
         return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
+
+    def sum(self, *, store: Kept | None = None) -> KTable[K, V]:
+        """Add up the values per key, as ``reduce`` with ``operator.add`` does.
+
+        Args:
+            store: Name of the store of the sums.
+
+        Returns:
+            A table from key to sum, with the serde of the values.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream("paid", value=ps.serdes.int64).group_by_key().sum(store="sums").to_stream().to("sums")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for amount in (3, 4):
+            ...     driver.pipe("paid", "ann", amount)
+            >>> [record.value for record in driver.read("sums")]
+            [3, 7]
+        """
+        return self._folded(store, Fold.SUM)
+
+    def min(self, *, store: Kept | None = None) -> KTable[K, V]:
+        """Keep the smallest value per key; of equal ones the first.
+
+        Args:
+            store: Name of the store of the values.
+        """
+        return self._folded(store, Fold.MIN)
+
+    def max(self, *, store: Kept | None = None) -> KTable[K, V]:
+        """Keep the largest value per key; of equal ones the first.
+
+        Args:
+            store: Name of the store of the values.
+        """
+        return self._folded(store, Fold.MAX)
 
     def aggregate(
         self,
@@ -152,6 +189,9 @@ class KGroupedStream(Generic[K, V]):
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
         return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
+
+    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, V]:
+        return self._aggregated(store, "REDUCE", None, combining(STEPS[fold]), self._value, fold=fold)
 
     def _aggregated(
         self,

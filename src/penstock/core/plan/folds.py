@@ -6,7 +6,10 @@ its fold beside its function; both give the same, and the engine may take either
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any, Final
 
 
 class Fold(Enum):
@@ -16,3 +19,11 @@ class Fold(Enum):
     SUM = "sum"
     MIN = "min"
     MAX = "max"
+
+
+STEPS: Final[Mapping[Fold, Callable[[Any, Any], Any]]] = {
+    Fold.SUM: operator.add,
+    Fold.MIN: min,
+    Fold.MAX: max,
+}
+"""The result so far and the next value to the new result; the first value of a key is taken as it is."""

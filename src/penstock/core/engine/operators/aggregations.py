@@ -12,7 +12,7 @@ from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
-from penstock.core.plan.folds import Fold
+from penstock.core.plan.folds import STEPS, Fold
 
 _INCOMPLETE: Final = "null key or value in an aggregation"
 
@@ -118,7 +118,20 @@ def _advancing(fold: Fold, store: Any, *, fits: bool) -> _Advance:
             stamp(timestamp)
             give(number)
 
-    return count
+    def combine(keys: list[Any], columns: Columns, results: list[Any], timestamps: list[int]) -> None:
+        give, stamp, step = results.append, timestamps.append, STEPS[fold]
+        for key, value, timestamp in zip(keys, columns.values.objects(), columns.timestamps):
+            entry = fetch(key)
+            if entry is not None:
+                so_far, then = entry
+                value = step(so_far, value)
+                if then > timestamp:
+                    timestamp = then
+            write(key, (value, timestamp))
+            stamp(timestamp)
+            give(value)
+
+    return count if fold is Fold.COUNT else combine
 
 
 @compile_node.register
