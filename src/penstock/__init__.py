@@ -19,6 +19,7 @@ from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStre
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
+from penstock.core.model.expressions import Expression, col
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from penstock.core.model.record import (
@@ -66,6 +67,7 @@ __all__ = [
     "ConsumerRecord",
     "EmitStrategy",
     "ErrorPolicies",
+    "Expression",
     "GlobalKTable",
     "HoppingWindows",
     "JoinWindows",
@@ -96,6 +98,7 @@ __all__ = [
     "ValueAndTimestamp",
     "VersionedRecord",
     "Windowed",
+    "col",
     "errors",
     "on_window_close",
     "on_window_update",

@@ -57,6 +57,10 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "map_values": lambda s: s.map_values(fails),
     "map_values_with_key": lambda s: s.map_values(lambda key, value: f"{key}{value}", with_key=True),
     "select_key": lambda s: s.select_key(lambda key, value: fails(value)),
+    "expression": lambda s: s.filter((ps.col() > "a") & ~(ps.col() == "b")),
+    "not_expression": lambda s: s.filter_not(ps.col() >= 2),
+    "computed": lambda s: s.map_values(ps.col() + 1),
+    "first": lambda s: s.map_values(ps.col(0)),  # type: ignore[arg-type]
     "merge": lambda s: s.merge(s),
     "flat_map_values": lambda s: s.flat_map_values(lambda value: [value, value]),
     "count": lambda s: s.group_by_key(key=TEXT, value=JSON).count().to_stream(),
@@ -200,6 +204,7 @@ def columnar(topology: ps.Topology) -> list[str]:
         ["count", "flat_map_values"],
         ["count", "map_values", "filter"],
         ["sum"],
+        ["expression", "computed", "filter", "not_expression", "min"],
         ["filter", "min"],
         ["max", "map_values"],
     ],

@@ -10,7 +10,8 @@ Which form runs is decided once per source, when the task is made. Its records a
 * no node of the sub-topology is a processor: one could look at stores and at stream time between two records;
 * the nodes behind the source form a chain of nodes with a columnar form, up to its end or up to where only nodes without
   state follow, which then get their records one by one;
-* at most one of them calls a function of the user: two would be called in another order than record by record.
+* at most one of them calls a function of the user: two would be called in another order than record by record. Expressions
+  (``ps.col``) are no functions; there may be any number.
 
 Whatever fails in columns is done again record by record, which finds the bad records and treats them as always. A function of
 the user is not called again: the records before the bad one go down first, then it is treated, then the others follow.
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.queue import Chunk
 from penstock.core.engine.runtime import Piece, Runtime
+from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes as n
@@ -254,6 +256,35 @@ def of_function(
             start = end + 1
 
     return Form(call, calls_functions=True)
+
+
+def of_expression(
+    node: n.Node,
+    compiled: Compiled,
+    expression: Expression,
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+) -> Form | None:
+    """Make the columnar form of a node that computes an expression of the value.
+
+    Args:
+        node: The node.
+        compiled: Where it belongs.
+        expression: The expression.
+        then: Hands the records with their results on to what is behind the node.
+    """
+    form, row, runtime = behind(node, compiled), compiled.call(node), compiled.runtime
+    if form is None:
+        return None
+    child = form.call
+
+    def call(columns: Columns) -> None:
+        try:
+            results = list(expression.over(columns.values.objects()))
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        return then(child, columns, results)
+
+    return Form(call, form.calls_functions)
 
 
 @singledispatch

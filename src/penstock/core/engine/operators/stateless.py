@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.engine.columns import Columns, ColumnsCall, Form, behind, columns_of, of_function
+from penstock.core.engine.columns import (
+    Columns,
+    ColumnsCall,
+    Form,
+    behind,
+    columns_of,
+    of_expression,
+    of_function,
+)
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
+from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
 from penstock.core.plan.split import has_key
@@ -40,6 +49,8 @@ def _(node: n.Filter, compiled: Compiled) -> Form | None:
     def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
         child(columns.only(marks))
 
+    if isinstance(predicate, Expression):
+        return of_expression(node, compiled, predicate if keep else ~predicate, then)
     return of_function(node, compiled, kept, then)
 
 
@@ -113,6 +124,8 @@ def _(node: n.MapValues, compiled: Compiled) -> Form | None:
     def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
         child(columns.with_values(values))
 
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
     return of_function(node, compiled, node.mapper, then, with_key=node.with_key)
 
 
