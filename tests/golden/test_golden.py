@@ -10,8 +10,12 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+
+from penstock.core.engine import columns
+from unit.helpers import columnar
 
 from .replay import DATA, REPLAYS, Recording, Replay, with_test_driver
 from .scenarios import SCENARIOS
@@ -56,6 +60,22 @@ def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_
     if recording.scenario in ASKING and batch_size > 1 and replay is not with_test_driver:
         assert rows_left(replayed.outputs) == rows_left(recording.outputs)
         return
+    assert first_difference(recording.outputs, replayed.outputs) is None
+    assert replayed.dropped == recording.dropped
+
+
+IN_COLUMNS = {name for name, scenario in SCENARIOS.items() if columnar(scenario.build())}
+
+
+@pytest.mark.parametrize("batch_size", [1, 1000])
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if scenario_of(path) in IN_COLUMNS], ids=lambda path: path.stem
+)
+def test_what_goes_in_columns_gives_the_same_record_by_record(path: Path, batch_size: int) -> None:
+    recording = Recording.load(path).in_batches_of(batch_size)
+    with patch.object(columns, "entries", lambda sub, compiled: {}):
+        replayed = REPLAYS["new-task-per-batch"](SCENARIOS[recording.scenario].build(), recording)
+    assert replayed.stores == recording.stores
     assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.dropped == recording.dropped
 

@@ -24,6 +24,7 @@ from penstock.core.model.errors import PenstockError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.state.memory import MemoryStores
+from unit.helpers import columnar
 
 Stream = ps.KStream[Any, Any]
 TEXT, INT, BYTES, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.bytes, ps.serdes.json
@@ -182,15 +183,6 @@ def unplaced(message: str) -> str:
 
 def told(headers: Any) -> Any:
     return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
-
-
-def columnar(topology: ps.Topology) -> list[str]:
-    """Give the sources whose records are taken in columns."""
-    return [
-        source
-        for sub in topology.plan("app").subtopologies
-        for source in Task(sub, TaskId(sub.id, 0), application_id="app", stores=MemoryStores())._columnar
-    ]
 
 
 @pytest.mark.parametrize(
