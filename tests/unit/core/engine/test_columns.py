@@ -9,7 +9,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.state.memory import MemoryStores
-from unit.helpers import records, sent
+from unit.helpers import columnar, records, sent
 
 
 def counting() -> ps.Topology:
@@ -69,3 +69,21 @@ def test_a_verbatim_serde_refuses_what_it_could_not_read(
     for data in bad:
         with pytest.raises((ValueError, TypeError)):
             serde.verbatim([*written, data, *written])
+
+
+def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None:
+    builder = ps.StreamsBuilder()
+    number = ps.serdes.int64
+    plain, negated = builder.stream("plain", value=number), builder.stream("negated", value=number)
+    both = plain.merge(negated.map_values(0 - ps.col()))
+    both.group_by_key(value=number).sum(store="sums").to_stream().to("out", value=ps.serdes.json)
+    topology = builder.build()
+    assert len(columnar(topology)) == 2
+    (sub,) = topology.plan("app").subtopologies
+    task = Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
+    task.init(0)
+    for topic, times in (("plain", (1, 4, 5)), ("negated", (2, 3, 6))):
+        rows = [("k", number.serialize(10**at), at) for at in times]
+        task.feed(TopicPartition(topic, 0), records(rows), 3)
+    expected = [10, -90, -1_090, 8_910, 108_910, -891_090]
+    assert sent(task.step(0)) == [("k", str(total), at) for at, total in enumerate(expected, start=1)]
