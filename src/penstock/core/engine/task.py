@@ -1,6 +1,7 @@
 """Task: a sub-topology at work on its partition group, behind a seam of batches.
 
     task.feed(partition, records, position)   records into the record queues
+    task.inform(facts)                        what is left of its inputs, for a task that waits for them
     task.step(now_ms, budget) -> Outcome      choose, process, punctuate
     task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
 
