@@ -21,8 +21,6 @@ NOT_EXPRESSIBLE = {
     "tumbling_emit_on_window_close_throttled": "Kafka Streams looks for closed windows once per second of wall clock; here "
     "windows are given when they close, whatever the wall clock says",
     "session_emit_on_window_close_throttled": "the same",
-    "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
-    "session_store_fetch_in_memory": "the same",
 }
 
 
@@ -822,6 +820,14 @@ def window_store_fetch(builder: ps.StreamsBuilder) -> None:
     builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
 
 
+@scenario("out")
+@dsl
+def window_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
+    store = ps.stores.window("ws", STRING, STRING, retention=2000, size=500, order="time", strict=True)
+    builder.add_state_store(store)
+    builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
+
+
 def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
     if record.key is not None:
         store, at = context.state_store("ws"), record.timestamp
@@ -861,6 +867,14 @@ def browse_sessions(context: ps.ProcessorContext, record: ps.Record) -> None:
 @dsl
 def session_store_fetch(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(ps.stores.session("ss", STRING, STRING, retention=2000))
+    builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
+
+
+@scenario("out")
+@dsl
+def session_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
+    store = ps.stores.session("ss", STRING, STRING, retention=2000, order="time", strict=True)
+    builder.add_state_store(store)
     builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
 
 

@@ -111,6 +111,10 @@ class Slices:
             held = self._made(time)
         return None if held is None or self._has_expired(held.end) else held
 
+    def to_write_readable(self, time: int) -> Slice | None:
+        """Give the slice that holds a time, made if it is not there; None if reads could not see the time."""
+        return None if time < self.oldest else self.to_write(time)
+
     def newest_first(self) -> list[Slice]:
         """Give all slices, the newest first."""
         return self._slices[::-1]
