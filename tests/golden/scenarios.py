@@ -15,14 +15,6 @@ import penstock as ps
 INT64 = ps.serdes.int64
 STRING = ps.serdes.string
 
-#: Scenarios that were asked for and cannot be built yet, with what they wait for.
-NOT_EXPRESSIBLE = {
-    "tumbling_emit_on_window_close_default_retention": "Kafka Streams loses closed windows there; this one gives them",
-    "tumbling_emit_on_window_close_throttled": "Kafka Streams looks for closed windows once per second of wall clock; here "
-    "windows are given when they close, whatever the wall clock says",
-    "session_emit_on_window_close_throttled": "the same",
-}
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -408,6 +400,31 @@ def hopping_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
 @dsl
 def session_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=ps.on_window_close)
+    windowed.count(store="w").to_stream().to("out")
+
+
+THROTTLED_CLOSE = ps.EmitStrategy.on_window_close(every=1000)
+LOSING_CLOSE = ps.EmitStrategy.on_window_close(expired="lost")
+
+
+@scenario("out")
+@dsl
+def tumbling_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=THROTTLED_CLOSE)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_emit_on_window_close_default_retention(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=LOSING_CLOSE)
+    windowed.count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=THROTTLED_CLOSE)
     windowed.count(store="w").to_stream().to("out")
 
 

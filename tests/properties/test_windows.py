@@ -311,7 +311,7 @@ def session_machine(
 
 
 @pytest.mark.parametrize(
-    "make, kind", [*product(ENGINES, ["by key", "by time", "duplicates"]), (Memory, "by time, strict")]
+    ("make", "kind"), [*product(ENGINES, ["by key", "by time", "duplicates"]), (Memory, "by time, strict")]
 )
 def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
     make: Callable[[], Engine], kind: str
@@ -338,7 +338,7 @@ def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
     assert duplicates or visits["put again"]
 
 
-@pytest.mark.parametrize("make, kind", [*product(ENGINES, ["by key"]), (Memory, "by time, strict")])
+@pytest.mark.parametrize(("make", "kind"), [*product(ENGINES, ["by key"]), (Memory, "by time, strict")])
 def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(
     make: Callable[[], Engine], kind: str
 ) -> None:

@@ -140,6 +140,10 @@ class SessionStore(Generic[K, V]):
         held = self._slices.at(end)
         return None if held is None else held.rows.get(self._layout.stored(key, start, end))
 
+    def gone_at(self, end: int) -> int:
+        """Give the store's time at which sessions from an end on begin to be dropped."""
+        return self._slices.gone_at(end)
+
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
         """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
 

@@ -25,6 +25,7 @@ from typing import Any
 from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import ByteStores, StoreChange, slice_name
 from penstock.core.state.contract import Drained
+from penstock.core.state.keys import FOREVER
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.values import Values
 
@@ -91,6 +92,10 @@ class Slices:
     def oldest(self) -> int:
         """The first time that reads can see."""
         return max(self.time - self._retention + 1, self._floor)
+
+    def gone_at(self, first: int) -> int:
+        """Give the store's time at which the first slice that ends behind a time is dropped."""
+        return next((held.end + self._retention for held in self._slices if held.end > first), FOREVER)
 
     def observe(self, time: int) -> None:
         """Let the store's time advance."""

@@ -160,6 +160,22 @@ class WindowStore(Generic[K, V]):
         held = self._slices.at(start)
         return None if held is None else held.rows.get(self._layout.stored(key, start))
 
+    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over all windows that start between two times, also those that can no longer be read but are still there."""
+        slices = self._slices.between(time_from, time_to)
+        return self._with_windows(
+            self._layout.of_keys(slices, None, None, max(time_from, 0), time_to, reverse=False)
+        )
+
+    @property
+    def oldest(self) -> int:
+        """The first start that reads can see."""
+        return self._slices.oldest
+
+    def gone_at(self, start: int) -> int:
+        """Give the store's time at which windows from a start on begin to be dropped."""
+        return self._slices.gone_at(start)
+
     def open_window(self, start: int) -> Share | None:
         """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
 
