@@ -8,11 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.join_windows import JoinWindows
-from penstock.core.dsl.kstream import BranchedKStream, KStream
+from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
