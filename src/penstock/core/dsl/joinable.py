@@ -91,6 +91,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -107,6 +109,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -146,6 +150,8 @@ class JoinableStream(Generic[K, V]):
         grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join each record with those of its key on another side.
 
@@ -171,6 +177,9 @@ class JoinableStream(Generic[K, V]):
                 a timedelta, or milliseconds. At most the table's history retention.
             store: For a stream, or with ``grace``: first part of the names of the join's stores; None is the name of the join.
             name: Name of the join, and of its repartition.
+            late: For a stream: called with the stream of those records of this side whose windows had closed before they came, to
+                send them somewhere. They are joined with what is still there, and may have missed partners.
+            other_late: The same for the other side.
 
         Raises:
             TopologyError: If the other side belongs to another builder, a stream is joined without windows, or ``grace`` is
@@ -191,7 +200,10 @@ class JoinableStream(Generic[K, V]):
             ['two at 3']
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("inner", other, functions, windows, given, grace, store, name, with_key=with_key)
+        told = joins.LateStreams(late, other_late)
+        return self._joined(
+            "inner", other, functions, windows, given, grace, store, name, told, with_key=with_key
+        )
 
     @overload
     def left_join(
@@ -237,6 +249,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -253,6 +267,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -292,6 +308,8 @@ class JoinableStream(Generic[K, V]):
         grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join as :meth:`join` does, and give a record that finds no partner one result all the same, with None.
 
@@ -302,7 +320,10 @@ class JoinableStream(Generic[K, V]):
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("left", other, functions, windows, given, grace, store, name, with_key=with_key)
+        told = joins.LateStreams(late, other_late)
+        return self._joined(
+            "left", other, functions, windows, given, grace, store, name, told, with_key=with_key
+        )
 
     @overload
     def outer_join(
@@ -318,6 +339,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -334,6 +357,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     def outer_join(
@@ -348,6 +373,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[Any] | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join two streams as :meth:`join` does, and give records of either side that find no partner a result, with None.
 
@@ -356,7 +383,96 @@ class JoinableStream(Generic[K, V]):
         Source: ``KStreamKStreamJoin``.
         """
         given = joins.StreamSerdes(key, value, other_value)
-        return self._joined("outer", other, functions, windows, given, None, store, name, with_key=with_key)
+        told = joins.LateStreams(late, other_late)
+        return self._joined(
+            "outer", other, functions, windows, given, None, store, name, told, with_key=with_key
+        )
+
+    @overload
+    def join_prior(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2], R],
+        /,
+        *,
+        windows: JoinWindows,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
+    ) -> KStream[K, R]: ...
+
+    @overload
+    def join_prior(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        /,
+        *,
+        windows: JoinWindows,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def join_prior(
+        self,
+        other: KStream[Any, Any],
+        joiner: Callable[..., Any],
+        /,
+        *,
+        windows: JoinWindows | None = None,
+        with_key: bool = False,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        other_value: Serde[Any] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
+    ) -> KStream[K, Any]:
+        """Join each arriving record of two streams with those of the other that have an older timestamp.
+
+        As :meth:`join`, but a record meets nothing of its own time or later: of two records that come out of order, and of two
+        with one timestamp, there is no result. So a result tells what was known at the time of its newer record.
+        For the arguments see :meth:`join`.
+
+        Raises:
+            TopologyError: If the other side belongs to another builder, or is no stream, or there are no windows.
+
+        Source: KIP-28, ``KStream.joinPrior``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> day = ps.JoinWindows(before=86_400_000, after=0, grace=0)
+            >>> shown = builder.stream("shown")
+            >>> builder.stream("clicks").join_prior(shown, lambda click, ad: f"{click} on {ad}", windows=day).to("out")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("shown", "ann", "tea", 100)
+            >>> driver.pipe("clicks", "ann", "first", 100)
+            >>> driver.pipe("clicks", "ann", "second", 101)
+            >>> [record.value for record in driver.read("out")]
+            ['second on tea']
+        """
+        if not isinstance(other, JoinableStream):
+            raise TopologyError(
+                "join_prior is for two streams; a table has one row per key, which join() takes"
+            )
+        given = joins.StreamSerdes(key, value, other_value)
+        told = joins.LateStreams(late, other_late)
+        joiner = joins.joiner_of(joiner, with_key=with_key)
+        node = joins.join_streams(self, other, joiner, "inner", windows, given, store, name, told, prior=True)
+        return self._stream(node, key or self._key or other._key, rekeyed=False)
 
     def _joined(
         self,
@@ -368,6 +484,7 @@ class JoinableStream(Generic[K, V]):
         grace: Duration | None,
         store: Kept | None,
         name: str | None,
+        late: joins.LateStreams,
         *,
         with_key: bool,
     ) -> KStream[K, Any]:
@@ -381,11 +498,15 @@ class JoinableStream(Generic[K, V]):
             raise TopologyError(
                 "grace=... is for a join with a table that has versions; that of two streams is in windows=ps.JoinWindows(...)"
             )
+        if any(late) and not isinstance(other, JoinableStream):
+            raise TopologyError(
+                "late=... and other_late=... are for a join of two streams: no record is late for a table"
+            )
         if isinstance(other, GlobalKTable):
             node = join_global(self, other, functions[0], joiner, kind, name)
             return self._stream(node, self._key, rekeyed=self._rekeyed)
         if isinstance(other, JoinableStream):
-            node = joins.join_streams(self, other, joiner, kind, windows, given, store, name)
+            node = joins.join_streams(self, other, joiner, kind, windows, given, store, name, late)
         else:
             node = joins.join_table(self, other, joiner, kind, given, grace, store, name)
         return self._stream(node, given.key or self._key or other._key, rekeyed=False)

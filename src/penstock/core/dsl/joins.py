@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
@@ -20,6 +21,7 @@ from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec,
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
     from penstock.core.dsl.joinable_table import JoinableTable
+    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 
@@ -44,6 +46,13 @@ class StreamSerdes(NamedTuple):
     key: Serde[Any] | None
     value: Serde[Any] | None
     other_value: Serde[Any] | None = None
+
+
+class LateStreams(NamedTuple):
+    """What is called with the late records of each side of a join of streams; None if nobody asked for them."""
+
+    this: Callable[[KStream[Any, Any]], object] | None = None
+    other: Callable[[KStream[Any, Any]], object] | None = None
 
 
 def join_table(
@@ -108,8 +117,11 @@ def join_streams(
     given: StreamSerdes,
     store: Kept | None,
     name: str | None,
+    late: LateStreams,
+    *,
+    prior: bool = False,
 ) -> str:
-    """Add a join of two streams; give its last node."""
+    """Add a join of two streams; give its last node. With ``prior`` a record meets only older ones."""
     if windows is None:
         raise TopologyError(
             "a join of two streams needs windows=ps.JoinWindows(before, after, grace): without them every record would "
@@ -122,7 +134,7 @@ def join_streams(
     key = given.key or left._key or right._key or graph.default_key
     left_value = given.value or left._value or graph.default_value
     right_value = given.other_value or right._value or graph.default_value
-    times = windows.times
+    times = dataclasses.replace(windows.times, prior=prior)
     sides = (
         _records(graph, kept, "left", key, left_value, times),
         _records(graph, kept, "right", key, right_value, times),
@@ -138,7 +150,10 @@ def join_streams(
         graph.add(
             joins.StreamJoin(node, (parent,), last, mine, other, unmatched, joiner, kind, times, is_left)
         )
-    return graph.add(joins.StreamMerge(last, names))
+    graph.add(joins.StreamMerge(last, names))
+    for node, value, consumer in zip(names, (left_value, right_value), late):
+        with_late(graph, node, key, value, consumer)
+    return last
 
 
 def by_key(

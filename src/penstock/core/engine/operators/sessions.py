@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
@@ -38,7 +38,7 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
-    memory = runtime.memory(name)
+    memory, late = runtime.memory(name), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -56,7 +56,8 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             end = max((session[1] for session in found), default=timestamp)
             start, end = min(start, timestamp), max(end, timestamp)
             if end < time - wait:
-                return runtime.drop("late for a session")
+                runtime.drop("late for a session")
+                return late(key, value, timestamp, headers)
             new = aggregated(key, value, found)
             write(stored_key, start, end, new)
             for old_start, old_end, _ in found:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
@@ -125,7 +125,7 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
     close_first = opened.close if opened is not None and emit.at_once else None
     difference, grace = node.windows.difference_ms, node.windows.grace_ms
     added = _aggregation(node)
-    memory = runtime.memory(name)
+    memory, late = runtime.memory(name), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -137,9 +137,12 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
             if close_first is not None:
                 close_first(timestamp, headers)
         if timestamp + difference < time - grace:
-            return runtime.drop("late for a window")
+            runtime.drop("late for a window")
+            return late(key, value, timestamp, headers)
         try:
-            changes = [(touch, *added(key, value, timestamp, touch)) for touch in in_time(key, timestamp)]
+            touches = around(key, timestamp)
+            open_ones = [touch for touch in touches if touch.start + difference >= time - grace]
+            changes = [(touch, *added(key, value, timestamp, touch)) for touch in open_ones]
             for touch, new, then in changes:
                 store.put(key, None if new is None else (new, then), touch.start)
                 if opened is not None:
@@ -150,18 +153,17 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
             for touch, new, then in changes:
                 old = touch.so_far[0] if touch.there and touch.so_far is not None else None
                 child(Windowed(key, touch.start, touch.start + difference), new, old, then, headers)
+        if len(open_ones) < len(touches):
+            for _ in range(len(touches) - len(open_ones)):
+                runtime.drop("late for a window")
+            late(key, value, timestamp, headers)
         return None
 
-    def in_time(key: Any, timestamp: int) -> list[Touch]:
+    def around(key: Any, timestamp: int) -> list[Touch]:
         if timestamp < difference:
-            touches = touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
-        else:
-            first = max(0, timestamp - 2 * difference)
-            touches = touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
-        kept = [touch for touch in touches if touch.start + difference >= time - grace]
-        for _ in range(len(touches) - len(kept)):
-            runtime.drop("late for a window")
-        return kept
+            return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
+        first = max(0, timestamp - 2 * difference)
+        return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
 
     def move_time(to: int) -> None:
         nonlocal time

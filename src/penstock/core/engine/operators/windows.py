@@ -88,14 +88,30 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
             close(time, ())
 
     runtime.close_windows[name] = lambda end: move_time(end + grace)
-    if closing is None:
-        return aggregate
     call: Call = aggregate
+    late = compiled.late(node)
+    if late is not None:
+        call = _telling(node, compiled, aggregate, late)
+    if closing is None:
+        return call
     if not emit.at_once:
-        call = looking(runtime, name, emit, aggregate, closing.close, closing.gone_at)
+        call = looking(runtime, name, emit, call, closing.close, closing.gone_at)
     if emit.close_idle_after_ms is None:
         return call
     return IdleClock(runtime, name, emit.close_idle_after_ms, closing.next_close, move_time).watching(call)
+
+
+def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
+    """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
+    memory, starts = compiled.runtime.memory(node.name), node.windows.starts
+    length = node.windows.size_ms + node.windows.grace_ms
+
+    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        aggregate(key, value, timestamp, headers)
+        if key is not None and starts(timestamp)[0] + length <= memory["time"]:
+            late(key, value, timestamp, headers)
+
+    return telling
 
 
 _windowed: Any = tuple.__new__
