@@ -43,6 +43,7 @@ from penstock.core.model.windows import (
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
+from penstock.core.plan.transforming import ValueTransformer
 
 if TYPE_CHECKING:
     from penstock import spark, testing
@@ -93,6 +94,7 @@ __all__ = [
     "Topology",
     "TumblingWindows",
     "ValueAndTimestamp",
+    "ValueTransformer",
     "VersionedRecord",
     "Windowed",
     "errors",
