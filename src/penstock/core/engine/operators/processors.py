@@ -82,7 +82,7 @@ def _made(node: n.Process, method: str, base: str) -> Any:
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
     if missing:
         raise TopologyError(
-            f"the supplier of {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
+            f"the supplier of processor {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
             f"let its class derive from penstock.{base}"
         )
     return made
