@@ -6,14 +6,12 @@ runs in every way of replaying that `replay.REPLAYS` knows, and in batches of se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .replay import DATA, REPLAYS, Recording, Replay, with_test_driver
+from .replay import DATA, REPLAYS, Recording, Replay, first_difference, main, with_test_driver
 from .scenarios import SCENARIOS
 
 FILES = sorted(DATA.glob("*.json"))
@@ -26,14 +24,6 @@ it only the last has results; the rows that are left are the same (decision 0027
 
 def scenario_of(path: Path) -> str:
     return path.name.split(".")[0]
-
-
-def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
-    """Say where two lists part, which tells more about an engine than a diff of all that follows."""
-    for place, (want, have) in enumerate(zip_longest(expected, got)):
-        if want != have:
-            return f"at {place}: Kafka Streams gave {want}, penstock gave {have}"
-    return None
 
 
 def rows_left(outputs: list[dict[str, Any]]) -> dict[str, tuple[Any, int]]:
@@ -72,3 +62,12 @@ def test_only_read_topics_are_recorded() -> None:
 def test_batches_of_one_are_the_recording_itself() -> None:
     for recording in map(Recording.load, FILES):
         assert recording.in_batches_of(1) == recording
+
+
+def test_the_command_tells_the_first_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = DATA / "count_by_key.1.json"
+    assert main([str(recorded)]) == 0
+    changed = tmp_path / recorded.name
+    changed.write_text(recorded.read_text().replace('"dropped": 8', '"dropped": 1'))
+    assert main([str(changed)]) == 1
+    assert "dropped records differ: Kafka Streams had 1" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.dsl.aggregators import both, combining, merging, plus_one, zero
 from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -17,6 +18,7 @@ from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptio
 from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
 
 if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
@@ -43,6 +45,7 @@ class TimeWindowedKStream(Generic[K, V]):
         value: Serde[Any],
         windows: TimeWindows | SlidingWindows,
         emit: EmitStrategy,
+        late: Callable[[KStream[K, V]], object] | None = None,
     ) -> None:
         self._graph = graph
         self._source = source
@@ -50,6 +53,7 @@ class TimeWindowedKStream(Generic[K, V]):
         self._value = value
         self._windows = windows
         self._emit = emit
+        self._late = late
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and window.
@@ -138,7 +142,9 @@ class TimeWindowedKStream(Generic[K, V]):
             node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
             node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
-        return KTable(graph, graph.add(node), serdes.time_windowed(self._key, spec.size_ms), value)
+        graph.add(node)
+        with_late(graph, name, self._key, self._value, self._late)
+        return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
 
 
 class SessionWindowedKStream(Generic[K, V]):
@@ -160,6 +166,7 @@ class SessionWindowedKStream(Generic[K, V]):
         value: Serde[Any],
         windows: SessionWindows,
         emit: EmitStrategy,
+        late: Callable[[KStream[K, V]], object] | None = None,
     ) -> None:
         self._graph = graph
         self._source = source
@@ -167,6 +174,7 @@ class SessionWindowedKStream(Generic[K, V]):
         self._value = value
         self._windows = windows
         self._emit = emit
+        self._late = late
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and session.
@@ -254,7 +262,9 @@ class SessionWindowedKStream(Generic[K, V]):
         node = SessionAggregate(
             name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
         )
-        return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+        graph.add(node)
+        with_late(graph, name, self._key, self._value, self._late)
+        return KTable(graph, name, serdes.session_windowed(self._key), value)
 
 
 def window_store(

@@ -24,6 +24,7 @@ from penstock.core.plan.nodes import (
     TimestampExtractor,
     TopicNameExtractor,
 )
+from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
@@ -129,7 +130,7 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        return self.add(Process(name, _names(parents), _checked_supplier(name, supplier), tuple(stores)))
+        return self.add(Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores)))
 
     def add_sink(
         self,
@@ -216,7 +217,7 @@ class Topology:
 
         Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
         """
-        keeper = GlobalProcess(processor, (source,), _checked_supplier(processor, supplier), (store.name,))
+        keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
 
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
@@ -369,15 +370,6 @@ class Topology:
 
     def _repr_html_(self) -> str:
         return _describe.html(self.plan())
-
-
-def _checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
-    if not callable(supplier) or (hasattr(supplier, "process") and not isinstance(supplier, type)):
-        raise TopologyError(
-            f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
-            "every task needs one of its own"
-        )
-    return supplier
 
 
 def _check_global(store: StoreSpec) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
+from penstock.core.plan.late import Late
 
 
 @compile_node.register
@@ -125,8 +126,9 @@ def _(node: n.Peek, compiled: Compiled) -> Call:
     return peek
 
 
-@compile_node.register
-def _(node: n.Pass, compiled: Compiled) -> Call:
+@compile_node.register(n.Pass)
+@compile_node.register(Late)
+def _(node: n.Node, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 
