@@ -8,7 +8,7 @@ has to choose; and a run has as many steps as the longest recording, not as all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -126,7 +126,7 @@ class Steps:
         self.plan = plan
         self.lanes = lanes
         self._admin = AdminClient({"bootstrap.servers": servers})
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1})
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 100})
         self._group = Consumer(
             {"bootstrap.servers": servers, "group.id": plan.application_id, "enable.auto.commit": False}
         )
@@ -144,17 +144,16 @@ class Steps:
         for future in self._admin.create_topics([NewTopic(n, 1, 1, config=config) for n in names]).values():
             future.result(30)
 
-    def run(self) -> list[Ends]:
-        """Take all steps; tell where the output topics ended after each."""
-        outputs = [topic for lane in self.lanes for topic in lane.outputs]
-        return [self._take(step, outputs) for step in range(max(len(l.recording.batches) for l in self.lanes))]
+    def __len__(self) -> int:
+        return max(len(lane.recording.batches) for lane in self.lanes)
 
-    def _take(self, step: int, outputs: list[str]) -> Ends:
+    def take(self, step: int) -> Ends:
+        """Take a step; tell where the output topics end behind it."""
         for lane in self.lanes:
             self._write(lane, step)
         assert self._producer.flush(30) == 0
         eventually(self._is_done, f"step {step} to be processed")
-        return self._ends(outputs)
+        return self._ends(topic for lane in self.lanes for topic in lane.outputs)
 
     def _write(self, lane: Lane, step: int) -> None:
         for entry in lane.entries(step):
