@@ -43,12 +43,14 @@ class Lane:
         scenario: Its name.
         seed: Which of its recordings is played.
         batch: How many records may be written in a step.
+        rows_once: Whether a step may have only one change of a row.
     """
 
     prefix: str
     scenario: str
     seed: int
     batch: int
+    rows_once: bool
 
     @cached_property
     def topology(self) -> ps.Topology:
@@ -61,7 +63,8 @@ class Lane:
     @cached_property
     def recording(self) -> Recording:
         """The recording in batches, without what is in no topic here: the records of Spark's shuffle."""
-        whole = Recording.load(DATA / f"{self.scenario}.{self.seed}.json").in_batches_of(self.batch)
+        whole = Recording.load(DATA / f"{self.scenario}.{self.seed}.json")
+        whole = whole.in_batches_of(self.batch, rows_once=self.rows_once)
         topics = tuple(topic for topic in whole.topics if topic not in self.plan.internal_topics)
         outputs = [
             {**output, "timestamp": max(output["timestamp"], EARLIEST_WRITTEN)}
