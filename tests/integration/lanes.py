@@ -8,10 +8,10 @@ has to choose; and a run has as many steps as the longest recording, not as all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -95,25 +95,24 @@ class Lane:
             found: The records of the topics.
             ends: Where the topics ended after each step.
         """
-        steps = iter(range(len(self.recording.batches)))
-        between = (0, 0)
+        pieces = {topic: self._pieces(topic, found, ends) for topic in self.recording.topics}
+        return collect(self.recording, lambda _batch: None, lambda topic: next(pieces[topic]))
 
-        def run(_batch: list[Entry]) -> None:
-            nonlocal between
-            between = (between[1], next(steps) + 1)
+    def _pieces(
+        self, topic: str, found: Mapping[str, list[ConsumedRecord]], ends: list[Ends]
+    ) -> Iterator[list[ps.Record]]:
+        """Give the records of each step."""
+        name, sink = self.prefix + topic, self._sink_to(topic)
+        for start, end in pairwise([0, *(those[name] for those in ends)]):
+            yield [
+                ps.Record(read(sink.key, r.key), read(sink.value, r.value), r.timestamp, r.headers)
+                for r in found[name][start:end]
+            ]
 
-        def drain(topic: str) -> list[ps.Record]:
-            name = self.prefix + topic
-            start, end = (ends[step - 1][name] if step else 0 for step in between)
-            return [self._read(topic, record) for record in found[name][start:end]]
-
-        return collect(self.recording, run, drain)
-
-    def _read(self, topic: str, found: ConsumedRecord) -> ps.Record:
+    def _sink_to(self, topic: str) -> Sink:
         sinks = [n for sub in self.plan.subtopologies for n in sub.nodes.values() if isinstance(n, Sink)]
-        sink = next((s for s in sinks if s.topic == topic), None) or next(s for s in sinks if callable(s.topic))
-        key, value = read(sink.key, found.key), read(sink.value, found.value)
-        return ps.Record(key, value, found.timestamp, found.headers)
+        chosen_per_record = (sink for sink in sinks if callable(sink.topic))
+        return next((sink for sink in sinks if sink.topic == topic), None) or next(chosen_per_record)
 
 
 class Steps:

@@ -48,9 +48,7 @@ class Played(NamedTuple):
 def played(module_apps: Apps) -> Played:
     """Play all lanes; the application is stopped in the middle and started again."""
     apps = module_apps
-    lanes = {
-        name: Lane(f"{apps.id}-{name}-", name, SEED, BATCH, rows_once=name in ASKING) for name in PLAYED
-    }
+    lanes = {name: Lane(f"{apps.id}-{name}-", name, SEED, BATCH, rows_once=name in ASKING) for name in PLAYED}
     topology = side_by_side({lane.prefix: lane.topology for lane in lanes.values()})
     ends: list[Ends] = []
     dropped = 0
