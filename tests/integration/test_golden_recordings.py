@@ -70,3 +70,7 @@ def test_writes_what_kafka_streams_wrote(played: Played, scenario: str) -> None:
 
 def test_drops_as_many_records_as_kafka_streams(played: Played) -> None:
     assert played.dropped == sum(lane.recording.dropped for lane in played.lanes.values())
+
+
+def test_leaves_out_only_scenarios_that_there_are() -> None:
+    assert MOVED_CLOCK.keys() <= SCENARIOS.keys()
