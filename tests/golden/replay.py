@@ -21,6 +21,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
+
 import penstock as ps
 from penstock.core.state.session import SessionStore
 from penstock.core.state.versioned import VersionedStore
@@ -30,11 +32,15 @@ from penstock.testing import TopologyTestDriver
 if __name__ == "__main__":  # run as a script, which has no package around it
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from golden import scenarios
 from golden.micro_batches import MicroBatches, Row
 from golden.scenarios import SCENARIOS
 
 DATA = Path(__file__).parent / "data"
 APPLICATION_ID = "oracle"
+
+cloudpickle.register_pickle_by_value(scenarios)
+"""Functions of a program that is run are in the pickle of its plan, not looked up by name; so are those of the scenarios."""
 
 Entry = dict[str, Any]
 Headers = tuple[tuple[str, bytes], ...]
@@ -67,20 +73,26 @@ class Recording:
         """Give the keys of all inputs in their order."""
         return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
-    def in_batches_of(self, size: int) -> Recording:
-        """Join up to `size` inputs per batch, and give the outputs as they are read after such batches."""
-        batches = list(batched((entry for batch in self.batches for entry in batch), size))
+    def in_batches_of(self, size: int, *, rows_once: bool = False) -> Recording:
+        """Join up to `size` inputs per batch, and give the outputs as they are read after such batches.
+
+        Args:
+            size: The most inputs in a batch.
+            rows_once: Whether a batch has at most one change of each row.
+        """
+        batches = list(batched((entry for batch in self.batches for entry in batch), size, rows_once))
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
         return replace(self, batches=batches, outputs=moved)
 
 
-def batched(inputs: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
+def batched(inputs: Iterable[Entry], size: int, rows_once: bool) -> Iterator[list[Entry]]:
     """Cut inputs into batches of neighbours of one topic: which topic is next is the recording's choice."""
     batch: list[Entry] = []
     for entry in inputs:
-        if batch and (len(batch) == size or not may_share_batch(batch[-1], entry)):
+        again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
+        if batch and (len(batch) == size or again or not may_share_batch(batch[-1], entry)):
             yield batch
             batch = []
         batch.append(entry)

@@ -50,6 +50,16 @@ def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_
     assert replayed.dropped == recording.dropped
 
 
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if scenario_of(path) in ASKING], ids=lambda p: p.stem
+)
+def test_joins_that_ask_give_every_result_if_no_row_changes_twice(path: Path, replay: Replay) -> None:
+    recording = Recording.load(path).in_batches_of(7, rows_once=True)
+    replayed = replay(SCENARIOS[recording.scenario].build(), recording)
+    assert first_difference(recording.outputs, replayed.outputs) is None
+
+
 def test_every_scenario_has_recordings() -> None:
     assert {scenario_of(path) for path in FILES} == SCENARIOS.keys()
 
