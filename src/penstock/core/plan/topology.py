@@ -14,6 +14,8 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
+from penstock.core.plan import drawing as _drawing
+from penstock.core.plan import svg as _svg
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
@@ -265,6 +267,8 @@ class Topology:
             self._check_topics(node)
         elif not node.parents:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
+        if isinstance(node, Sink) and isinstance(node.topic, str):
+            checked_name(node.topic, "topic")
         for parent in node.parents:
             self._check_parent(node, parent)
         self._nodes[node.name] = node
@@ -359,17 +363,21 @@ class Topology:
 
     def mermaid(self) -> str:
         """Draw the topology as a Mermaid flow chart."""
-        return _describe.mermaid(self.plan())
+        return _drawing.mermaid(self.plan())
 
     def dot(self) -> str:
         """Draw the topology in Graphviz' DOT language."""
-        return _describe.dot(self.plan())
+        return _drawing.dot(self.plan())
+
+    def svg(self) -> str:
+        """Draw the topology as SVG, as notebooks show it."""
+        return _svg.svg(self.plan())
 
     def __repr__(self) -> str:
         return f"<Topology of {len(self._nodes)} nodes and {len(self._stores)} stores>"
 
     def _repr_html_(self) -> str:
-        return _describe.html(self.plan())
+        return self.svg()
 
 
 def _check_global(store: StoreSpec) -> None:
