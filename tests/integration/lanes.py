@@ -154,7 +154,7 @@ class Steps:
         for lane in self.lanes:
             self._write(lane, step)
         assert self._producer.flush(30) == 0
-        eventually(self._is_done, f"step {step} to be processed")
+        eventually(self._is_done, f"step {step} to be processed", within_s=240)
         return self._ends(topic for lane in self.lanes for topic in lane.outputs)
 
     def _write(self, lane: Lane, step: int) -> None:

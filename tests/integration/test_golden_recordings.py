@@ -14,7 +14,7 @@ from penstock.testing.kafka import ConsumedRecord
 from .helpers import Apps
 from .lanes import Ends, Lane, Steps
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 SEED = 1
 BATCH = 7
@@ -26,8 +26,10 @@ MOVED_CLOCK = {
     "processor_punctuate_cancel": "punctuates by the wall clock",
     "processor_punctuate_start_time": "punctuates by the wall clock",
     "processor_wall_clock_punctuate": "punctuates by the wall clock",
+    "session_emit_on_window_close_throttled": "looks for closed sessions once per second of the wall clock",
     "ss_left_throttled": "looks for unmatched records once per second of the wall clock",
     "ss_outer_throttled": "looks for unmatched records once per second of the wall clock",
+    "tumbling_emit_on_window_close_throttled": "looks for closed windows once per second of the wall clock",
 }
 """Scenarios that are not played here: what they write depends on a wall clock that the recorder moved. Other recordings have
 steps of the clock too, but nothing follows from them."""
