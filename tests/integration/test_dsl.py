@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
+
 import penstock as ps
 
 from .helpers import Apps, eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 class Topics(NamedTuple):
