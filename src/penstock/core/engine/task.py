@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any
 
 from penstock.core.engine import operators as operators  # how the nodes run
@@ -303,14 +303,13 @@ class Task:
         runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
         entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
         runtime.partition, runtime.chunk = queue.partition, chunk
-        headers = repeat(()) if chunk.headers is None else islice(chunk.headers, start, end)
-        rows = zip(
-            range(start, end),
-            islice(chunk.keys, start, end),
-            islice(chunk.values, start, end),
-            islice(chunk.timestamps, start, end),
-            headers,
-        )
+        columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
+        if (
+            start
+        ):  # what is before the run is not walked over: inputs that alternate would take quadratic time
+            columns = [column[start:end] for column in columns]
+        headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
+        rows = zip(range(start, end), *columns, headers)
         for index, key, value, timestamp, header in rows:
             runtime.index = index
             if timestamp > runtime.stream_time:
