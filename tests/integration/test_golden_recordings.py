@@ -59,7 +59,7 @@ def played(module_apps: Apps) -> Played:
         for part in (range(CUT), range(CUT, len(steps))):
             with apps.start(topology) as running:
                 ends += map(steps.take, part)
-                dropped += running.metrics()["dropped_records"]
+            dropped += running.metrics()["dropped_records"]
     found = {topic: apps.kafka.consume(topic) for lane in lanes.values() for topic in lane.outputs}
     return Played(lanes, ends, found, dropped)
 
