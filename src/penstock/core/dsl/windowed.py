@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
+W = TypeVar("W")
 
 
-class TimeWindowedKStream(Generic[K, V]):
-    """Records by key and window. Made by ``KGroupedStream.windowed_by``.
-
-    A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
-    key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
-    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
-    sliding windows they are left out.
-
-    Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
-    """
+class _WindowedKStream(Generic[K, V, W]):
+    """A grouped stream with its windows."""
 
     def __init__(
         self,
@@ -43,7 +36,7 @@ class TimeWindowedKStream(Generic[K, V]):
         source: Callable[[str], str],
         key: Serde[Any],
         value: Serde[Any],
-        windows: TimeWindows | SlidingWindows,
+        windows: W,
         emit: EmitStrategy,
         late: Callable[[KStream[K, V]], object] | None = None,
     ) -> None:
@@ -54,6 +47,18 @@ class TimeWindowedKStream(Generic[K, V]):
         self._windows = windows
         self._emit = emit
         self._late = late
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]):
+    """Records by key and window. Made by ``KGroupedStream.windowed_by``.
+
+    A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
+    key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
+    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
+    sliding windows they are left out.
+
+    Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
+    """
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and window.
@@ -147,7 +152,7 @@ class TimeWindowedKStream(Generic[K, V]):
         return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
 
 
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Records by key and session. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
@@ -157,24 +162,6 @@ class SessionWindowedKStream(Generic[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        source: Callable[[str], str],
-        key: Serde[Any],
-        value: Serde[Any],
-        windows: SessionWindows,
-        emit: EmitStrategy,
-        late: Callable[[KStream[K, V]], object] | None = None,
-    ) -> None:
-        self._graph = graph
-        self._source = source
-        self._key = key
-        self._value = value
-        self._windows = windows
-        self._emit = emit
-        self._late = late
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and session.

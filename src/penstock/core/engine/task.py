@@ -373,6 +373,7 @@ class Task:
             self._metrics["enforced"],
         )
         ready = self._readiness
+        idle_until_ms = ready.wake_at_ms()
         drained = [store.drain() for store in self.stores.values()]
         committable = {q.partition: q.committable() for q in self._group.queues.values()}
         outcome = Outcome(
@@ -381,7 +382,7 @@ class Task:
             {p: offset for p, offset in committable.items() if offset is not None},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
-                ready.wake_at_ms(),
+                idle_until_ms,
                 *(clock.wake_at_ms for clock in runtime.idle_clocks),
             ),
             runtime.stream_time,
@@ -392,7 +393,7 @@ class Task:
             ready.waiting,
             {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
             ready.given_up() if ready.active else (),
-            ready.wake_at_ms(),
+            idle_until_ms,
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
