@@ -8,12 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.cogrouped import CogroupedKStream
 from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.join_windows import JoinWindows
-from penstock.core.dsl.kstream import BranchedKStream, KStream
+from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
@@ -44,6 +45,7 @@ from penstock.core.model.windows import (
 from penstock.core.plan import stores
 from penstock.core.plan.processor import Processor, ProcessorContext
 from penstock.core.plan.topology import Topology
+from penstock.core.plan.transforming import ValueTransformer
 
 if TYPE_CHECKING:
     from penstock import spark, testing
@@ -96,6 +98,7 @@ __all__ = [
     "Topology",
     "TumblingWindows",
     "ValueAndTimestamp",
+    "ValueTransformer",
     "VersionedRecord",
     "Windowed",
     "col",

@@ -52,6 +52,7 @@ def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str
         ("text", "Topologies:"),
         ("mermaid", "flowchart TB"),
         ("dot", "digraph topology {"),
+        ("svg", "<svg "),
         ("plan", "Application shop\n"),
     ],
 )

@@ -134,7 +134,7 @@ def test_tests_that_rules_name_exist() -> None:
     ]
     assert len(named) > 30
     for path, name in named:
-        assert re.search(rf"def {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
+        assert re.search(rf"(def|class) {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
 
 
 def test_the_first_program_is_the_example() -> None:

@@ -1,13 +1,16 @@
 """Runs a topology as Spark does: each step in a new task, which knows only what the last one left behind.
 
-A task is made from committed stores and a snapshot, takes one step, and is thrown away. So whatever a topology keeps
-between records has to be in stores, schedules, times or buffered records, and has to be found there again.
+The plan comes out of a pickle, because on Spark it crosses to other processes. A task is made from committed stores and a
+snapshot, takes one step, and is thrown away. So whatever a topology keeps between records has to be in stores, schedules,
+times or buffered records, and has to be found there again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from typing import Any
+
+from pyspark import cloudpickle
 
 import penstock as ps
 from penstock.core.engine.global_task import global_task
@@ -16,7 +19,7 @@ from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Records
 from penstock.core.plan.nodes import Sink
-from penstock.core.plan.split import SubTopology
+from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 
@@ -34,7 +37,7 @@ class MicroBatches:
     """
 
     def __init__(self, topology: ps.Topology, application_id: str, *, chunk: int, budget: int | None) -> None:
-        self.plan = topology.plan(application_id)
+        self.plan: Plan = cloudpickle.loads(cloudpickle.dumps(topology.plan(application_id)))
         self.chunk = chunk
         self.budget = budget
         self.now_ms = 0

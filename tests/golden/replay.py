@@ -6,15 +6,22 @@ running topologies joins by being added to `REPLAYS`.
 
 A recording has one input per batch. `Recording.in_batches_of` makes larger ones: the meaning of a topology does not
 depend on batches, so the same records have to come out, only less is known about what they came after.
+
+``python tests/golden/replay.py FILE.json ...`` replays recordings, each in every way, and exits with status 0 if all are
+equal; else it prints the first difference of each.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from pyspark import cloudpickle
 
 import penstock as ps
 from penstock.core.state.session import SessionStore
@@ -22,11 +29,18 @@ from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
 from penstock.testing import TopologyTestDriver
 
-from .micro_batches import MicroBatches, Row
-from .scenarios import SCENARIOS
+if __name__ == "__main__":  # run as a script, which has no package around it
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from golden import scenarios
+from golden.micro_batches import MicroBatches, Row
+from golden.scenarios import SCENARIOS
 
 DATA = Path(__file__).parent / "data"
 APPLICATION_ID = "oracle"
+
+cloudpickle.register_pickle_by_value(scenarios)
+"""Functions of a program that is run are in the pickle of its plan, not looked up by name; so are those of the scenarios."""
 
 Entry = dict[str, Any]
 Headers = tuple[tuple[str, bytes], ...]
@@ -59,20 +73,26 @@ class Recording:
         """Give the keys of all inputs in their order."""
         return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
-    def in_batches_of(self, size: int) -> Recording:
-        """Join up to `size` inputs per batch, and give the outputs as they are read after such batches."""
-        batches = list(batched((entry for batch in self.batches for entry in batch), size))
+    def in_batches_of(self, size: int, *, rows_once: bool = False) -> Recording:
+        """Join up to `size` inputs per batch, and give the outputs as they are read after such batches.
+
+        Args:
+            size: The most inputs in a batch.
+            rows_once: Whether a batch has at most one change of each row.
+        """
+        batches = list(batched((entry for batch in self.batches for entry in batch), size, rows_once))
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
         return replace(self, batches=batches, outputs=moved)
 
 
-def batched(inputs: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
+def batched(inputs: Iterable[Entry], size: int, rows_once: bool) -> Iterator[list[Entry]]:
     """Cut inputs into batches of neighbours of one topic: which topic is next is the recording's choice."""
     batch: list[Entry] = []
     for entry in inputs:
-        if batch and (len(batch) == size or not may_share_batch(batch[-1], entry)):
+        again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
+        if batch and (len(batch) == size or again or not may_share_batch(batch[-1], entry)):
             yield batch
             batch = []
         batch.append(entry)
@@ -191,3 +211,42 @@ def spell_entry(key: str | ps.Windowed, value: Any) -> list[Any]:
 
 def spell_key(key: str | ps.Windowed | None) -> Any:
     return key._asdict() if isinstance(key, ps.Windowed) else key
+
+
+def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
+    """Say where two lists part, which tells more about an engine than a diff of all that follows."""
+    for place, (want, have) in enumerate(zip_longest(expected, got)):
+        if want != have:
+            return f"at {place}: Kafka Streams gave {want}, penstock gave {have}"
+    return None
+
+
+def difference(recording: Recording, replayed: Replayed) -> str | None:
+    """Say how a replay differs from its recording, None if it does not."""
+    if found := first_difference(recording.outputs, replayed.outputs):
+        return f"outputs differ {found}"
+    for name, entries in recording.stores.items():
+        if found := first_difference(entries, replayed.stores[name]):
+            return f"store {name!r} differs {found}"
+    if recording.dropped != replayed.dropped:
+        return (
+            f"dropped records differ: Kafka Streams had {recording.dropped}, penstock has {replayed.dropped}"
+        )
+    return None
+
+
+def main(files: list[str]) -> int:
+    """Replay recordings in every way; print what differs, and give the exit status."""
+    different = 0
+    for path in map(Path, files):
+        recording = Recording.load(path)
+        for way, replay in REPLAYS.items():
+            found = difference(recording, replay(SCENARIOS[recording.scenario].build(), recording))
+            if found is not None:
+                different += 1
+                print(f"{path} ({way}): {found}")
+    return min(different, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

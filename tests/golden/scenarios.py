@@ -15,16 +15,6 @@ import penstock as ps
 INT64 = ps.serdes.int64
 STRING = ps.serdes.string
 
-#: Scenarios that were asked for and cannot be built yet, with what they wait for.
-NOT_EXPRESSIBLE = {
-    "tumbling_emit_on_window_close_default_retention": "Kafka Streams loses closed windows there; this one gives them",
-    "tumbling_emit_on_window_close_throttled": "Kafka Streams looks for closed windows once per second of wall clock; here "
-    "windows are given when they close, whatever the wall clock says",
-    "session_emit_on_window_close_throttled": "the same",
-    "window_store_fetch_in_memory": "stores iterate by key, then time, whatever their engine; this one does not",
-    "session_store_fetch_in_memory": "the same",
-}
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -410,6 +400,31 @@ def hopping_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
 @dsl
 def session_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=ps.on_window_close)
+    windowed.count(store="w").to_stream().to("out")
+
+
+THROTTLED_CLOSE = ps.EmitStrategy.on_window_close(every=1000)
+LOSING_CLOSE = ps.EmitStrategy.on_window_close(expired="lost")
+
+
+@scenario("out")
+@dsl
+def tumbling_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=THROTTLED_CLOSE)
+    windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def tumbling_emit_on_window_close_default_retention(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=LOSING_CLOSE)
+    windowed.count(store="w").to_stream().to("out")
+
+
+@scenario("out")
+@dsl
+def session_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=THROTTLED_CLOSE)
     windowed.count(store="w").to_stream().to("out")
 
 
@@ -857,6 +872,14 @@ def window_store_fetch(builder: ps.StreamsBuilder) -> None:
     builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
 
 
+@scenario("out")
+@dsl
+def window_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
+    store = ps.stores.window("ws", STRING, STRING, retention=2000, size=500, order="time", strict=True)
+    builder.add_state_store(store)
+    builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
+
+
 def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
     if record.key is not None:
         store, at = context.state_store("ws"), record.timestamp
@@ -896,6 +919,14 @@ def browse_sessions(context: ps.ProcessorContext, record: ps.Record) -> None:
 @dsl
 def session_store_fetch(builder: ps.StreamsBuilder) -> None:
     builder.add_state_store(ps.stores.session("ss", STRING, STRING, retention=2000))
+    builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
+
+
+@scenario("out")
+@dsl
+def session_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
+    store = ps.stores.session("ss", STRING, STRING, retention=2000, order="time", strict=True)
+    builder.add_state_store(store)
     builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
 
 

@@ -6,8 +6,6 @@ runs in every way of replaying that `replay.REPLAYS` knows, and in batches of se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +15,7 @@ import pytest
 from penstock.core.engine import columns
 from unit.helpers import columnar
 
-from .replay import DATA, REPLAYS, Recording, Replay, with_test_driver
+from .replay import DATA, REPLAYS, Recording, Replay, first_difference, main, with_test_driver
 from .scenarios import SCENARIOS
 
 FILES = sorted(DATA.glob("*.json"))
@@ -30,14 +28,6 @@ it only the last has results; the rows that are left are the same (decision 0027
 
 def scenario_of(path: Path) -> str:
     return path.name.split(".")[0]
-
-
-def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
-    """Say where two lists part, which tells more about an engine than a diff of all that follows."""
-    for place, (want, have) in enumerate(zip_longest(expected, got)):
-        if want != have:
-            return f"at {place}: Kafka Streams gave {want}, penstock gave {have}"
-    return None
 
 
 def rows_left(outputs: list[dict[str, Any]]) -> dict[str, tuple[Any, int]]:
@@ -62,6 +52,16 @@ def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_
         return
     assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.dropped == recording.dropped
+
+
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if scenario_of(path) in ASKING], ids=lambda p: p.stem
+)
+def test_joins_that_ask_give_every_result_if_no_row_changes_twice(path: Path, replay: Replay) -> None:
+    recording = Recording.load(path).in_batches_of(7, rows_once=True)
+    replayed = replay(SCENARIOS[recording.scenario].build(), recording)
+    assert first_difference(recording.outputs, replayed.outputs) is None
 
 
 IN_COLUMNS = {name for name, scenario in SCENARIOS.items() if columnar(scenario.build())}
@@ -92,3 +92,12 @@ def test_only_read_topics_are_recorded() -> None:
 def test_batches_of_one_are_the_recording_itself() -> None:
     for recording in map(Recording.load, FILES):
         assert recording.in_batches_of(1) == recording
+
+
+def test_the_command_tells_the_first_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = DATA / "count_by_key.1.json"
+    assert main([str(recorded)]) == 0
+    changed = tmp_path / recorded.name
+    changed.write_text(recorded.read_text().replace('"dropped": 8', '"dropped": 1'))
+    assert main([str(changed)]) == 1
+    assert "dropped records differ: Kafka Streams had 1" in capsys.readouterr().out

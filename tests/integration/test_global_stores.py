@@ -79,7 +79,8 @@ def test_orders_see_the_tables_as_planned(apps: Apps) -> None:
     assert shop.offered("t1") == expected("t1", "first", "1")
     assert shop.offered("t2") == expected("t2", "second", "1")
     assert shop.offered("t3") == expected("t3", "third", "1")
-    assert running.metrics()["global_records"] == 4 * len(PRODUCTS)  # by one task, for all of the host
+    filled = 4 * len(PRODUCTS)  # by one task, for all of the host
+    eventually(lambda: running.metrics()["global_records"] == filled, "the last micro-batch to be counted")
     running.stop()
 
     shop.price("2")  # the orders before were planned without it

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import penstock as ps
 
 from .helpers import Apps, eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 IDLE_MS = 1500
 

@@ -125,11 +125,11 @@ class TestAnInputThatStalls:
         with apps.start(joined.topology(), max_task_idle_ms=FOREVER) as running:
             apps.kafka.produce(joined.rates, [("k", "r", BEGIN + 1)])
             eventually(lambda: len(apps.kafka.consume(joined.sink)) == 2, "what is before the rate and at it")
-            assert running.status().buffered == {joined.orders: 1}
+            eventually(lambda: running.status().buffered == {joined.orders: 1}, "the last order to be held")
             assert running.metrics()["enforced_records"] == 0
         with apps.start(joined.topology(), max_task_idle_ms=500) as running:
             eventually(lambda: len(apps.kafka.consume(joined.sink)) == 3, "the last order")
-            assert running.metrics()["enforced_records"] == 1
+            eventually(lambda: running.metrics()["enforced_records"] == 1, "the choice to be counted")
             assert not running.status().waiting
         assert by_key(apps.kafka.consume(joined.sink)) == {"k": ["o0:None", "o1:None", "o2:r"]}
         assert lag(apps.kafka, apps.id, joined.orders) == 0

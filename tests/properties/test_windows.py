@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from hypothesis.stateful import (
 )
 
 import penstock as ps
+from penstock.core.plan.specs import TimedSpec
 from penstock.core.state.keys import FOREVER
 
-from .engines import ENGINES, STORE, Engine, Visits
+from .engines import ENGINES, STORE, Engine, Memory, Visits
 from .shelves import Shelf
 
 RETENTION, SLICE = 150_000, 75_000
@@ -40,7 +42,7 @@ Session = tuple[bytes, int, int, int]
 class Timed(RuleBasedStateMachine):
     """Puts at times that lie some way behind a time that moves on, in batches."""
 
-    spec: ps.stores.StoreSpec
+    spec: TimedSpec
     make: Callable[[], Engine]
     visits: Visits
 
@@ -70,6 +72,8 @@ class Timed(RuleBasedStateMachine):
         landed = time - time % SLICE + SLICE > self.time - RETENTION
         self.visits["put into an expired slice"] += not landed
         self.visits["put that nobody can see"] += landed and time < self.oldest()
+        if self.spec.strict:
+            landed = time >= self.oldest()
         self.dropped += not landed
         return landed
 
@@ -100,12 +104,17 @@ class Timed(RuleBasedStateMachine):
 
 
 def window_machine(
-    make: Callable[[], Engine], visits: Visits, *, duplicates: bool = False, by_time: bool = False
+    make: Callable[[], Engine],
+    visits: Visits,
+    *,
+    duplicates: bool = False,
+    by_time: bool = False,
+    strict: bool = False,
 ) -> type[Timed]:
     spec = ps.stores.window(
         STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
     )
-    spec = replace(spec, by_time=by_time)
+    spec = replace(spec, by_time=by_time, strict=strict)
 
     class Windows(Timed):
         def __init__(self) -> None:
@@ -202,8 +211,13 @@ def window_machine(
     return Windows
 
 
-def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
-    spec = ps.stores.session(STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION)
+def session_machine(
+    make: Callable[[], Engine], visits: Visits, *, by_time: bool = False, strict: bool = False
+) -> type[Timed]:
+    order: ps.stores.Order = "time" if by_time else "key"
+    spec = ps.stores.session(
+        STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, order=order, strict=strict
+    )
 
     class Sessions(Timed):
         def __init__(self) -> None:
@@ -216,12 +230,13 @@ def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
             session = ps.Windowed(key, max(self.now - ago - length, 0), self.now - ago)
             self.store.put(session, value)
             at = (session.key, session.end, session.start)
-            if value is None:
+            if value is None and not strict:
                 self.time = max(self.time, session.end)
                 self.forget(at)
             elif self.lands(session.end):
                 self.forget(at)
-                self.entries.append((*at, value))
+                if value is not None:
+                    self.entries.append((*at, value))
 
         @initialize(entries=st.lists(st.tuples(keys, back, back, values), max_size=12))
         def begin(self, entries: list[tuple[bytes, int, int, int]]) -> None:
@@ -285,7 +300,8 @@ def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
             self.entries = [entry for entry in self.entries if entry[:3] != at]
 
         def seen(self) -> list[Session]:
-            return sorted(entry for entry in self.entries if entry[1] >= self.oldest())
+            seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
+            return sorted(seen, key=lambda entry: (entry[1], entry[0], entry[2]) if by_time else entry)
 
         def windowed(self, entries: list[Session]) -> list[tuple[ps.Windowed, int]]:
             return [(ps.Windowed(key, start, end), value) for key, end, start, value in entries]
@@ -294,15 +310,18 @@ def session_machine(make: Callable[[], Engine], visits: Visits) -> type[Timed]:
     return Sessions
 
 
-@pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("kind", ["by key", "by time", "duplicates"])
+@pytest.mark.parametrize(
+    ("make", "kind"), [*product(ENGINES, ["by key", "by time", "duplicates"]), (Memory, "by time, strict")]
+)
 def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
     make: Callable[[], Engine], kind: str
 ) -> None:
     visits = Visits()
     duplicates = kind == "duplicates"
     run_state_machine_as_test(
-        window_machine(make, visits, duplicates=duplicates, by_time=kind == "by time"),
+        window_machine(
+            make, visits, duplicates=duplicates, by_time="by time" in kind, strict="strict" in kind
+        ),
         settings=settings(max_examples=80),
     )
     visits.demand(
@@ -319,10 +338,13 @@ def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
     assert duplicates or visits["put again"]
 
 
-@pytest.mark.parametrize("make", ENGINES)
-def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(make: Callable[[], Engine]) -> None:
+@pytest.mark.parametrize(("make", "kind"), [*product(ENGINES, ["by key"]), (Memory, "by time, strict")])
+def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(
+    make: Callable[[], Engine], kind: str
+) -> None:
     visits = Visits()
-    run_state_machine_as_test(session_machine(make, visits), settings=settings(max_examples=80))
+    machine = session_machine(make, visits, by_time="by time" in kind, strict="strict" in kind)
+    run_state_machine_as_test(machine, settings=settings(max_examples=80))
     visits.demand(
         **{
             "put out of order": 100,

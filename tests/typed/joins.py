@@ -1,6 +1,6 @@
-"""Types that mypy sees in joins: of results, through lambdas, and what it refuses. Checked by `make check`, never run.
+"""Types that mypy and pyright see in joins: of results, through lambdas, and what they refuse. Checked by `make check`, never run.
 
-A line that mypy must refuse says so with an ignore; one that it does not refuse any more is an unused ignore, which is an error.
+A line that they must refuse says so with an ignore; one that either does not refuse any more is an unused ignore, which is an error.
 """
 
 from __future__ import annotations

@@ -170,12 +170,23 @@ class Book:
             given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
             return Held(buffered, frozenset(given_up), min(waits, default=None))
 
+    def _waiting(self) -> dict[str, Waiting]:
+        """Give why the tasks wait that do."""
+        waits = {task: waiting_of(report) for task, report in self.tasks.items()}
+        return {task: waiting for task, waiting in waits.items() if waiting is not None}
+
+    def _buffered(self) -> Counter[str]:
+        """Count the records that are held, per topic."""
+        buffered: Counter[str] = Counter()
+        for report in self.tasks.values():
+            for topic, _, _, records, *_ in report.buffered:
+                buffered[topic] += records
+        return buffered
+
     def waiting_lines(self) -> list[str]:
         """Give the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
         with self.lock:
-            waits = {
-                task: waiting for task, r in self.tasks.items() if (waiting := waiting_of(r)) is not None
-            }
+            waits = self._waiting()
             self._told = {task: at for task, at in self._told.items() if task in waits}
             now = time.monotonic()
             due = [task for task in waits if now - self._told.setdefault(task, now) >= _TELL_EVERY_S]
@@ -193,13 +204,6 @@ class Book:
             }
             shown = "waiting" if state == "running" and self.waiting else state
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
-            waits = {
-                task: waiting for task, r in self.tasks.items() if (waiting := waiting_of(r)) is not None
-            }
-            buffered: Counter[str] = Counter()
-            for report in self.tasks.values():
-                for topic, _, _, records, *_ in report.buffered:
-                    buffered[topic] += records
             return Status(
                 shown,
                 self.batch,
@@ -208,10 +212,10 @@ class Book:
                 len(self.tasks),
                 error,
                 lines,
-                {task: _waits(waiting) for task, waiting in sorted(waits.items())},
+                {task: _waits(waiting) for task, waiting in sorted(self._waiting().items())},
                 dict(sorted(self.enforced.items())),
                 self._recent_enforced.per_second(),
-                dict(sorted(buffered.items())),
+                dict(sorted(self._buffered().items())),
             )
 
     def metrics(self) -> dict[str, int]:
@@ -230,9 +234,7 @@ class Book:
                     if name.startswith("dropped: ")
                 },
                 "enforced_records": sum(self.enforced.values()),
-                "buffered_records": sum(
-                    held[3] for report in self.tasks.values() for held in report.buffered
-                ),
+                "buffered_records": sum(self._buffered().values()),
                 "buffered_records_max": self.buffered_max,
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],

@@ -9,6 +9,7 @@ from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
+from penstock.core.dsl.naming import demand_explicit_names
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
@@ -265,14 +266,22 @@ class StreamsBuilder:
         self._graph.topology.add_state_store(store)
         return self
 
-    def build(self) -> Topology:
+    def build(self, *, explicit_names: bool = False) -> Topology:
         """Finish the topology.
+
+        Args:
+            explicit_names: Whether to refuse stores and internal topics whose names were generated. Such a name becomes
+                another when an operator is inserted in front, and then its state is not found again.
 
         Returns:
             The topology.
 
         Raises:
-            TopologyError: If it is not valid.
+            TopologyError: If it is not valid, or names are missing; it says which operators lack one.
+
+        Source: KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
         """
         self._graph.topology.validate()
+        if explicit_names:
+            demand_explicit_names(self._graph.topology, self._graph.generated)
         return self._graph.topology

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
+W = TypeVar("W")
 
 Input = tuple[Callable[[str], str], Callable[[Any, Any, Any], Any]]
 """A grouped stream: gives the node to aggregate behind for the name of a repartition; and its aggregator."""
@@ -97,23 +98,21 @@ class CogroupedKStream(Generic[K, A]):
         return TimeWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows)
 
 
-class TimeWindowedCogroupedKStream(Generic[K, A]):
-    """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
+class _WindowedCogroup(Generic[K, A, W]):
+    """Several grouped streams with their windows."""
 
-    Source: ``org.apache.kafka.streams.kstream.TimeWindowedCogroupedKStream``.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        key: Serde[Any],
-        inputs: tuple[Input, ...],
-        windows: TimeWindows | SlidingWindows,
-    ) -> None:
+    def __init__(self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...], windows: W) -> None:
         self._graph = graph
         self._key = key
         self._inputs = inputs
         self._windows = windows
+
+
+class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows"]):
+    """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
+
+    Source: ``org.apache.kafka.streams.kstream.TimeWindowedCogroupedKStream``.
+    """
 
     def aggregate(
         self, initializer: Callable[[], A], *, value: Serde[A] | None = None, store: Kept | None = None
@@ -144,19 +143,11 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         return nodes.table(make, serdes.time_windowed(self._key, spec.size_ms))
 
 
-class SessionWindowedCogroupedKStream(Generic[K, A]):
+class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
     """Several grouped streams by key and session. Made by ``CogroupedKStream.windowed_by``.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedCogroupedKStream``.
     """
-
-    def __init__(
-        self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...], windows: SessionWindows
-    ) -> None:
-        self._graph = graph
-        self._key = key
-        self._inputs = inputs
-        self._windows = windows
 
     def aggregate(
         self,

@@ -21,19 +21,30 @@ class Graph:
 
     Generated names are those of Kafka Streams (``KSTREAM-FILTER-0000000003``). State is never found by a generated name
     unless the program left the name out.
+
+    Attributes:
+        topology: What was added so far.
+        default_key: Serde of keys that nobody gave one for.
+        default_value: Serde of such values.
+        generated: The names that were generated.
     """
 
     def __init__(self, default_key: Serde[Any], default_value: Serde[Any]) -> None:
         self.topology = Topology()
         self.default_key = default_key
         self.default_value = default_value
+        self.generated: set[str] = set()
         self._count = 0
 
     def name(self, kind: str, given: str | None) -> str:
         """Give the name of a new node: the given one, or a generated one."""
         number = self._count
         self._count += 1
-        return given if given is not None else f"{kind}-{number:010d}"
+        if given is not None:
+            return given
+        name = f"{kind}-{number:010d}"
+        self.generated.add(name)
+        return name
 
     def add(self, node: Node) -> str:
         """Add a node; give its name."""

@@ -23,6 +23,7 @@ from penstock.core.plan.folds import STEPS, Fold
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
@@ -162,17 +163,26 @@ class KGroupedStream(Generic[K, V]):
 
     @overload
     def windowed_by(
-        self, windows: TimeWindows | SlidingWindows, *, emit: EmitStrategy = ...
+        self,
+        windows: TimeWindows | SlidingWindows,
+        *,
+        emit: EmitStrategy = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
     ) -> TimeWindowedKStream[K, V]: ...
     @overload
     def windowed_by(
-        self, windows: SessionWindows, *, emit: EmitStrategy = ...
+        self,
+        windows: SessionWindows,
+        *,
+        emit: EmitStrategy = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
     ) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(
         self,
         windows: TimeWindows | SlidingWindows | SessionWindows,
         *,
         emit: EmitStrategy = on_window_update,
+        late: Callable[[KStream[K, V]], object] | None = None,
     ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
         """Cut each key's records into windows of time.
 
@@ -180,15 +190,32 @@ class KGroupedStream(Generic[K, V]):
             windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``.
             emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes;
                 ``EmitStrategy.on_window_close(close_idle_after=...)`` also when nothing arrives for so long.
+            late: Called with the stream of the records that came too late for a window of theirs, or for their session, to
+                send them somewhere. They are counted as dropped all the same, and come once each, however many windows they
+                were late for. Called for each aggregation that is made.
 
         Returns:
             The stream by key and window, to be aggregated.
 
-        Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``.
+        Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``. ``late`` has no counterpart there.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> clicks = builder.stream("clicks").group_by_key()
+            >>> windows = ps.TumblingWindows(60_000, grace=0)
+            >>> counts = clicks.windowed_by(windows, late=lambda late: late.to("late")).count(store="counts")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (0, 60_000, 59_999):
+            ...     driver.pipe("clicks", "ann", "x", timestamp)
+            >>> [(r.key, r.value, r.timestamp) for r in driver.read("late")]
+            [('ann', 'x', 59999)]
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
-        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit)
+            return SessionWindowedKStream(
+                self._graph, self._source, self._key, self._value, windows, emit, late
+            )
+        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit, late)
 
     def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, V]:
         return self._aggregated(store, "REDUCE", None, combining(STEPS[fold]), self._value, fold=fold)

@@ -92,6 +92,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -108,6 +110,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -147,6 +151,8 @@ class JoinableStream(Generic[K, V]):
         grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join each record with those of its key on another side.
 
@@ -172,6 +178,9 @@ class JoinableStream(Generic[K, V]):
                 a timedelta, or milliseconds. At most the table's history retention.
             store: For a stream, or with ``grace``: first part of the names of the join's stores; None is the name of the join.
             name: Name of the join, and of its repartition.
+            late: For a stream: called with the stream of those records of this side whose windows had closed before they came, to
+                send them somewhere. They are joined with what is still there, and may have missed partners.
+            other_late: The same for the other side.
 
         Raises:
             TopologyError: If the other side belongs to another builder, a stream is joined without windows, ``grace`` is more
@@ -191,7 +200,7 @@ class JoinableStream(Generic[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['two at 3']
         """
-        given = JoinOptions(windows, key, value, other_value, grace, store)
+        given = JoinOptions(windows, key, value, other_value, grace, store, late, other_late)
         return self._joined("inner", other, functions, given, name, with_key=with_key)
 
     @overload
@@ -238,6 +247,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -254,6 +265,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -293,6 +306,8 @@ class JoinableStream(Generic[K, V]):
         grace: Duration | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join as :meth:`join` does, and give a record that finds no partner one result all the same, with None.
 
@@ -302,7 +317,7 @@ class JoinableStream(Generic[K, V]):
 
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
-        given = JoinOptions(windows, key, value, other_value, grace, store)
+        given = JoinOptions(windows, key, value, other_value, grace, store, late, other_late)
         return self._joined("left", other, functions, given, name, with_key=with_key)
 
     @overload
@@ -319,6 +334,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     @overload
@@ -335,6 +352,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[V2] | None = ...,
         store: Kept | None = ...,
         name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
     ) -> KStream[K, R]: ...
 
     def outer_join(
@@ -349,6 +368,8 @@ class JoinableStream(Generic[K, V]):
         other_value: Serde[Any] | None = None,
         store: Kept | None = None,
         name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
         """Join two streams as :meth:`join` does, and give records of either side that find no partner a result, with None.
 
@@ -363,8 +384,93 @@ class JoinableStream(Generic[K, V]):
             raise TopologyError(
                 "an outer join of a stream is one with another stream: the changes of a table give no results; use left_join"
             )
-        given = JoinOptions(windows, key, value, other_value, None, store)
+        given = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
         return self._joined("outer", other, functions, given, name, with_key=with_key)
+
+    @overload
+    def join_prior(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2], R],
+        /,
+        *,
+        windows: JoinWindows,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
+    ) -> KStream[K, R]: ...
+
+    @overload
+    def join_prior(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        /,
+        *,
+        windows: JoinWindows,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        late: Callable[[KStream[K, V]], object] | None = ...,
+        other_late: Callable[[KStream[K, V2]], object] | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def join_prior(
+        self,
+        other: KStream[Any, Any],
+        joiner: Callable[..., Any],
+        /,
+        *,
+        windows: JoinWindows | None = None,
+        with_key: bool = False,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        other_value: Serde[Any] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
+        late: Callable[[KStream[K, Any]], object] | None = None,
+        other_late: Callable[[KStream[K, Any]], object] | None = None,
+    ) -> KStream[K, Any]:
+        """Join each arriving record of two streams with those of the other that have an older timestamp.
+
+        As :meth:`join`, but a record meets nothing of its own time or later: of two records that come out of order, and of two
+        with one timestamp, there is no result. So a result tells what was known at the time of its newer record.
+        For the arguments see :meth:`join`.
+
+        Raises:
+            TopologyError: If the other side belongs to another builder, or is no stream, or there are no windows.
+
+        Source: KIP-28, ``KStream.joinPrior``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> day = ps.JoinWindows(before=86_400_000, after=0, grace=0)
+            >>> shown = builder.stream("shown")
+            >>> builder.stream("clicks").join_prior(shown, lambda click, ad: f"{click} on {ad}", windows=day).to("out")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("shown", "ann", "tea", 100)
+            >>> driver.pipe("clicks", "ann", "first", 100)
+            >>> driver.pipe("clicks", "ann", "second", 101)
+            >>> [record.value for record in driver.read("out")]
+            ['second on tea']
+        """
+        if not isinstance(other, JoinableStream):
+            raise TopologyError(
+                "join_prior is for two streams; a table has one row per key, which join() takes"
+            )
+        given = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
+        joiner = joins.joiner_of(joiner, with_key=with_key)
+        node = joins.join_streams(self, other, joiner, "inner", given, name, prior=True)
+        return self._stream(node, key or self._key or other._key, rekeyed=False)
 
     def _joined(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.join_windows import JoinWindows
+from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
@@ -20,6 +21,7 @@ from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec,
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
     from penstock.core.dsl.joinable_table import JoinableTable
+    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 
@@ -38,6 +40,10 @@ def same_builder(left: Graph, right: Graph) -> None:
         raise TopologyError("the two sides of a join come from different builders; make both with one")
 
 
+OfLate: TypeAlias = "Callable[[KStream[Any, Any]], object]"
+"""What is called with the stream of the late records of one side."""
+
+
 class JoinOptions(NamedTuple):
     """What was given with a join of a stream; None is not given. ``JoinableStream.join`` says what each means."""
 
@@ -47,12 +53,20 @@ class JoinOptions(NamedTuple):
     other_value: Serde[Any] | None = None
     grace: Duration | None = None
     store: Kept | None = None
+    late: OfLate | None = None
+    other_late: OfLate | None = None
 
 
 _WITH: Final = {
     "a table": {"key", "value", "grace", "store"},
     "a global table": set[str](),
-    "another stream": {"windows", "key", "value", "other_value", "store"},
+    "another stream": {"windows", "key", "value", "other_value", "store", "late", "other_late"},
+}
+
+_HINTS: Final = {
+    "grace": " (that of two streams is in windows=ps.JoinWindows(...))",
+    "late": " (no record is late for a table)",
+    "other_late": " (no record is late for a table)",
 }
 
 
@@ -64,9 +78,8 @@ def check_options(given: JoinOptions, side: str) -> None:
     """
     for option, value in given._asdict().items():
         if value is not None and option not in _WITH[side]:
-            hint = " (that of two streams is in windows=ps.JoinWindows(...))" if option == "grace" else ""
             raise TopologyError(
-                f"{option}=... means nothing in a join of a stream with {side}{hint}; leave it out"
+                f"{option}=... means nothing in a join of a stream with {side}{_HINTS.get(option, '')}; leave it out"
             )
 
 
@@ -128,8 +141,10 @@ def join_streams(
     kind: JoinKind,
     given: JoinOptions,
     name: str | None,
+    *,
+    prior: bool = False,
 ) -> str:
-    """Add a join of two streams; give its last node."""
+    """Add a join of two streams; give its last node. With ``prior`` a record meets only older ones."""
     if given.windows is None:
         raise TopologyError(
             "a join of two streams needs windows=ps.JoinWindows(before, after, grace): without them every record would "
@@ -142,7 +157,7 @@ def join_streams(
     key = given.key or left._key or right._key or graph.default_key
     left_value = given.value or left._value or graph.default_value
     right_value = given.other_value or right._value or graph.default_value
-    times = given.windows.times
+    times = dataclasses.replace(given.windows.times, prior=prior)
     sides = (
         _records(graph, kept, "left", key, left_value, times),
         _records(graph, kept, "right", key, right_value, times),
@@ -158,7 +173,10 @@ def join_streams(
         graph.add(
             joins.StreamJoin(node, (parent,), last, mine, other, unmatched, joiner, kind, times, is_left)
         )
-    return graph.add(joins.StreamMerge(last, names))
+    graph.add(joins.StreamMerge(last, names))
+    for node, value, consumer in zip(names, (left_value, right_value), (given.late, given.other_late)):
+        with_late(graph, node, key, value, consumer)
+    return last
 
 
 def by_key(

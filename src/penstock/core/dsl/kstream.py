@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.joinable import JoinableStream
+from penstock.core.dsl.printing import Printing
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
@@ -132,6 +134,28 @@ class KStream(JoinableStream[K, V]):
         """Call a function with key and value of each record; the stream ends here."""
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-FOREACH", name), (self._node,), action))
 
+    def print(
+        self,
+        *,
+        label: str | None = None,
+        text: Callable[[K, V], object] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Print each record to standard output, as ``[label]: key, value``; the stream ends here.
+
+        It is there for development: on Spark the lines appear where the executors write, and records that are processed
+        again are printed again.
+
+        Args:
+            label: What each line begins with; None is the name of the node in front.
+            text: ``(key, value) -> what to print`` in place of both.
+            name: Name of the node.
+
+        Source: KIP-28, ``KStream.print``; ``org.apache.kafka.streams.kstream.Printed``.
+        """
+        action = Printing(self._node if label is None else label, text)
+        self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
+
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
         """Put two streams together; the order of each is kept, there is none between them."""
         node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
@@ -155,6 +179,32 @@ class KStream(JoinableStream[K, V]):
             ['to-long', 'to-short']
         """
         return BranchedKStream(self, name or "")
+
+    def branch(self, *predicates: Callable[[K, V], object]) -> tuple[KStream[K, V], ...]:
+        """Split the stream: each record goes to the first stream whose predicate holds, and to none if no predicate does.
+
+        Args:
+            predicates: Of key and value, at least one.
+
+        Returns:
+            A stream per predicate, in their order. :meth:`split` gives them names, and a stream for the rest.
+
+        Raises:
+            TopologyError: If there is no predicate.
+
+        Source: KIP-28, ``KStream.branch``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> long, short = builder.stream("in").branch(lambda k, v: len(v) > 3, lambda k, v: True)
+        """
+        if not predicates:
+            raise TopologyError("branch() gives a stream per predicate; give it at least one")
+        split = self.split()
+        for predicate in predicates:
+            split.branch(predicate)
+        return tuple(split.no_default().values())
 
     def to(
         self,
@@ -182,6 +232,46 @@ class KStream(JoinableStream[K, V]):
             value=value or self._value or self._graph.default_value,
             partitioner=partitioner,
         )
+
+    def through(
+        self,
+        topic: str,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        partitioner: StreamPartitioner | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]:
+        """Send the records to a topic and read them from there again: ``to`` and ``StreamsBuilder.stream`` in one.
+
+        The topic is yours: it has to be there, others may read it and write to it, and it stays when the application is
+        reset. For a topic that is only the application's own, see :meth:`repartition`.
+
+        Args:
+            topic: The topic.
+            key: Serde of the keys; None as in :meth:`to`.
+            value: Serde of the values; None as in :meth:`to`.
+            partitioner: As in :meth:`to`.
+            name: Name of the node that reads; that of the sink is ``<name>-sink``.
+
+        Returns:
+            What is read from the topic, by partitions of that topic: nothing behind it repartitions for keys that were changed in
+            front of it.
+
+        Raises:
+            TopologyError: If the topic is read already or the name is taken.
+
+        Source: KIP-28, ``KStream.through``.
+        """
+        key, value = (
+            key or self._key or self._graph.default_key,
+            value or self._value or self._graph.default_value,
+        )
+        sink = None if name is None else f"{name}-sink"
+        self.to(topic, key=key, value=value, partitioner=partitioner, name=sink)
+        node = self._graph.name("KSTREAM-SOURCE", name)
+        self._graph.topology.add_source(node, topic, key=key, value=value)
+        return KStream(self._graph, node, key, value, rekeyed=False)
 
     def repartition(
         self,
@@ -310,50 +400,3 @@ class KStream(JoinableStream[K, V]):
 
     def _new_values(self, node: nodes.Node) -> KStream[K, Any]:
         return KStream(self._graph, self._graph.add(node), self._key, None, rekeyed=self._rekeyed)
-
-
-class BranchedKStream(Generic[K, V]):
-    """A stream that is being split; ends with :meth:`default` or :meth:`no_default` (``BranchedKStream``)."""
-
-    def __init__(self, stream: KStream[K, V], prefix: str) -> None:
-        self._stream = stream
-        self._prefix = prefix
-        self._branches: list[tuple[Callable[[K, V], object] | None, str]] = []
-
-    def branch(
-        self, predicate: Callable[[K, V], object], *, name: str | None = None
-    ) -> BranchedKStream[K, V]:
-        """Add a branch.
-
-        Args:
-            predicate: Of key and value.
-            name: Comes behind the prefix of ``split``; None is the number of the branch, from 1.
-
-        Raises:
-            TopologyError: If two branches have one name.
-        """
-        return self._add(predicate, name if name is not None else str(len(self._branches) + 1))
-
-    def default(self, *, name: str | None = None) -> dict[str, KStream[K, V]]:
-        """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``)."""
-        return self._add(None, name if name is not None else "0").no_default()
-
-    def no_default(self) -> dict[str, KStream[K, V]]:
-        """Leave out what fits no branch; give the branches by prefix and name."""
-        stream, graph = self._stream, self._stream._graph
-        node = graph.name("KSTREAM-BRANCH", None)
-        routes = tuple(f"{node}-{name}" for _, name in self._branches)
-        graph.add(nodes.Branch(node, (stream._node,), tuple(p for p, _ in self._branches), routes))
-        result = {}
-        for route, (_, name) in zip(routes, self._branches):
-            graph.add(nodes.Pass(route, (node,)))
-            result[self._prefix + name] = KStream[K, V](
-                graph, route, stream._key, stream._value, rekeyed=stream._rekeyed
-            )
-        return result
-
-    def _add(self, predicate: Callable[[K, V], object] | None, name: str) -> BranchedKStream[K, V]:
-        if any(name == other for _, other in self._branches):
-            raise TopologyError(f"two branches of a split are called {name!r}")
-        self._branches.append((predicate, name))
-        return self

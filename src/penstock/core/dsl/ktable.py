@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
@@ -14,7 +14,9 @@ from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes
+from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
+from penstock.core.plan.transforming import TransformRows, ValueTransformer
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,6 +33,12 @@ class KTable(JoinableTable[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.KTable``.
     """
+
+    @property
+    def store_name(self) -> str | None:
+        """Name of the store that holds the table; None if it is computed when it is needed (``queryableStoreName``)."""
+        node = self._graph.topology.nodes[self._node]
+        return node.store.name if isinstance(node, nodes.Materialised) else None
 
     def filter(
         self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
@@ -98,6 +106,54 @@ class KTable(JoinableTable[K, V]):
             self._graph.name("KTABLE-MAPVALUES", name), (self._node,), mapper, with_key
         )
         return self._derived(node, value, store)
+
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformer[K, V, V2]],
+        *,
+        stores: Iterable[str] = (),
+        value: Serde[V2] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]:
+        """Turn the value of each row into another, with the help of stores; the transformer is called for deletions too.
+
+        The result is kept in a store of its own: what a transformer gave before cannot be asked of it again.
+
+        Args:
+            supplier: A class derived from ``ps.ValueTransformer``, or a function that makes a new one.
+            stores: Names of the stores it uses.
+            value: Serde of the new values; None is the builder's default.
+            store: Name of the store of the result.
+            name: Name of the node.
+
+        Raises:
+            TopologyError: If the supplier is a transformer instead of a way to make one, or a name is taken.
+
+        Source: ``KTable.transformValues``.
+
+        Example:
+            >>> import penstock as ps
+            >>> class Longest(ps.ValueTransformer[str, str, str]):
+            ...     def transform(self, key, value):
+            ...         seen = self.context.state_store("seen")
+            ...         longest = max(seen.get(key) or "", value or "", key=len)
+            ...         seen.put(key, longest)
+            ...         return longest
+            >>> builder = ps.StreamsBuilder()
+            >>> _ = builder.add_state_store(ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string))
+            >>> longest = builder.table("in").transform_values(Longest, stores=["seen"], store="longest")
+            >>> longest.to_stream().to("out")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for word in ("a", "long", "to"):
+            ...     driver.pipe("in", "k", word)
+            >>> [record.value for record in driver.read("out")]
+            ['a', 'long', 'long']
+        """
+        graph = self._graph
+        node = graph.name("KTABLE-TRANSFORMVALUES", name)
+        made = TransformRows(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
+        return self._derived(made, value, store or f"{node}-store")
 
     def suppress(
         self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None

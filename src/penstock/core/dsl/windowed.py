@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.dsl.aggregators import both, combining, merging, plus_one, zero
 from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -17,14 +18,38 @@ from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptio
 from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
 
 if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
+W = TypeVar("W")
 
 
-class TimeWindowedKStream(Generic[K, V]):
+class _WindowedKStream(Generic[K, V, W]):
+    """A grouped stream with its windows."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        source: Callable[[str], str],
+        key: Serde[Any],
+        value: Serde[Any],
+        windows: W,
+        emit: EmitStrategy,
+        late: Callable[[KStream[K, V]], object] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._source = source
+        self._key = key
+        self._value = value
+        self._windows = windows
+        self._emit = emit
+        self._late = late
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]):
     """Records by key and window. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
@@ -34,22 +59,6 @@ class TimeWindowedKStream(Generic[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        source: Callable[[str], str],
-        key: Serde[Any],
-        value: Serde[Any],
-        windows: TimeWindows | SlidingWindows,
-        emit: EmitStrategy,
-    ) -> None:
-        self._graph = graph
-        self._source = source
-        self._key = key
-        self._value = value
-        self._windows = windows
-        self._emit = emit
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and window.
@@ -138,10 +147,12 @@ class TimeWindowedKStream(Generic[K, V]):
             node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
             node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
-        return KTable(graph, graph.add(node), serdes.time_windowed(self._key, spec.size_ms), value)
+        graph.add(node)
+        with_late(graph, name, self._key, self._value, self._late)
+        return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
 
 
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Records by key and session. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
@@ -151,22 +162,6 @@ class SessionWindowedKStream(Generic[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        source: Callable[[str], str],
-        key: Serde[Any],
-        value: Serde[Any],
-        windows: SessionWindows,
-        emit: EmitStrategy,
-    ) -> None:
-        self._graph = graph
-        self._source = source
-        self._key = key
-        self._value = value
-        self._windows = windows
-        self._emit = emit
 
     def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
         """Count the records per key and session.
@@ -254,7 +249,9 @@ class SessionWindowedKStream(Generic[K, V]):
         node = SessionAggregate(
             name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
         )
-        return KTable(graph, graph.add(node), serdes.session_windowed(self._key), value)
+        graph.add(node)
+        with_late(graph, name, self._key, self._value, self._late)
+        return KTable(graph, name, serdes.session_windowed(self._key), value)
 
 
 def window_store(

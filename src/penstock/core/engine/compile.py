@@ -19,6 +19,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
 from penstock.core.plan.foreign_keys import Subscribe
+from penstock.core.plan.late import Late
 from penstock.core.plan.split import SubTopology
 from penstock.core.plan.suppress import Suppress
 
@@ -56,8 +57,14 @@ class Compiled:
         return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
-        """Give one function that calls all children of a node."""
-        return _fan_out([self._calls[child.name] for child in self._sub.children(node.name)], node.table)
+        """Give one function that calls all children of a node, but the stream of its late records."""
+        children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
+        return _fan_out([self._calls[child.name] for child in children], node.table)
+
+    def late(self, node: n.Node) -> Call | None:
+        """Give the function that takes the late records of a node; None if nobody asked for them."""
+        late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
+        return next((self._calls[child.name] for child in late), None)
 
     def named_children(self, node: n.Node) -> Mapping[str, Call]:
         """Give the functions of the children of a node by name."""

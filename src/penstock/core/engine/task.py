@@ -1,6 +1,7 @@
 """Task: a sub-topology at work on its partition group, behind a seam of batches.
 
     task.feed(partition, records, position)   records into the record queues
+    task.inform(facts)                        what is left of its inputs, for a task that waits for them
     task.step(now_ms, budget) -> Outcome      choose, process, punctuate
     task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
 
@@ -10,7 +11,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -27,7 +28,7 @@ from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
-from penstock.core.model.record import ConsumerRecord, Headers, Records
+from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
@@ -339,14 +340,12 @@ class Task:
         runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
         entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
         runtime.partition, runtime.chunk = queue.partition, chunk
-        headers: Iterable[Headers] = repeat(()) if chunk.headers is None else chunk.headers[start:end]
-        rows = zip(
-            range(start, end),
-            chunk.keys[start:end],
-            chunk.values[start:end],
-            chunk.timestamps[start:end],
-            headers,
-        )
+        # What is before the run is not walked over: inputs that alternate would take quadratic time.
+        columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
+        if start:
+            columns = [column[start:end] for column in columns]
+        headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
+        rows = zip(range(start, end), *columns, headers)
         for index, key, value, timestamp, header in rows:
             runtime.index = index
             if timestamp > runtime.stream_time:
@@ -410,6 +409,7 @@ class Task:
             self._metrics["enforced"],
         )
         ready = self._readiness
+        idle_until_ms = ready.wake_at_ms()
         drained = [store.drain() for store in self.stores.values()]
         committable = {q.partition: q.committable() for q in self._group.queues.values()}
         outcome = Outcome(
@@ -418,7 +418,7 @@ class Task:
             {p: offset for p, offset in committable.items() if offset is not None},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
-                ready.wake_at_ms(),
+                idle_until_ms,
                 *(clock.wake_at_ms for clock in runtime.idle_clocks),
             ),
             runtime.stream_time,
@@ -429,7 +429,7 @@ class Task:
             ready.waiting,
             {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
             ready.given_up() if ready.active else (),
-            ready.wake_at_ms(),
+            idle_until_ms,
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()

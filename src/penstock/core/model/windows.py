@@ -13,6 +13,7 @@ state alive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
@@ -38,25 +39,54 @@ class EmitStrategy:
     Attributes:
         at_close: Whether that is once per window, when it closes; else at every record.
         close_idle_after_ms: How long nothing arrives before the wall clock takes over; None is never.
+        every_ms: At least so much wall clock lies between two looks for closed windows; 0 gives each when it closes.
+        loses: Whether windows that their store hides before they were looked for are lost.
 
     Source: ``org.apache.kafka.streams.kstream.EmitStrategy`` (KIP-825).
     """
 
     at_close: bool
     close_idle_after_ms: int | None = None
+    every_ms: int = 0
+    loses: bool = False
+
+    @property
+    def at_once(self) -> bool:
+        """Whether each window is given by the record that closes it, before that is added."""
+        return self.at_close and not self.every_ms and not self.loses
 
     @staticmethod
-    def on_window_close(*, close_idle_after: Duration | None = None) -> EmitStrategy:
+    def on_window_close(
+        *,
+        every: Duration = 0,
+        expired: Literal["given", "lost"] = "given",
+        close_idle_after: Duration | None = None,
+    ) -> EmitStrategy:
         """Give one result per window, when it closes.
 
         Args:
+            every: At least so much wall clock lies between two looks for closed windows, and only a record looks: a timedelta,
+                or milliseconds. 0 gives each window when it closes, which does not depend on the wall clock; Kafka Streams
+                has 1000 ms.
+            expired: ``"given"``: no window is lost. ``"lost"``: as Kafka Streams does, closed windows are looked for behind the
+                record that let time advance, when the store may hide them already because time jumped further than its
+                retention. Sessions are given in either case, as there.
             close_idle_after: After so long without a record, time goes on by the wall clock, so that the last windows
                 close; None waits for records. It has no counterpart in Kafka Streams.
 
         Raises:
-            TopologyError: If ``close_idle_after`` is not positive.
+            TopologyError: If ``every`` is negative, ``expired`` is neither, or ``close_idle_after`` is not positive.
         """
-        return EmitStrategy(at_close=True, close_idle_after_ms=idle_millis(close_idle_after))
+        if millis(every) < 0:
+            raise TopologyError(f"on_window_close: every is at least 0 ms, not {millis(every)}")
+        if expired not in ("given", "lost"):
+            raise TopologyError(f"on_window_close: expired is 'given' or 'lost', not {expired!r}")
+        return EmitStrategy(
+            at_close=True,
+            close_idle_after_ms=idle_millis(close_idle_after),
+            every_ms=millis(every),
+            loses=expired == "lost",
+        )
 
 
 on_window_update = EmitStrategy(at_close=False)

@@ -1,45 +1,43 @@
-"""Pictures of a plan: text as Kafka Streams writes it, Mermaid, DOT, and HTML for notebooks."""
+"""A plan as text: as Kafka Streams writes it, and what an application reads, keeps and writes."""
 
 from __future__ import annotations
 
-import html as _html
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core.plan.internal import COMMITS_CONFIG, REPARTITION_CONFIG, changelog_config
-from penstock.core.plan.nodes import Node, Sink, Source
+from penstock.core.plan.nodes import Sink
+from penstock.core.plan.walk import Shape, parts_of
 
 if TYPE_CHECKING:
     from penstock.core.plan.layout import Layout
     from penstock.core.plan.specs import StoreSpec
-    from penstock.core.plan.split import Plan, SubTopology
+    from penstock.core.plan.split import Plan
 
 
 def text(plan: Plan) -> str:
     """Describe a plan in the words of ``TopologyDescription.toString``."""
     lines = ["Topologies:"]
-    for sub in _present(plan):
-        lines.extend(["", f"  Sub-topology: {sub.id}"] if sub.id else [f"   Sub-topology: {sub.id}"])
-        for node in sub.nodes.values():
-            lines.extend(_node_lines(sub, node))
-    for part in plan.global_parts:
-        lines.extend(["", f"  Sub-topology: {part.id} for global store (will not generate tasks)"])
-        for node in part.nodes.values():
-            lines.extend(_node_lines(part, node))
+    for part in parts_of(plan):
+        if part.fills_global_store:
+            lines.extend(["", f"  Sub-topology: {part.number} for global store (will not generate tasks)"])
+        else:
+            lines.extend(["", f"  Sub-topology: {part.number}"] if part.number else ["   Sub-topology: 0"])
+        for shape in part.shapes:
+            lines.extend(_shape_lines(shape))
     return "\n".join(lines)
 
 
-def _node_lines(sub: SubTopology, node: Node) -> list[str]:
-    after = ", ".join(child.name for child in sub.children(node.name)) or "none"
-    before = ", ".join(node.parents) or "none"
-    if isinstance(node, Source):
-        return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", f"      --> {after}"]
-    if isinstance(node, Sink):
-        topic = f"topic: {node.topic}" if isinstance(node.topic, str) else "extractor class: function"
-        return [f"    Sink: {node.name} ({topic})", f"      <-- {before}"]
-    stores = ", ".join(node.store_names)
-    return [f"    Processor: {node.name} (stores: [{stores}])", f"      --> {after}", f"      <-- {before}"]
+def _shape_lines(shape: Shape) -> list[str]:
+    after = f"      --> {', '.join(shape.after) or 'none'}"
+    before = f"      <-- {', '.join(shape.before) or 'none'}"
+    if shape.kind == "Source":
+        return [f"    Source: {shape.name} (topics: [{', '.join(shape.topics)}])", after]
+    if shape.kind == "Sink":
+        topic = f"topic: {shape.topics[0]}" if shape.topics else "extractor class: function"
+        return [f"    Sink: {shape.name} ({topic})", before]
+    return [f"    Processor: {shape.name} (stores: [{', '.join(shape.stores)}])", after, before]
 
 
 def plan_text(plan: Plan) -> str:
@@ -78,7 +76,7 @@ def _internal(topic: str, partitions: int, config: Mapping[str, str]) -> str:
 
 def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = None) -> list[str]:
     lines: list[str] = []
-    for sub in _present(plan):
+    for sub in (sub for sub in plan.subtopologies if sub.nodes):
         where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
         lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
         lines.extend(f"    reads  {topic}{_how(plan, topic, layout)}" for topic in sub.source_topics)
@@ -113,60 +111,3 @@ def _how(plan: Plan, topic: str, layout: Layout | None) -> str:
 
 def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _present(plan: Plan) -> list[SubTopology]:
-    """Give the sub-topologies but those that only keep the number of a part that is gone."""
-    return [sub for sub in plan.subtopologies if sub.nodes]
-
-
-def mermaid(plan: Plan) -> str:
-    """Draw a plan as a Mermaid flow chart."""
-    lines = ["flowchart TB"]
-    ids: dict[str, str] = {}
-
-    def id_of(name: str) -> str:
-        return ids.setdefault(name, f"n{len(ids)}")
-
-    for sub in (*_present(plan), *plan.global_parts):
-        lines.append(f"  subgraph sub{sub.id}[Sub-topology {sub.id}]")
-        lines.extend(f'    {id_of(node.name)}["{node.name}"]' for node in sub.nodes.values())
-        lines.extend(f'    {id_of("store:" + store)}[("{store}")]' for store in sub.stores)
-        lines.append("  end")
-    lines.extend(f"  {id_of(a)} {'-.-' if dashed else '-->'} {id_of(b)}" for a, b, dashed in _edges(plan))
-    return "\n".join(lines)
-
-
-def dot(plan: Plan) -> str:
-    """Draw a plan in Graphviz' DOT language."""
-    lines = ["digraph topology {", "  node [shape=box];"]
-    for sub in (*_present(plan), *plan.global_parts):
-        lines.append(f'  subgraph cluster_{sub.id} {{ label="Sub-topology {sub.id}";')
-        lines.extend(f'    "{node.name}";' for node in sub.nodes.values())
-        lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in sub.stores)
-        lines.append("  }")
-    lines.extend(f'  "{a}" -> "{b}"{" [style=dashed]" if dashed else ""};' for a, b, dashed in _edges(plan))
-    return "\n".join([*lines, "}"])
-
-
-def html(plan: Plan) -> str:
-    """Show a plan in a notebook."""
-    return f"<pre>{_html.escape(text(plan))}</pre>"
-
-
-def _edges(plan: Plan) -> list[tuple[str, str, bool]]:
-    edges: list[tuple[str, str, bool]] = []
-    readers = {
-        topic: source.name
-        for sub in (*plan.subtopologies, *plan.global_parts)
-        for source in sub.sources
-        for topic in source.topics
-    }
-    for sub in (*_present(plan), *plan.global_parts):
-        for node in sub.nodes.values():
-            edges.extend((parent, node.name, False) for parent in node.parents)
-            edges.extend((node.name, f"store:{store}", True) for store in node.store_names)
-            edges.extend((f"store:{store}", node.name, True) for store in node.global_store_names)
-            if isinstance(node, Sink) and isinstance(node.topic, str) and node.topic in readers:
-                edges.append((node.name, readers[node.topic], False))
-    return edges

@@ -26,6 +26,7 @@ from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.internal import repartition_topic
 from penstock.core.plan.layout import Layout
+from penstock.core.plan.positions import positions_from_json
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.stores import checked_name
 
@@ -72,7 +73,7 @@ class Remembered:
             offset.get("internal", {}),
             parts_from_json(offset.get("parts", {})),
             offset.get("topic_ids", {}),
-            {t: {int(p): at for p, at in at.items()} for t, at in offset.get("topics", {}).items()},
+            positions_from_json(offset.get("topics", {})),
         )
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:

@@ -149,6 +149,7 @@ class JoinTimes:
         final: Whether a record that was given a result without a partner joins nothing any more.
         interval: At least so much wall clock lies between two looks for records that stayed alone; 0 looks whenever
             stream time advances.
+        prior: Whether a record meets only those that are older than itself (KIP-28, ``joinPrior``).
     """
 
     before: int
@@ -156,6 +157,7 @@ class JoinTimes:
     grace: int
     final: bool = True
     interval: int = 0
+    prior: bool = False
 
     def closes(self, *, left: bool) -> int:
         """Give how long after its own time the window of a record of a side closes."""

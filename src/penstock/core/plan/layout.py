@@ -129,12 +129,16 @@ def _upstream_topics(plan: Plan, topic: str) -> list[str]:
 
 
 def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
-    """Take the count of the topics that meet this one in a store, else the largest count upstream."""
+    """Take the count of the topics that meet this one in a store, else the largest count upstream of all that meet."""
+    alike = [topic]
     for meeting in _meetings(plan.subtopology_of[topic]):
-        known = [counts[other] for other in meeting if other in counts] if topic in meeting else []
-        if known:
-            return known[0]
-    return max(counts[source] for source in _upstream_topics(plan, topic) if source in counts)
+        if topic in meeting:
+            known = [counts[other] for other in meeting if other in counts]
+            if known:
+                return known[0]
+            alike.extend(meeting)
+    upstream = (source for name in alike for source in _upstream_topics(plan, name))
+    return max(counts[source] for source in upstream if source in counts)
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:

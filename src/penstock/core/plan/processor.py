@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.model.durations import Duration
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from penstock.core.model.record import Record, RecordMetadata
@@ -126,3 +128,18 @@ class Processor(Generic[K, V, K2, V2]):
 
     def close(self) -> None:
         """Let go of what ``init`` acquired."""
+
+
+def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
+    """Give a supplier back if it can make a processor, or a value transformer, for each task.
+
+    Raises:
+        TopologyError: If it is one itself.
+    """
+    is_one = hasattr(supplier, "process") or hasattr(supplier, "transform")
+    if not callable(supplier) or (is_one and not isinstance(supplier, type)):
+        raise TopologyError(
+            f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
+            "every task needs one of its own"
+        )
+    return supplier

@@ -18,6 +18,9 @@ Engine = Literal["lmdb", "rocksdb", "memory"]
 Changelog = Literal["spark", "kafka"]
 """Where the changes of a store are published: Spark's state always has them, a changelog topic has them if asked."""
 
+Order = Literal["key", "time"]
+"""What the entries of a window or session store come by, over several keys."""
+
 LATEST: Final = -1
 """What ``put`` of a versioned store gives for a version that no later one ends (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
 
@@ -130,18 +133,31 @@ class SlicedSpec(StoreSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowSpec(SlicedSpec):
+class TimedSpec(SlicedSpec):
+    """A store whose entries have a key and a time.
+
+    Attributes:
+        by_time: Whether entries lie in the order of time, then of keys.
+        strict: Whether a put that reads could not see is refused; else only one into a slice that has expired.
+    """
+
+    by_time: bool = False
+    strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSpec(TimedSpec):
     """A window store.
 
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
-        by_time: Whether entries lie in the order of time, then of keys; not possible with duplicates.
+
+    Duplicates are kept in the order of keys only.
     """
 
     size_ms: int
     retain_duplicates: bool = False
-    by_time: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,13 +177,13 @@ class WindowSpec(SlicedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionSpec(SlicedSpec):
-    """A session store."""
+class SessionSpec(TimedSpec):
+    """A session store; the time of a session is its end."""
 
     @property
     def kind(self) -> str:
-        """Sessions by key, end and start."""
-        return "session-with-open" if self.with_open else "session"
+        """Sessions by key, end and start; the order of time is another order of the entries, and open ones have a place beside."""
+        return "session" + ("-with-open" if self.with_open else "") + ("-by-time" if self.by_time else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +217,16 @@ class StoreOptions:
 
 Kept: TypeAlias = "str | StoreOptions"
 """What operators of the DSL take as ``store``: a name, or a name with options."""
+
+
+def by_time(name: str, order: Order) -> bool:
+    """Give whether an order is that of time.
+
+    Raises:
+        TopologyError: If it is none.
+    """
+    _one_of(name, "order", order, get_args(Order))
+    return order == "time"
 
 
 def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:

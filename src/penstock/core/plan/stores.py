@@ -16,12 +16,14 @@ from penstock.core.plan.specs import (
     Kept,
     KeyValueSpec,
     LruSpec,
+    Order,
     SessionSpec,
     SlicedSpec,
     StoreOptions,
     StoreSpec,
     VersionedSpec,
     WindowSpec,
+    by_time,
     checked_name,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "Kept",
     "KeyValueSpec",
     "LruSpec",
+    "Order",
     "SessionSpec",
     "SlicedSpec",
     "StoreOptions",
@@ -188,6 +191,8 @@ def window(
     size: Duration,
     retain_duplicates: bool = False,
     timestamped: bool = False,
+    order: Order = "key",
+    strict: bool = False,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
 ) -> WindowSpec:
@@ -201,6 +206,10 @@ def window(
         size: How long a window is.
         retain_duplicates: Keep every put for the same key and window instead of the last.
         timestamped: Keep a timestamp with each value; reads then give ``ValueAndTimestamp``.
+        order: Whether windows of several keys come by key, then time, or by time, then key; not with duplicates. A read of one key in a store
+            by time looks at all keys of these times.
+        strict: Whether every put is refused, and counted as dropped, that reads could not see; else only one whose slice of
+            time has expired.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
 
@@ -210,7 +219,8 @@ def window(
     Raises:
         TopologyError: If the name cannot be the name of a store, or an option is impossible.
 
-    Source: ``org.apache.kafka.streams.state.Stores.persistentWindowStore``.
+    Source: ``org.apache.kafka.streams.state.Stores.persistentWindowStore``; with ``order="time"`` and ``strict``,
+    ``inMemoryWindowStore``.
 
     Example:
         >>> from penstock.core.model import serdes
@@ -225,6 +235,8 @@ def window(
         size_ms=millis(size),
         retain_duplicates=retain_duplicates,
         timestamped=timestamped,
+        by_time=by_time(name, order),
+        strict=strict,
         engine=engine,
         changelog=changelog,
     )
@@ -237,6 +249,8 @@ def session(
     *,
     retention: Duration,
     timestamped: bool = False,
+    order: Order = "key",
+    strict: bool = False,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
 ) -> SessionSpec:
@@ -248,6 +262,10 @@ def session(
         value: Serde of the values.
         retention: Sessions that end so long before the latest end, or longer, can no longer be read.
         timestamped: Keep a timestamp with each value; reads then give ``ValueAndTimestamp``.
+        order: Whether sessions of several keys come by key, then time, or by time, then key (time is that of the ends). A read of one key in a store
+            by time looks at all keys of these times.
+        strict: Whether every put is refused, and counted as dropped, that reads could not see; else only one whose slice of
+            time has expired.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
 
@@ -257,7 +275,8 @@ def session(
     Raises:
         TopologyError: If the name cannot be the name of a store, or an option is impossible.
 
-    Source: ``org.apache.kafka.streams.state.Stores.persistentSessionStore``.
+    Source: ``org.apache.kafka.streams.state.Stores.persistentSessionStore``; with ``order="time"`` and ``strict``,
+    ``inMemorySessionStore``.
 
     Example:
         >>> from penstock.core.model import serdes
@@ -270,6 +289,8 @@ def session(
         value=value,
         retention_ms=millis(retention),
         timestamped=timestamped,
+        by_time=by_time(name, order),
+        strict=strict,
         engine=engine,
         changelog=changelog,
     )

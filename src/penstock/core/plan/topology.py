@@ -14,6 +14,8 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
+from penstock.core.plan import drawing as _drawing
+from penstock.core.plan import svg as _svg
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
@@ -24,6 +26,7 @@ from penstock.core.plan.nodes import (
     TimestampExtractor,
     TopicNameExtractor,
 )
+from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
@@ -129,7 +132,7 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        return self.add(Process(name, _names(parents), _checked_supplier(name, supplier), tuple(stores)))
+        return self.add(Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores)))
 
     def add_sink(
         self,
@@ -216,7 +219,7 @@ class Topology:
 
         Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
         """
-        keeper = GlobalProcess(processor, (source,), _checked_supplier(processor, supplier), (store.name,))
+        keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
 
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
@@ -264,6 +267,8 @@ class Topology:
             self._check_topics(node)
         elif not node.parents:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
+        if isinstance(node, Sink) and isinstance(node.topic, str):
+            checked_name(node.topic, "topic")
         for parent in node.parents:
             self._check_parent(node, parent)
         self._nodes[node.name] = node
@@ -358,26 +363,21 @@ class Topology:
 
     def mermaid(self) -> str:
         """Draw the topology as a Mermaid flow chart."""
-        return _describe.mermaid(self.plan())
+        return _drawing.mermaid(self.plan())
 
     def dot(self) -> str:
         """Draw the topology in Graphviz' DOT language."""
-        return _describe.dot(self.plan())
+        return _drawing.dot(self.plan())
+
+    def svg(self) -> str:
+        """Draw the topology as SVG, as notebooks show it."""
+        return _svg.svg(self.plan())
 
     def __repr__(self) -> str:
         return f"<Topology of {len(self._nodes)} nodes and {len(self._stores)} stores>"
 
     def _repr_html_(self) -> str:
-        return _describe.html(self.plan())
-
-
-def _checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
-    if not callable(supplier) or (hasattr(supplier, "process") and not isinstance(supplier, type)):
-        raise TopologyError(
-            f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
-            "every task needs one of its own"
-        )
-    return supplier
+        return self.svg()
 
 
 def _check_global(store: StoreSpec) -> None:

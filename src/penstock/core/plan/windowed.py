@@ -11,8 +11,31 @@ from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
 
 
+class _GivesResults:
+    """What windowed aggregations have in common: when they give results."""
+
+    emit: EmitStrategy
+
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its emit strategy closes idle."""
+        return self.emit.close_idle_after_ms is not None
+
+
+class _KeepsOpen(_GivesResults):
+    """What aggregations have in common that keep beside their store what has not closed."""
+
+    store: StoreSpec
+    open: StoreSpec | None
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the store of the results, and of that of the open ones."""
+        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
+
+
 @dataclass(frozen=True)
-class WindowedAggregate(Materialised):
+class WindowedAggregate(_GivesResults, Materialised):
     """Aggregates a grouped stream per key and window of a fixed size (``KStreamWindowAggregate``).
 
     Attributes:
@@ -33,14 +56,9 @@ class WindowedAggregate(Materialised):
     fits: bool = False
     shared: bool = False
 
-    @property
-    def closes_idle(self) -> bool:
-        """Whether its emit strategy closes idle."""
-        return self.emit.close_idle_after_ms is not None
-
 
 @dataclass(frozen=True)
-class SlidingAggregate(Materialised):
+class SlidingAggregate(_KeepsOpen, Materialised):
     """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
 
     Attributes:
@@ -60,19 +78,9 @@ class SlidingAggregate(Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
 
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        """Names of the store of the windows, and of that of the open ones."""
-        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
-
-    @property
-    def closes_idle(self) -> bool:
-        """Whether its emit strategy closes idle."""
-        return self.emit.close_idle_after_ms is not None
-
 
 @dataclass(frozen=True)
-class SessionAggregate(Materialised):
+class SessionAggregate(_KeepsOpen, Materialised):
     """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
 
     Attributes:
@@ -93,13 +101,3 @@ class SessionAggregate(Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     merger: Callable[[Any, Any, Any], Any]
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        """Names of the store of the sessions, and of that of the open ones."""
-        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
-
-    @property
-    def closes_idle(self) -> bool:
-        """Whether its emit strategy closes idle."""
-        return self.emit.close_idle_after_ms is not None

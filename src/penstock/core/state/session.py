@@ -1,33 +1,29 @@
 """Session store: values by key, end and start of a session.
 
-Entries lie in the slice of their session's end, under
+Entries lie in the slice of their session's end, in one of two orders (``penstock.core.state.session_layouts``).
 
-    closed key | end (8) | start (8)
-
-so that the sessions of a key come in the order of their ends, and those that could still be merged with a record lie
-together at the end of the key's range. The store's time is the largest end put or removed. Sessions that end at or before
-``time - retention`` cannot be read; a put is refused, and counted as dropped, once its slice has expired (see
-docs/decisions/0014-slices-of-time.md).
+The store's time is the largest end put or removed. Sessions that end at or before ``time - retention`` cannot be read; a put
+is refused, and counted as dropped, once its slice has expired (see docs/decisions/0014-slices-of-time.md). A *strict* store
+does as the in-memory store of Kafka Streams: it refuses all that cannot be read, and its time is the largest end put.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.windowed import Windowed
 from penstock.core.plan.specs import SessionSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
-from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, split, time_at
+from penstock.core.state.keys import FOREVER, checked_time
 from penstock.core.state.objects import Objects
-from penstock.core.state.slices import Slices, scan, scan_key
+from penstock.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
+from penstock.core.state.slices import Slices
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_WIDTH: Final = 16
 
 
 class SessionStore(Generic[K, V]):
@@ -35,7 +31,7 @@ class SessionStore(Generic[K, V]):
 
     A session is a ``Windowed``: a key, a start and an end, both included, in int ms since the epoch. Iterators see the
     batch's own writes up to the moment they are made; sessions come in the order of the serialised keys, then of their ends,
-    then of their starts.
+    then of their starts; in a store by time, in that of ends, keys and starts.
 
     Args:
         spec: The store.
@@ -46,7 +42,7 @@ class SessionStore(Generic[K, V]):
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
 
-    __slots__ = ("_objects", "_slices", "_task", "name")
+    __slots__ = ("_layout", "_objects", "_slices", "_strict", "_task", "name")
 
     def __init__(
         self, spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
@@ -55,17 +51,20 @@ class SessionStore(Generic[K, V]):
         self._objects: Objects[K, V] = Objects(spec)
         self._slices = Slices(spec, self._objects.values, stores, memory)
         self._task = task
+        self._strict = spec.strict
+        self._layout: SessionLayout = SessionsByTime() if spec.by_time else SessionsByKey()
 
     def put(self, session: Windowed, aggregate: V | None) -> None:
         """Set the value of a session; None removes it.
 
-        A put into a slice of time that has expired is left out and counted as a dropped record.
+        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
+        reads could not see.
 
         Raises:
             StoreError: If the key is None, or start and end are not times in this order.
             SerdeError: If key or value do not fit the store's serdes.
         """
-        if aggregate is None:
+        if aggregate is None and not self._strict:
             return self.remove(session)
         stored = self._stored(session)
         self._keep(stored, session.end, self._objects.kept(aggregate))
@@ -133,19 +132,17 @@ class SessionStore(Generic[K, V]):
 
     def find(self, key: bytes, earliest_end: int, latest_start: int) -> Iterator[tuple[int, int, Any]]:
         """Iterate over start, end and entry of the sessions of a serialised key; see :meth:`find_sessions`."""
-        first, ends = max(earliest_end, self._slices.oldest), len(closed(key))
-        found = scan_key(
-            self._slices.between(first, FOREVER), closed(key) + pack_time(first), after(key), reverse=False
-        )
-        for stored, entry in found:
-            start = time_at(stored, ends + 8)
-            if start <= latest_start:
-                yield start, time_at(stored, ends), entry
+        first = max(earliest_end, self._slices.oldest)
+        return self._layout.of_key(self._slices, key, first, latest_start, reverse=False)
 
     def read(self, key: bytes, start: int, end: int) -> Any:
         """Give the entry of a serialised key's session, also if it can no longer be found but is still there; or None."""
         held = self._slices.at(end)
-        return None if held is None else held.rows.get(closed(key) + pack_time(end) + pack_time(start))
+        return None if held is None else held.rows.get(self._layout.stored(key, start, end))
+
+    def gone_at(self, end: int) -> int:
+        """Give the store's time at which sessions from an end on begin to be dropped."""
+        return self._slices.gone_at(end)
 
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
         """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
@@ -153,7 +150,7 @@ class SessionStore(Generic[K, V]):
         Raises:
             SerdeError: If the value does not fit the store's value serde.
         """
-        stored = closed(key) + pack_time(end) + pack_time(start)
+        stored = self._layout.stored(key, start, end)
         if entry is None:
             self._remove(stored, end)
         else:
@@ -168,15 +165,17 @@ class SessionStore(Generic[K, V]):
         return self._slices.memory()
 
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:
-        self._slices.observe(end)
-        held = self._slices.to_write(end)
+        slices = self._slices
+        slices.observe(end)
+        held = slices.to_write_readable(end) if self._strict else slices.to_write(end)
         if held is None:
             self._task.drop("expired session")
         else:
             held.rows.keep(stored, kept)
 
     def _remove(self, stored: bytes, end: int) -> None:
-        self._slices.observe(end)
+        if not self._strict:
+            self._slices.observe(end)
         held = self._slices.at(end)
         if held is not None:
             held.rows.keep(stored, None)
@@ -190,7 +189,7 @@ class SessionStore(Generic[K, V]):
             raise StoreError(
                 f"store {self.name!r}: a session does not end ({end}) before it starts ({start})"
             )
-        return closed(key_bytes) + pack_time(end) + pack_time(start)
+        return self._layout.stored(key_bytes, start, end)
 
     def _find(
         self, key: K, earliest_end: int, latest_start: int, *, reverse: bool
@@ -199,28 +198,18 @@ class SessionStore(Generic[K, V]):
         first = max(earliest_end, self._slices.oldest)
         if first > FOREVER:
             return iter(())
-        found = scan_key(
-            self._slices.between(first, FOREVER),
-            closed(serialised) + pack_time(first),
-            after(serialised),
-            reverse=reverse,
-        )
-        return self._sessions(found, first, latest_start)
+        found = self._layout.of_key(self._slices, serialised, first, latest_start, reverse=reverse)
+        same, value = self._objects.key(serialised), self._objects.value
+        return ((Windowed(same, start, end), value(entry)) for start, end, entry in found)
 
     def _find_range(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int, *, reverse: bool
     ) -> Iterator[tuple[Windowed, V]]:
-        low = None if key_from is None else closed(self._objects.key_bytes(key_from))
-        high = None if key_to is None else after(self._objects.key_bytes(key_to))
+        low = None if key_from is None else self._objects.key_bytes(key_from)
+        high = None if key_to is None else self._objects.key_bytes(key_to)
         first = max(earliest_end, self._slices.oldest)
-        found = scan(self._slices.between(first, FOREVER), low, high, reverse=reverse)
-        return self._sessions(found, first, latest_start)
-
-    def _sessions(
-        self, found: Iterable[tuple[bytes, Any]], earliest_end: int, latest_start: int
-    ) -> Iterator[tuple[Windowed, V]]:
-        for stored, entry in found:
-            end, start = time_at(stored, -16), time_at(stored, -8)
-            if end >= earliest_end and start <= latest_start:
-                key, _ = split(stored, _WIDTH)
-                yield Windowed(self._objects.key(key), start, end), self._objects.value(entry)
+        if first > FOREVER:
+            return iter(())
+        found = self._layout.of_keys(self._slices, low, high, first, latest_start, reverse=reverse)
+        key, value = self._objects.key, self._objects.value
+        return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in found)

@@ -25,6 +25,7 @@ from typing import Any
 from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import ByteStores, StoreChange, slice_name
 from penstock.core.state.contract import Drained
+from penstock.core.state.keys import FOREVER
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.values import Values
 
@@ -92,6 +93,10 @@ class Slices:
         """The first time that reads can see."""
         return max(self.time - self._retention + 1, self._floor)
 
+    def gone_at(self, first: int) -> int:
+        """Give the store's time at which the first slice that ends behind a time is dropped."""
+        return next((held.end + self._retention for held in self._slices if held.end > first), FOREVER)
+
     def observe(self, time: int) -> None:
         """Let the store's time advance."""
         if time > self.time:
@@ -110,6 +115,10 @@ class Slices:
         if held is None:
             held = self._made(time)
         return None if held is None or self._has_expired(held.end) else held
+
+    def to_write_readable(self, time: int) -> Slice | None:
+        """Give the slice that holds a time, made if it is not there; None if reads could not see the time."""
+        return None if time < self.oldest else self.to_write(time)
 
     def newest_first(self) -> list[Slice]:
         """Give all slices, the newest first."""

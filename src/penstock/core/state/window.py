@@ -4,7 +4,8 @@ Entries lie in the slice of their window's start, in one of two orders (``pensto
 
 The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
 millisecond; a put is refused, and counted as dropped, once the slice it belongs to has expired. That is what the window
-store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time.md).
+store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time.md). A *strict* store refuses all that
+cannot be read, as the in-memory store of Kafka Streams does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,17 @@ class WindowStore(Generic[K, V]):
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
 
-    __slots__ = ("_count", "_duplicates", "_layout", "_objects", "_size", "_slices", "_task", "name")
+    __slots__ = (
+        "_count",
+        "_duplicates",
+        "_layout",
+        "_objects",
+        "_size",
+        "_slices",
+        "_task",
+        "_to_write",
+        "name",
+    )
 
     def __init__(
         self, spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
@@ -57,6 +68,7 @@ class WindowStore(Generic[K, V]):
         self.name = spec.name
         self._objects: Objects[K, V] = Objects(spec)
         self._slices = Slices(spec, self._objects.values, stores, memory)
+        self._to_write = self._slices.to_write_readable if spec.strict else self._slices.to_write
         self._task = task
         self._size = spec.size_ms
         self._duplicates = spec.retain_duplicates
@@ -66,7 +78,8 @@ class WindowStore(Generic[K, V]):
     def put(self, key: K, value: V | None, window_start: int) -> None:
         """Set the value of a key in a window; None deletes it, or does nothing where duplicates are kept.
 
-        A put into a slice of time that has expired is left out and counted as a dropped record.
+        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
+        reads could not see.
 
         Raises:
             StoreError: If the key is None, or the start is not a time.
@@ -81,7 +94,7 @@ class WindowStore(Generic[K, V]):
             self._count = (self._count + 1) & _MAX_NUMBER
             stored += _NUMBER.pack(self._count)
         self._slices.observe(window_start)
-        held = self._slices.to_write(window_start)
+        held = self._to_write(window_start)
         if held is None:
             self._task.drop("expired window")
         else:
@@ -147,6 +160,22 @@ class WindowStore(Generic[K, V]):
         held = self._slices.at(start)
         return None if held is None else held.rows.get(self._layout.stored(key, start))
 
+    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+        """Iterate over all windows that start between two times, also those that can no longer be read but are still there."""
+        slices = self._slices.between(time_from, time_to)
+        return self._with_windows(
+            self._layout.of_keys(slices, None, None, max(time_from, 0), time_to, reverse=False)
+        )
+
+    @property
+    def oldest(self) -> int:
+        """The first start that reads can see."""
+        return self._slices.oldest
+
+    def gone_at(self, start: int) -> int:
+        """Give the store's time at which windows from a start on begin to be dropped."""
+        return self._slices.gone_at(start)
+
     def open_window(self, start: int) -> Share | None:
         """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
 
@@ -160,7 +189,7 @@ class WindowStore(Generic[K, V]):
             The share, or None if its slice of time has expired, which is counted as a dropped record.
         """
         self._slices.observe(start)
-        held = self._slices.to_write(start)
+        held = self._to_write(start)
         if held is None:
             self._task.drop("expired window")
             return None

@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.core.model.errors import OffsetsLostError
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.changes import recreated
+from penstock.core.plan.positions import positions_from_json, positions_to_json
 from penstock.core.ports import Offsets
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
@@ -83,12 +84,12 @@ class GlobalEnds:
             if lost and not self._spec.skip_lost:
                 raise _lost(lost)
             ends = {**ends, **{topic: before[topic] for topic in shorter - lost}}
-        return {**planned, FIELD: _to_json({**before, **ends})}
+        return {**planned, FIELD: positions_to_json({**before, **ends})}
 
     def _planned(self, start: Mapping[str, Any]) -> Offsets:
         """Give the positions of an offset, without those of topics that were made again since."""
         again = recreated(start.get("topic_ids", {}), self._spec.topology.lineage.topic_ids)
-        known = _from_json(start.get(FIELD, {}))
+        known = positions_from_json(start.get(FIELD, {}))
         return {topic: at for topic, at in known.items() if topic in self._counts and topic not in again}
 
 
@@ -105,10 +106,10 @@ def positions_text(offset: Mapping[str, Any], spec: SourceSpec) -> bytes:
     counts = spec.topology.global_partitions
     if not counts:
         return b""
-    known = _from_json(offset.get(FIELD, {}))
+    known = positions_from_json(offset.get(FIELD, {}))
     new = {topic: count for topic, count in counts.items() if topic not in known}
     known |= spec.broker.end_offsets(new) if new else {}
-    return json.dumps(_to_json({topic: known[topic] for topic in counts})).encode()
+    return json.dumps(positions_to_json({topic: known[topic] for topic in counts})).encode()
 
 
 def with_positions(
@@ -134,7 +135,7 @@ def with_positions(
 
 def positions_from(text: bytes) -> Offsets:
     """Read what :func:`positions_text` gave."""
-    return _from_json(json.loads(text))
+    return positions_from_json(json.loads(text))
 
 
 def _reads(topology: TopologySpec, task: TaskId) -> bool:
@@ -152,11 +153,3 @@ def _lost(topics: Collection[str]) -> OffsetsLostError:
         "records (an unclean leader election, a restored backup), or this is another cluster. To go on with what the topic "
         "holds now set on_lost_offsets='skip'; the store is then filled again from its beginning"
     )
-
-
-def _to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    return {topic: {str(p): at for p, at in sorted(ends.items())} for topic, ends in sorted(offsets.items())}
-
-
-def _from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {topic: {int(p): at for p, at in ends.items()} for topic, ends in offsets.items()}

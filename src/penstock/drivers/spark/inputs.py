@@ -25,6 +25,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.alignment import Pace, Situation, aligned
 from penstock.core.plan.inputs import CoProcessed, Input, co_processed, informed
 from penstock.core.plan.layout import Layout
+from penstock.core.plan.positions import flat, nested, positions_from_json, positions_to_json
 from penstock.core.plan.split import Plan
 from penstock.core.ports import OffsetRange, Offsets, TimeIndex
 
@@ -125,7 +126,7 @@ class InputPlanner:
             until.update(alignment.until)
             for at, end in alignment.ends.items():
                 planned[at.topic][at.partition] = end
-        ends = _flat(seen.log_ends, self._watched)
+        ends = _of(seen.log_ends, self._watched)
         lag = {at: left for at, end in ends.items() if (left := end - planned[at.topic][at.partition]) > 0}
         return planned, _facts(lag, until, seen.paused, seen.bounded)
 
@@ -135,14 +136,14 @@ class InputPlanner:
 
     def _situation(self, group: CoProcessed, seen: Prospect) -> Situation:
         partitions = group.partitions
-        stands = _flat(seen.start, partitions)
+        stands = _of(seen.start, partitions)
         going = [at for at in partitions if at.topic not in seen.paused]  # what rests holds nobody up
         held = seen.held
         return Situation(
             stands,
-            {**stands, **_flat(seen.ends, going)},
-            {**stands, **_flat(seen.log_ends, going)},
-            _flat(seen.admitted, partitions),
+            {**stands, **_of(seen.ends, going)},
+            {**stands, **_of(seen.log_ends, going)},
+            _of(seen.admitted, partitions),
             self._room(group, held, seen.bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in held.buffered for p in i.feeders),
             {at: newest for at, (_, _, newest) in held.buffered.items()},
@@ -208,27 +209,33 @@ class InputReader:
             if (
                 str(task) in ticked
                 or any(p in read for i in inputs for p in i.feeders)
-                or before is None
-                or _outline(before) != _outline(now)
+                or changed(before, now)
             ):
                 yield str(task), json.dumps(now).encode()
 
     def _known(self, inputs: tuple[Input, ...], facts: Facts) -> dict[str, Any]:
         """Give what is known of the inputs of a task; one through the shuffle knows what its feeders know together."""
-        lag, until, paused, ended = [], [], [], []
+        lag: Flat = {}
+        until: Flat = {}
+        paused, ended = set(), []
         for i in inputs:
             if all(p.topic in facts["paused"] for p in i.feeders):
-                paused.append(i.partition.topic)
+                paused.add(i.partition.topic)
             lags = {p: n for p in i.feeders if (n := _at(facts["lag"], p)) and p.topic not in facts["paused"]}
             times = [at for p in lags if (at := _at(facts["until"], p)) is not None]
             if lags:
-                lag.append([*i.partition, sum(lags.values())])
+                lag[i.partition] = sum(lags.values())
             elif facts["bounded"] and all(p.topic in self._outside for p in i.feeders):
                 ended.append([*i.partition])
             if lags and len(times) == len(lags):
-                until.append([*i.partition, min(times)])
-        known: dict[str, Any] = {"lag": lag, "until": until, "paused": sorted(set(paused)), "ended": ended}
-        return {**known, "unknown": bool(facts.get("unknown"))}
+                until[i.partition] = min(times)
+        return {
+            "lag": positions_to_json(nested(lag)),
+            "until": positions_to_json(nested(until)),
+            "paused": sorted(paused),
+            "ended": ended,
+            "unknown": bool(facts.get("unknown")),
+        }
 
 
 class TaskInputs:
@@ -261,8 +268,8 @@ class TaskInputs:
         told = json.loads(payload)
         return InputFacts(
             partitions,
-            {TopicPartition(topic, p): n for topic, p, n in told["lag"]},
-            {TopicPartition(topic, p): at for topic, p, at in told["until"]},
+            flat(positions_from_json(told["lag"])),
+            flat(positions_from_json(told["until"])),
             told["unknown"],
             frozenset(told["paused"]),
             frozenset(i.partition.topic for i in inputs if i.shuffled),
@@ -277,16 +284,14 @@ def changed(before: Facts | None, now: Facts) -> bool:
 
 def _outline(facts: Facts) -> dict[str, Any]:
     """Give facts without how large a lag is."""
-    lag = facts["lag"]
-    lagging = [at[:2] for at in lag] if isinstance(lag, list) else {t: list(ps) for t, ps in lag.items()}
-    return {**facts, "lag": lagging}
+    return {**facts, "lag": {topic: list(partitions) for topic, partitions in facts["lag"].items()}}
 
 
 def _inputs(group: CoProcessed) -> Iterator[Input]:
     return (i for inputs in group.tasks.values() for i in inputs)
 
 
-def _flat(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
+def _of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
     return {
         at: offsets[at.topic][at.partition] for at in partitions if at.partition in offsets.get(at.topic, {})
     }
@@ -294,18 +299,11 @@ def _flat(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
 
 def _facts(lag: Flat, until: Mapping[TopicPartition, int], paused: Collection[str], bounded: bool) -> Facts:
     return {
-        "lag": _nested(lag),
-        "until": _nested({at: ms for at, ms in until.items() if at in lag}),
+        "lag": positions_to_json(nested(lag)),
+        "until": positions_to_json(nested({at: ms for at, ms in until.items() if at in lag})),
         "paused": sorted(paused),
         "bounded": bounded,
     }
-
-
-def _nested(flat: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for at, n in sorted(flat.items()):
-        nested.setdefault(at.topic, {})[str(at.partition)] = n
-    return nested
 
 
 def _at(nested: Mapping[str, Mapping[str, int]], at: TopicPartition) -> int | None:

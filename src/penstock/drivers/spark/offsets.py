@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.core.plan.positions import positions_from_json, positions_to_json
 from penstock.core.ports import BatchId, Offsets
 from penstock.drivers.spark.spec import TopologySpec
 
@@ -31,11 +32,8 @@ def offset_after(
     start: Mapping[str, Any], positions: Offsets, tick: int, now_ms: int, topology: TopologySpec
 ) -> dict[str, Any]:
     """Give the offset that follows ``start``: a batch number further, at other positions."""
-    topics = {
-        topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in positions.items()
-    }
     return {
-        "topics": topics,
+        "topics": positions_to_json(positions),
         "checkpoint": batch_id(start).checkpoint,
         "batch": batch_id(start).number + 1,
         "tick": tick,
@@ -58,6 +56,4 @@ def batch_id(offset: Mapping[str, Any]) -> BatchId:
 
 def positions_of(offset: Mapping[str, Any]) -> Offsets:
     """Give how far each partition is read at an offset."""
-    return {
-        topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset["topics"].items()
-    }
+    return positions_from_json(offset["topics"])

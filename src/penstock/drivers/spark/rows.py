@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.core.plan.admission import admit, packed, ranges
+from penstock.core.plan.positions import positions_from_json, positions_to_json
 from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
 from penstock.drivers.spark import wire
 
@@ -121,7 +122,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with wire.crossing():
             spec = self._spec
             at_end = spec.offset_reset == "latest"
-            return _to_json(
+            return positions_to_json(
                 (spec.broker.end_offsets if at_end else spec.broker.begin_offsets)(spec.partitions)
             )
 
@@ -138,7 +139,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the next batch; give ``start`` back if there is nothing to read."""
         with wire.crossing():
             ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
-            planned = _to_json(admit(_from_json(start), ends, self._spec.max_records))
+            planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))
             if planned == start and self._final is None:
                 time.sleep(
                     _IDLE_POLL_S
@@ -148,7 +149,10 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Give the pieces of a planned batch."""
         return [
-            RowRead(part) for part in packed(ranges(_from_json(start), _from_json(end)), self._spec.readers)
+            RowRead(part)
+            for part in packed(
+                ranges(positions_from_json(start), positions_from_json(end)), self._spec.readers
+            )
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -175,13 +179,3 @@ def _rows(planned: OffsetRange, batch: pa.RecordBatch) -> pa.RecordBatch:
         ],
         schema=_SCHEMA,
     )
-
-
-def _to_json(offsets: Offsets) -> dict[str, Any]:
-    return {
-        topic: {str(p): at for p, at in sorted(partitions.items())} for topic, partitions in offsets.items()
-    }
-
-
-def _from_json(offset: Mapping[str, Any]) -> Offsets:
-    return {topic: {int(p): at for p, at in partitions.items()} for topic, partitions in offset.items()}

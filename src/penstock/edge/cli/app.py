@@ -37,6 +37,7 @@ class Form(str, Enum):
     text = "text"
     mermaid = "mermaid"
     dot = "dot"
+    svg = "svg"
     plan = "plan"
 
 

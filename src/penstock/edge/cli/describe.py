@@ -15,14 +15,15 @@ from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.model.errors import PenstockError
-from penstock.core.plan import describe
+from penstock.core.plan import describe, drawing, svg
 from penstock.core.plan.split import Plan
 from penstock.core.plan.topology import Topology
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "text": describe.text,
-    "mermaid": describe.mermaid,
-    "dot": describe.dot,
+    "mermaid": drawing.mermaid,
+    "dot": drawing.dot,
+    "svg": svg.svg,
     "plan": describe.plan_text,
 }
 """How a plan can be shown."""

@@ -314,3 +314,91 @@ class TestNames:
 def test_merging_a_stream_with_itself_gives_each_record_once() -> None:
     """As in Kafka Streams, whose merge node has a set of parents."""
     assert run(lambda s: s.merge(s), ("k", "v")) == [("k", "v")]
+
+
+class TestBranch:
+    def test_each_record_goes_to_the_first_stream_whose_predicate_holds(self) -> None:
+        def define(stream: Stream) -> None:
+            long, short = stream.branch(lambda k, v: len(v) > 2, lambda k, v: len(v) > 1)
+            long.to("long")
+            short.to("short")
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for key, value in ROWS:
+                driver.pipe("in", key, value)
+            assert [record.key for record in driver.read("long")] == ["c"]
+            assert [record.key for record in driver.read("short")] == ["b"]
+
+    def test_the_streams_come_in_the_order_of_their_predicates(self) -> None:
+        numbers = [str(number) for number in range(12)]
+
+        def define(stream: Stream) -> None:
+            branches = stream.branch(*(lambda k, v, number=number: v == number for number in numbers))
+            for number, branch in zip(numbers, branches):
+                branch.to(f"out-{number}")
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for number in numbers:
+                driver.pipe("in", None, number)
+            assert [[r.value for r in driver.read(f"out-{number}")] for number in numbers] == [
+                [number] for number in numbers
+            ]
+
+    def test_there_is_at_least_one_predicate(self) -> None:
+        with pytest.raises(TopologyError, match="give it at least one"):
+            built(lambda stream: stream.branch())
+
+
+class TestThrough:
+    def test_records_are_written_to_the_topic_and_read_from_it(self) -> None:
+        topology = built(lambda s: s.through("between").map_values(lambda v: v + "!").to("out"))
+        with ps.testing.TopologyTestDriver(topology) as driver:
+            driver.pipe("in", "a", "1", 7, [("h", b"x")])
+            driver.pipe("between", "b", "2", 8)
+            assert driver.read("between") == [ps.Record("a", "1", 7, (("h", b"x"),))]
+            assert [(r.key, r.value, r.timestamp, r.headers) for r in driver.read("out")] == [
+                ("a", "1!", 7, (("h", b"x"),)),
+                ("b", "2!", 8, ()),
+            ]
+
+    def test_nothing_behind_it_repartitions_for_keys_that_were_changed_in_front_of_it(self) -> None:
+        topology = built(
+            lambda s: s.select_key(lambda k, v: v).through("between").group_by_key().count(store="counts")
+        )
+        assert repartitions(topology) == []
+        assert (
+            topology.plan("app").subtopology_of["between"].id != topology.plan("app").subtopology_of["in"].id
+        )
+
+    def test_its_serdes_are_those_of_the_topic(self) -> None:
+        topology = built(lambda s: s.map_values(len).through("between", value=ps.serdes.int64).to("out"))
+        with ps.testing.TopologyTestDriver(topology) as driver:
+            driver.pipe("in", "a", "four")
+            assert [record.value for record in driver.read("out")] == [4]
+
+    def test_its_nodes_have_its_name(self) -> None:
+        topology = built(lambda s: s.through("between", name="middle").to("out", name="end"))
+        assert {"middle", "middle-sink"} < topology.nodes.keys()
+
+    def test_a_topic_is_read_once(self) -> None:
+        with pytest.raises(TopologyError, match="in"):
+            built(lambda s: s.through("in"))
+
+
+class TestPrint:
+    def test_a_line_has_label_key_and_value(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def define(stream: Stream) -> None:
+            stream.print(label="seen")
+            stream.print(text=lambda k, v: f"{k}={v}", label="text")
+            stream.filter(lambda k, v: k == "b", name="bees").print()
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for key, value in ROWS[:2]:
+                driver.pipe("in", key, value)
+        assert capsys.readouterr().out.splitlines() == [
+            "[seen]: a, 1",
+            "[text]: a=1",
+            "[seen]: b, 22",
+            "[text]: b=22",
+            "[bees]: b, 22",
+        ]

@@ -1,14 +1,19 @@
-"""Pictures of a topology: text as Kafka Streams writes it, Mermaid, DOT, HTML."""
+"""Pictures of a topology: text as Kafka Streams writes it, Mermaid, DOT, SVG."""
 
 from __future__ import annotations
 
-import html
 import re
+from xml.etree import ElementTree
+
+import pytest
 
 import penstock as ps
+from penstock.core.model.errors import TopologyError
 from penstock.core.plan.describe import started_text
 from penstock.core.plan.evolution import Part, continued
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.svg import laid_out
+from penstock.core.plan.walk import parts_of
 
 STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
 
@@ -77,7 +82,7 @@ def test_a_repartition_is_shown_as_sink_and_source() -> None:
 
 def nodes_of(mermaid: str) -> dict[str, str]:
     """Read the nodes of a Mermaid chart: id to label."""
-    return dict(re.findall(r'^    (\w+)\[\(?"([^"]+)"\)?\]$', mermaid, re.MULTILINE))
+    return dict(re.findall(r'^ +(\w+)\(?\[\(?"([^"]+)"\)?\]\)?$', mermaid, re.MULTILINE))
 
 
 def test_mermaid_draws_nodes_stores_and_edges() -> None:
@@ -86,7 +91,10 @@ def test_mermaid_draws_nodes_stores_and_edges() -> None:
     assert lines[0] == "flowchart TB"
     assert sum(line.startswith("  subgraph ") for line in lines) == lines.count("  end") == 2
     nodes = nodes_of(chart)
-    assert set(nodes.values()) == {"lines", "dedup", "watch", "out", "seen", "other", "chosen"}
+    assert set(nodes.values()) == {
+        *("a", "b", "c", "unique"),
+        *("lines", "dedup", "watch", "out", "seen", "other", "chosen"),
+    }
     edges = [
         re.fullmatch(r"  (\w+) (-->|-\.->?|-\.-) (\w+)", line)
         for line in lines
@@ -95,6 +103,10 @@ def test_mermaid_draws_nodes_stores_and_edges() -> None:
     drawn = {(nodes[e[1]], e[2], nodes[e[3]]) for e in edges if e is not None}
     assert len(drawn) == len(edges)
     assert drawn == {
+        ("a", "-->", "lines"),
+        ("b", "-->", "lines"),
+        ("c", "-->", "other"),
+        ("out", "-->", "unique"),
         ("lines", "-->", "dedup"),
         ("lines", "-->", "watch"),
         ("dedup", "-->", "watch"),
@@ -113,7 +125,7 @@ def test_mermaid_keeps_alike_names_apart() -> None:
     topology.add_state_store(
         ps.stores.key_value("a", ps.serdes.string, ps.serdes.string), processors=["store-a"]
     )
-    assert sorted(nodes_of(topology.mermaid()).values()) == sorted(["in", *names, "store-a", "a"])
+    assert sorted(nodes_of(topology.mermaid()).values()) == sorted(["x", "in", *names, "store-a", "a"])
 
 
 def test_dot_is_balanced_and_draws_every_edge() -> None:
@@ -127,14 +139,71 @@ def test_dot_is_balanced_and_draws_every_edge() -> None:
     assert '    "store:seen" [shape=cylinder, label="seen"];' in graph
 
 
-def test_pictures_join_the_two_ends_of_a_repartition() -> None:
-    assert '  "counts-sink" -> "counts-source";' in word_count().dot()
+def test_drawings_join_two_parts_by_the_topic_between_them() -> None:
+    topic = "application-counts-repartition"
+    assert f'  "counts-sink" -> "topic:{topic}";\n' in word_count().dot()
+    assert f'  "topic:{topic}" -> "counts-source";\n' in word_count().dot()
+    labels = list(nodes_of(word_count().mermaid()).values())
+    assert labels.count(topic) == 1
 
 
-def test_a_notebook_shows_the_text_escaped() -> None:
-    shown = word_count()._repr_html_()
-    assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == word_count().describe()
-    assert "--&gt;" in shown
+def test_every_picture_has_every_name() -> None:
+    topology = two_parts()
+    for picture in (topology.describe(), topology.mermaid(), topology.dot(), topology.svg()):
+        names = set(re.findall(r"[\w-]+", picture))
+        assert names >= {"a", "b", "c", "lines", "dedup", "watch", "out", "unique", "seen", "other", "chosen"}
+
+
+def elements(svg: str, tag: str) -> list[ElementTree.Element]:
+    return ElementTree.fromstring(svg).findall(f"{{http://www.w3.org/2000/svg}}{tag}")
+
+
+def test_the_svg_says_in_each_box_what_is_read_used_and_written() -> None:
+    assert [text.text for text in elements(two_parts().svg(), "text")] == [
+        "Sub-topology 0",
+        *("lines", "reads a", "reads b"),
+        *("dedup", "uses seen"),
+        "watch",
+        *("out", "writes unique"),
+        "Sub-topology 1",
+        *("other", "reads c"),
+        *("chosen", "writes a topic chosen per record"),
+    ]
+
+
+def test_the_svg_draws_a_way_for_each_parent() -> None:
+    assert len(elements(two_parts().svg(), "path")) == 5
+
+
+def test_boxes_lie_in_the_picture_and_do_not_overlap() -> None:
+    for topology in (two_parts(), word_count()):
+        frame = ElementTree.fromstring(topology.svg()).attrib
+        boxes = [
+            tuple(int(box.attrib[edge]) for edge in ("x", "y", "width", "height"))
+            for box in elements(topology.svg(), "rect")
+            if box.attrib["fill"] == "none"
+        ]
+        assert all(x + w <= int(frame["width"]) and y + h <= int(frame["height"]) for x, y, w, h in boxes)
+        for number, (x, y, w, h) in enumerate(boxes):
+            for x2, y2, w2, h2 in boxes[number + 1 :]:
+                assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
+
+
+def test_children_lie_below_all_their_parents() -> None:
+    (part, _) = parts_of(two_parts().plan())
+    boxes = laid_out(part, 0)
+    for shape in part.shapes:
+        for parent in shape.before:
+            assert boxes[parent].y + boxes[parent].height < boxes[shape.name].y
+
+
+def test_a_notebook_shows_the_svg() -> None:
+    assert word_count()._repr_html_() == word_count().svg()
+
+
+def test_a_sink_refuses_a_topic_that_no_broker_would_have() -> None:
+    with pytest.raises(TopologyError, match="cannot be the name of a topic"):
+        ps.Topology().add_source("in", "a").add_sink("out", 'my "topic"', "in")
 
 
 STARTED = """\

@@ -143,6 +143,17 @@ class TestInternalTopics:
 
         assert repartitioned(define, {"A": 2, "B": 3}) == {"app-moved-repartition": 3}
 
+    @pytest.mark.parametrize("sources", [{"a": 2, "b": 5}, {"a": 5, "b": 2}])
+    def test_that_meet_each_other_take_the_largest_count_upstream_of_both(
+        self, sources: dict[str, int]
+    ) -> None:
+        builder = ps.StreamsBuilder()
+        one, other = (builder.stream(topic).select_key(lambda k, v: v) for topic in "ab")
+        near = ps.JoinWindows(before=1, after=1, grace=0)
+        one.join(other, lambda x, y: x, windows=near, name="j").to("out")
+        counts = lay_out(builder.build().plan("app"), sources).partitions
+        assert counts["app-j-left-repartition"] == counts["app-j-right-repartition"] == 5
+
     def test_are_found_whatever_the_order_they_were_made_in(self) -> None:
         def define(builder: ps.StreamsBuilder) -> None:
             first = builder.stream("A").repartition(name="first")

@@ -109,3 +109,13 @@ def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
         ps.stores.WindowSpec(
             name="s", key=TEXT, value=INT, retention_ms=10, size_ms=10, retain_duplicates=True, by_time=True
         )
+
+
+def test_an_order_is_that_of_keys_or_of_time() -> None:
+    with pytest.raises(TopologyError, match="store 's': order is one of 'key', 'time', not 'start'"):
+        ps.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
+
+
+def test_another_order_is_another_layout() -> None:
+    assert ps.stores.session("s", TEXT, INT, retention=10, order="time").kind == "session-by-time"
+    assert ps.stores.window("s", TEXT, INT, retention=10, size=10, order="time").kind == "window-by-time"

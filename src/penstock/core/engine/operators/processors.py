@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.context import NodeContext
-from penstock.core.model.errors import TopologyError
+from penstock.core.model.errors import ProcessingError, TopologyError
 from penstock.core.model.record import Headers, Record
 from penstock.core.plan import nodes as n
+from penstock.core.plan.transforming import TransformRows
 
 
 @compile_node.register
@@ -25,7 +26,7 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
     runtime, name = compiled.runtime, node.name
     children = compiled.named_children(node)
     context = context_type(name, node.stores, runtime, compiled.children(node), children)
-    context.processor = _new_processor(node)
+    context.processor = _made(node, "process", "Processor")
     compiled.contexts.append(context)
     process = context.processor.process
 
@@ -38,14 +39,50 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
     return run
 
 
-def _new_processor(node: n.Process) -> Any:
-    processor = node.supplier()
-    missing = [
-        method for method in ("init", "process", "close") if not callable(getattr(processor, method, None))
-    ]
+@compile_node.register
+def _(node: TransformRows, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    context = _TransformerContext(name, node.stores, runtime, nothing, {})
+    context.processor = _made(node, "transform", "ValueTransformer")
+    compiled.contexts.append(context)
+    transform = context.processor.transform
+
+    def transform_rows(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            new = transform(key, new)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, new, None, timestamp, headers)  # the store behind it knows the old value
+
+    return transform_rows
+
+
+class _TransformerContext(NodeContext):
+    """The context of a value transformer, which forwards nothing. Owned by the task."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Refuse to forward.
+
+        Raises:
+            ProcessingError: Always.
+        """
+        raise ProcessingError(
+            f"value transformer {self._node!r} forwards a record; a row has one value: return it from transform(), or use "
+            "to_stream() and a processor"
+        )
+
+
+def _made(node: n.Process, method: str, base: str) -> Any:
+    """Make the object that a node runs.
+
+    Raises:
+        TopologyError: If the supplier gave something else.
+    """
+    made = node.supplier()
+    missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
     if missing:
         raise TopologyError(
-            f"the supplier of processor {node.name!r} gave {processor!r}, which has no {', '.join(missing)}(); "
-            "let its class derive from penstock.Processor"
+            f"the supplier of processor {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
+            f"let its class derive from penstock.{base}"
         )
-    return processor
+    return made

@@ -12,10 +12,12 @@ finds the ones around it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
+from penstock.core.engine.operators.looks import looking
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -30,11 +32,13 @@ Found = list[tuple[int, int, Any]]
 def _(node: SessionAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
     child = compiled.children(node)
+    emit = node.emit
     opened = None if node.open is None else _Open(node, compiled)
+    close_first = opened.close if opened is not None and not emit.every_ms else None
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
-    memory = runtime.memory(name)
+    memory, late = runtime.memory(name), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
     first_open = time - wait
 
@@ -45,8 +49,8 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
         if timestamp > time:
             memory["time"] = time = timestamp
             first_open = timestamp - wait
-            if opened is not None:
-                opened.close(timestamp, headers)
+            if close_first is not None:
+                close_first(timestamp, headers)
         try:
             stored_key = key_bytes(key)
             first = timestamp - gap if timestamp - gap > first_open else first_open
@@ -55,7 +59,8 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             end = max((session[1] for session in found), default=timestamp)
             start, end = min(start, timestamp), max(end, timestamp)
             if end < first_open:
-                return runtime.drop("late for a session")
+                runtime.drop("late for a session")
+                return late(key, value, timestamp, headers)
             new = aggregated(key, value, found)
             write(stored_key, start, end, new)
             for old_start, old_end, _ in found:
@@ -76,14 +81,19 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
         if to > time:
             memory["time"] = time = to
             first_open = to - wait
-            if opened is not None:
-                opened.close(to, ())
+        if opened is not None:
+            opened.close(time, ())
 
     runtime.close_windows[name] = lambda end: move_time(end + wait + 1)
-    if opened is None or node.emit.close_idle_after_ms is None:
+    if opened is None:
         return aggregate
-    idle_ms = node.emit.close_idle_after_ms
-    return IdleClock(runtime, name, idle_ms, opened.next_close, move_time).watching(aggregate)
+    call: Call = aggregate
+    if emit.every_ms:
+        emit = replace(emit, loses=False)
+        call = looking(runtime, name, emit, aggregate, opened.close, opened.gone_at)
+    if emit.close_idle_after_ms is None:
+        return call
+    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:
@@ -142,6 +152,10 @@ class _Open:
         """Give when the next session closes, NEVER if none is open."""
         end = self._timeline.next
         return NEVER if end >= NEVER - self._wait else end + self._wait + 1
+
+    def gone_at(self) -> int:
+        """Give the stream time at which the first session is dropped that was not given yet."""
+        return int(self._store.gone_at(self._timeline.next))
 
 
 def _place(key: bytes, start: int, end: int) -> bytes:

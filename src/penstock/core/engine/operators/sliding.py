@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
+from penstock.core.engine.operators.looks import looking
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -119,20 +120,29 @@ def touched_early(found: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
 def _(node: SlidingAggregate, compiled: Compiled) -> Call:
     runtime, name, key_bytes = compiled.runtime, node.name, node.store.key.serialize
     store, child = runtime.stores[node.store.name], compiled.children(node)
+    emit = node.emit
     opened = None if node.open is None else _Open(node, compiled)
+    close_first = opened.close if opened is not None and emit.at_once else None
     difference, grace = node.windows.difference_ms, node.windows.grace_ms
     added = _aggregation(node)
-    memory = runtime.memory(name)
+    memory, late = runtime.memory(name), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time
         if key is None or value is None:
             return runtime.drop("null key or value in an aggregation")
-        move_time(timestamp, headers)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+            if close_first is not None:
+                close_first(timestamp, headers)
         if timestamp + difference < time - grace:
-            return runtime.drop("late for a window")
+            runtime.drop("late for a window")
+            return late(key, value, timestamp, headers)
         try:
-            changes = [(touch, *added(key, value, timestamp, touch)) for touch in in_time(key, timestamp)]
+            touches = around(key, timestamp)
+            open_ones = [touch for touch in touches if touch.start + difference >= time - grace]
+            changes = [(touch, *added(key, value, timestamp, touch)) for touch in open_ones]
             for touch, new, then in changes:
                 store.put(key, None if new is None else (new, then), touch.start)
                 if opened is not None:
@@ -143,31 +153,34 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
             for touch, new, then in changes:
                 old = touch.so_far[0] if touch.there and touch.so_far is not None else None
                 child(Windowed(key, touch.start, touch.start + difference), new, old, then, headers)
+        if len(open_ones) < len(touches):
+            for _ in range(len(touches) - len(open_ones)):
+                runtime.drop("late for a window")
+            late(key, value, timestamp, headers)
         return None
 
-    def in_time(key: Any, timestamp: int) -> list[Touch]:
+    def around(key: Any, timestamp: int) -> list[Touch]:
         if timestamp < difference:
-            touches = touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
-        else:
-            first = max(0, timestamp - 2 * difference)
-            touches = touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
-        kept = [touch for touch in touches if touch.start + difference >= time - grace]
-        for _ in range(len(touches) - len(kept)):
-            runtime.drop("late for a window")
-        return kept
+            return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
+        first = max(0, timestamp - 2 * difference)
+        return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
 
-    def move_time(to: int, headers: Headers = ()) -> None:
+    def move_time(to: int) -> None:
         nonlocal time
         if to > time:
             memory["time"] = time = to
-            if opened is not None:
-                opened.close(to, headers)
+        if opened is not None:
+            opened.close(time, ())
 
     runtime.close_windows[name] = lambda end: move_time(end + grace + 1)
-    if opened is None or node.emit.close_idle_after_ms is None:
+    if opened is None:
         return aggregate
-    idle_ms = node.emit.close_idle_after_ms
-    return IdleClock(runtime, name, idle_ms, opened.next_close, move_time).watching(aggregate)
+    call: Call = aggregate
+    if not emit.at_once:
+        call = looking(runtime, name, emit, aggregate, opened.close, opened.gone_at, takes_null_values=False)
+    if emit.close_idle_after_ms is None:
+        return call
+    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
@@ -192,7 +205,8 @@ class _Open:
         assert node.open is not None
         stores = compiled.runtime.stores
         self._timeline = Timeline(stores[node.open.name])
-        self._read = stores[node.store.name].read
+        self._store = stores[node.store.name]
+        self._loses = node.emit.loses
         self._key = node.store.key.deserialize
         self._difference = node.windows.difference_ms
         self._wait = node.windows.difference_ms + node.windows.grace_ms
@@ -212,7 +226,9 @@ class _Open:
         while self._timeline.next < before:
             place, _ = self._timeline.take()
             start, key = time_of(place), place[8:]
-            value, timestamp = self._read(key, start)
+            if self._loses and start < self._store.oldest:
+                continue
+            value, timestamp = self._store.read(key, start)
             window = Windowed(self._key(key), start, start + self._difference)
             self._child(window, value, None, timestamp, headers)
 
@@ -220,3 +236,7 @@ class _Open:
         """Give when the next window closes, NEVER if none is open."""
         start = self._timeline.next
         return NEVER if start >= NEVER - self._wait else start + self._wait + 1
+
+    def gone_at(self) -> int:
+        """Give the stream time at which the first window is dropped that was not given yet."""
+        return int(self._store.gone_at(self._timeline.next))

@@ -18,6 +18,7 @@ from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
+from penstock.core.plan.late import Late
 from penstock.core.plan.split import has_key
 
 
@@ -199,8 +200,9 @@ def _(node: n.Peek, compiled: Compiled) -> Call:
     return peek
 
 
-@compile_node.register
-def _(node: n.Pass, compiled: Compiled) -> Call:
+@compile_node.register(n.Pass)
+@compile_node.register(Late)
+def _(node: n.Node, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 

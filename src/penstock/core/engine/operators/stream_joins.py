@@ -6,6 +6,7 @@ of the node behind both sides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.engine.compile import Call, Compiled, compile_node
@@ -47,7 +48,20 @@ def _(node: j.StreamJoin, compiled: Compiled) -> Call:
             child(*result, headers)
         return None
 
-    return stream_join
+    late = compiled.late(node)
+    return stream_join if late is None else _telling(node, memory, stream_join, late)
+
+
+def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
+    """Give the function of a side as one that also hands on the records whose windows had closed before they came."""
+    closes = node.times.closes(left=node.left)
+
+    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        join(key, value, timestamp, headers)
+        if key is not None and value is not None and timestamp + closes < memory["time"]:
+            late(key, value, timestamp, headers)
+
+    return telling
 
 
 class _Side:
@@ -63,6 +77,8 @@ class _Side:
         self._fetch = stores[node.other.name].fetch
         self._joiner, self._left = node.joiner, node.left
         self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
+        if times.prior:
+            self._after = min(self._after, -1)
         # So long after its end, a record without a partner gets its result at once.
         self._patience = times.grace if times.final else 0
         other_alone = node.kind == "outer" or (node.kind == "left" and not node.left)

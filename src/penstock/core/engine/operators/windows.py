@@ -5,16 +5,18 @@ have closed, and it is remembered over restarts: a restarted operator accepts no
 
 When results are given at the close of windows, closed windows are looked for *before* the record that moved stream time is
 added. They are the same windows, since a record is never added to a closed one; but the store's time has not moved yet, so
-that none of them can have expired, however far time jumps.
+that none of them can have expired, however far time jumps. Looking less often, or later, is for those who ask for it
+(``penstock.core.engine.operators.looks``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.idle import IdleClock
+from penstock.core.engine.operators.looks import looking
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
@@ -25,8 +27,11 @@ from penstock.core.state.keys import FOREVER
 @compile_node.register
 def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
-    close, next_close = _closing(node, compiled) if node.emit.at_close else (None, None)
-    child = None if node.emit.at_close else compiled.children(node)
+    emit = node.emit
+    closing = _closing(node, compiled) if emit.at_close else None
+    close = None if closing is None else closing.close
+    close_first = close if emit.at_once else None
+    child = None if emit.at_close else compiled.children(node)
     windows, key_bytes = node.windows, node.store.key.serialize
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
@@ -43,8 +48,8 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
         if timestamp > time:
             memory["time"] = time = timestamp
             last_closed = timestamp - grace - size
-            if close is not None:
-                close(timestamp, headers)
+            if close_first is not None:
+                close_first(timestamp, headers)
         for start in (timestamp - timestamp % size,) if tumbling else starts(timestamp):
             if start <= last_closed:
                 runtime.drop("late for a window")
@@ -79,13 +84,34 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
         if to > time:
             memory["time"] = time = to
             last_closed = to - grace - size
-            if close is not None:
-                close(to, ())
+        if close is not None:
+            close(time, ())
 
     runtime.close_windows[name] = lambda end: move_time(end + grace)
-    if next_close is None or node.emit.close_idle_after_ms is None:
-        return aggregate
-    return IdleClock(runtime, name, node.emit.close_idle_after_ms, next_close, move_time).watching(aggregate)
+    call: Call = aggregate
+    late = compiled.late(node)
+    if late is not None:
+        call = _telling(node, compiled, aggregate, late)
+    if closing is None:
+        return call
+    if not emit.at_once:
+        call = looking(runtime, name, emit, call, closing.close, closing.gone_at)
+    if emit.close_idle_after_ms is None:
+        return call
+    return IdleClock(runtime, name, emit.close_idle_after_ms, closing.next_close, move_time).watching(call)
+
+
+def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
+    """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
+    memory, starts = compiled.runtime.memory(node.name), node.windows.starts
+    length = node.windows.size_ms + node.windows.grace_ms
+
+    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        aggregate(key, value, timestamp, headers)
+        if key is not None and starts(timestamp)[0] + length <= memory["time"]:
+            late(key, value, timestamp, headers)
+
+    return telling
 
 
 _windowed: Any = tuple.__new__
@@ -126,13 +152,24 @@ def _opening(
     return opened, slots
 
 
-def _closing(node: WindowedAggregate, compiled: Compiled) -> tuple[Call, Callable[[], int]]:
-    """Make the function that gives the results of the windows that close as stream time reaches a time.
+class _Closing(NamedTuple):
+    """The closed windows of an aggregation that were not given yet.
 
-    With it comes one that tells when the next of them closes.
+    Attributes:
+        close: Gives the results of the windows that close as stream time reaches a time.
+        next_close: Gives when the next one closes, in stream time.
+        gone_at: Gives the stream time at which the first one is dropped.
     """
+
+    close: Callable[[int, Headers], None]
+    next_close: Callable[[], int]
+    gone_at: Callable[[], int]
+
+
+def _closing(node: WindowedAggregate, compiled: Compiled) -> _Closing:
     child, windows = compiled.children(node), node.windows
     store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.name)
+    between = store.fetch_all if node.emit.loses else store.kept
     closed: int = windows.last_closed(memory.get("closed", -1))
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
 
@@ -143,11 +180,11 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> tuple[Call, Callabl
         before, closed = closed, windows.last_closed(stream_time)
         due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
         memory["closed"] = stream_time
-        for windowed, (value, timestamp) in store.fetch_all(before + 1, closed):
+        for windowed, (value, timestamp) in between(before + 1, closed):
             child(windowed, value, None, timestamp, headers)
 
     def next_close() -> int:
-        first = next(store.fetch_all(max(closed + 1, 0), FOREVER), None)
+        first = next(between(max(closed + 1, 0), FOREVER), None)
         return NEVER if first is None else int(first[0].end) + windows.grace_ms
 
-    return close, next_close
+    return _Closing(close, next_close, lambda: store.gone_at(closed + 1))

@@ -108,7 +108,7 @@ def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "
 
 def told(now_ms: int = 0, **facts: Any) -> Row:
     """Give what the reader tells the task of its inputs."""
-    known = {"lag": [], "until": [], "paused": [], "ended": [], "unknown": False, **facts}
+    known = {"lag": {}, "until": {}, "paused": [], "ended": [], "unknown": False, **facts}
     made = row(wire.INPUTS, now_ms=now_ms)
     return Row(**{**made.asDict(), "payload": json.dumps(known).encode()})
 
@@ -215,13 +215,13 @@ class TestATaskWithTwoInputs:
 
     def test_keeps_what_it_may_not_process_yet(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        lag = {"lag": [["other", 0, 5]]}
+        lag = {"lag": {"other": {"0": 5}}}
         first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(**lag)])
         done = report(first)
         assert (sent(first), done.offsets, done.read) == ([], {"in": {"0": 0}}, 2)
         assert (done.waiting, done.buffered) == (("other", 0, "lag", 0), [("in", 0, "", 2, 4, 8)])
         other = row(wire.RECORDS, ("b", "2", 6), topic="other")
-        second = spark.batch(self.topology(), [other, told(until=[["other", 0, 7]], **lag)])
+        second = spark.batch(self.topology(), [other, told(until={"other": {"0": 7}}, **lag)])
         assert sent(second) == [(b"a", b"1"), (b"b", b"2")]
         assert report(second).offsets == {"in": {"0": 1}, "other": {"0": 1}}
         third = spark.batch(self.topology(), [told()])
@@ -230,7 +230,7 @@ class TestATaskWithTwoInputs:
 
     def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        lag = {"lag": [["other", 0, 5]]}
+        lag = {"lag": {"other": {"0": 5}}}
         spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), told(**lag)])
         gap = Row(**{**row(wire.RECORDS, start=1).asDict(), "end": 4})
         held = spark.batch(self.topology(), [gap, told(**lag)])

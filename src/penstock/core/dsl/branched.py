@@ -1,0 +1,64 @@
+"""BranchedKStream: a stream that is being split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from penstock.core.model.errors import TopologyError
+from penstock.core.plan import nodes
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BranchedKStream(Generic[K, V]):
+    """A stream that is being split; ends with :meth:`default` or :meth:`no_default` (``BranchedKStream``)."""
+
+    def __init__(self, stream: KStream[K, V], prefix: str) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._branches: list[tuple[Callable[[K, V], object] | None, str]] = []
+
+    def branch(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> BranchedKStream[K, V]:
+        """Add a branch.
+
+        Args:
+            predicate: Of key and value.
+            name: Comes behind the prefix of ``split``; None is the number of the branch, from 1.
+
+        Raises:
+            TopologyError: If two branches have one name.
+        """
+        return self._add(predicate, name if name is not None else str(len(self._branches) + 1))
+
+    def default(self, *, name: str | None = None) -> dict[str, KStream[K, V]]:
+        """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``)."""
+        return self._add(None, name if name is not None else "0").no_default()
+
+    def no_default(self) -> dict[str, KStream[K, V]]:
+        """Leave out what fits no branch; give the branches by prefix and name."""
+        from penstock.core.dsl.kstream import KStream  # a stream is split and its branches are streams
+
+        stream, graph = self._stream, self._stream._graph
+        node = graph.name("KSTREAM-BRANCH", None)
+        routes = tuple(f"{node}-{name}" for _, name in self._branches)
+        graph.add(nodes.Branch(node, (stream._node,), tuple(p for p, _ in self._branches), routes))
+        result = {}
+        for route, (_, name) in zip(routes, self._branches):
+            graph.add(nodes.Pass(route, (node,)))
+            result[self._prefix + name] = KStream[K, V](
+                graph, route, stream._key, stream._value, rekeyed=stream._rekeyed
+            )
+        return result
+
+    def _add(self, predicate: Callable[[K, V], object] | None, name: str) -> BranchedKStream[K, V]:
+        if any(name == other for _, other in self._branches):
+            raise TopologyError(f"two branches of a split are called {name!r}")
+        self._branches.append((predicate, name))
+        return self

@@ -1,0 +1,28 @@
+"""Late streams: the records that an operator leaves out because they came too late, handed to a function of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.dsl.graph import Graph
+from penstock.core.model.serdes import Serde
+from penstock.core.plan.late import Late
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
+
+
+def with_late(
+    graph: Graph,
+    node: str,
+    key: Serde[Any] | None,
+    value: Serde[Any] | None,
+    consumer: Callable[[KStream[Any, Any]], object] | None,
+) -> None:
+    """Hand the stream of a node's late records to a function, if there is one."""
+    from penstock.core.dsl.kstream import KStream  # a stream has late records, which are a stream
+
+    if consumer is not None:
+        late = graph.add(Late(f"{node}-late", (node,)))
+        consumer(KStream(graph, late, key, value, rekeyed=False))

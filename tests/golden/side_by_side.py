@@ -1,0 +1,117 @@
+"""Topologies side by side in one: what an application can run in the place of many.
+
+The nodes, stores and topics of each topology get a prefix, so that they are as far apart as those of two applications: they
+share no node, no store and no topic, so they share no task either. Every node is a frozen value, and `Topology.add` takes
+values of any kind; so a topology is renamed from outside, field by field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import penstock as ps
+from penstock.core.plan.global_nodes import GlobalSource
+from penstock.core.plan.nodes import Node
+from penstock.core.plan.specs import StoreSpec
+
+NAMES = {"name", "parents", "routes", "stores", "other", "join", "closes", "topic_name", "topics", "topic"}
+"""The fields of nodes that hold names, or tuples of names, of nodes, stores and topics."""
+
+EPOCH_ON_THE_WIRE = 1
+"""How much later records are written than they are: librdkafka cannot write the time 0, which most recordings begin with."""
+
+
+def side_by_side(topologies: Mapping[str, ps.Topology]) -> ps.Topology:
+    """Put topologies into one, each under its prefix; their sources take `EPOCH_ON_THE_WIRE` back."""
+    together = ps.Topology()
+    for prefix, topology in topologies.items():
+        add(together, topology, Prefix(prefix))
+    return together
+
+
+def add(together: ps.Topology, topology: ps.Topology, prefix: Prefix) -> None:
+    for store in topology.stores.values():
+        together.add_state_store(prefix.of(store))
+    sources: dict[str, GlobalSource] = {}
+    for node in topology.nodes.values():
+        if isinstance(node, GlobalSource):
+            sources[node.name] = prefix.of_node(node)
+        elif source := sources.get(next(iter(node.parents), "")):
+            store = topology.stores[node.store_names[0]]
+            together.add_global_part(source, prefix.of_node(node), prefix.of(store))
+        else:
+            together.add(prefix.of_node(node))
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the names of a topology begin with when it stands beside others."""
+
+    text: str
+
+    def of(self, named: Any) -> Any:
+        """Give a name, a tuple of names, a store, or a function that gives a name, with the prefix."""
+        if isinstance(named, str):
+            return self.text + named
+        if isinstance(named, tuple):
+            return tuple(map(self.of, named))
+        if isinstance(named, StoreSpec):
+            return dataclasses.replace(named, name=self.of(named.name))
+        return lambda *args: self.of(named(*args))
+
+    def of_node(self, node: Node) -> Any:
+        renamed = {
+            field.name: self.of(value)
+            for field in dataclasses.fields(node)
+            if field.name in NAMES or isinstance(getattr(node, field.name), StoreSpec)
+            for value in [getattr(node, field.name)]
+        }
+        if hasattr(node, "supplier"):
+            renamed["supplier"] = self.of_supplier(node.supplier)
+        if hasattr(node, "timestamp"):
+            renamed["timestamp"] = node.timestamp or time_of
+        return dataclasses.replace(node, **renamed)
+
+    def of_supplier(self, supplier: Callable[[], ps.Processor]) -> Callable[[], ps.Processor]:
+        return lambda: Prefixed(supplier(), self)
+
+
+def time_of(record: ps.ConsumerRecord, _partition_time: int) -> int:
+    return record.timestamp - EPOCH_ON_THE_WIRE
+
+
+class Prefixed(ps.Processor):
+    """Runs a processor that knows the names without the prefix."""
+
+    def __init__(self, processor: ps.Processor, prefix: Prefix) -> None:
+        self.processor = processor
+        self.prefix = prefix
+
+    def init(self, context: ps.ProcessorContext) -> None:
+        self.processor.init(Inside(context, self.prefix))
+
+    def process(self, record: ps.Record) -> None:
+        self.processor.process(record)
+
+    def close(self) -> None:
+        self.processor.close()
+
+
+class Inside:
+    """The context of such a processor."""
+
+    def __init__(self, context: ps.ProcessorContext, prefix: Prefix) -> None:
+        self._context = context
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def state_store(self, name: str) -> Any:
+        return self._context.state_store(self._prefix.of(name))
+
+    def forward(self, record: ps.Record, child: str | None = None) -> None:
+        self._context.forward(record, None if child is None else self._prefix.of(child))

@@ -1,0 +1,56 @@
+"""Topologies side by side are those that stand alone, under other names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+
+from .scenarios import SCENARIOS
+from .side_by_side import side_by_side
+
+
+def names_of(topology: ps.Topology) -> set[str]:
+    """Give the names of nodes, stores and topics."""
+    plan = topology.plan()
+    topics = (*plan.external_topics, *plan.global_part_of, *plan.sink_topics)
+    return {*topology.nodes, *topology.stores, *topics}
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Give all texts in a frozen value, but not the kinds of joins, which are called like topics."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from texts_in(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            if field.name != "kind":
+                yield from texts_in(getattr(value, field.name))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_name_is_left_as_it_was(scenario: str) -> None:
+    alone = SCENARIOS[scenario].build()
+    among = side_by_side({"prefix-": alone})
+    found = {text for node in among.nodes.values() for text in texts_in(node)}
+    assert not found & names_of(alone)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_description_differs_in_names_only(scenario: str) -> None:
+    alone = SCENARIOS[scenario].build()
+    assert side_by_side({"prefix-": alone}).describe().replace("prefix-", "") == alone.describe()
+
+
+def test_they_share_no_sub_topology() -> None:
+    built = {f"{name}-": scenario.build() for name, scenario in SCENARIOS.items()}
+    together = side_by_side(built).plan()
+    assert len(together.subtopologies) == sum(len(t.plan().subtopologies) for t in built.values())
+    for sub in together.subtopologies:
+        assert len({name.split("-")[0] for name in sub.nodes}) == 1

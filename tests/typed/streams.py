@@ -1,0 +1,92 @@
+"""Types that mypy and pyright see in operators, groupings and windows; how to read it is said in `joins.py`."""
+
+from __future__ import annotations
+
+from typing_extensions import assert_type
+
+import penstock as ps
+
+builder = ps.StreamsBuilder()
+orders = builder.stream("orders", key=ps.serdes.string, value=ps.serdes.int64)
+prices = builder.table("prices", key=ps.serdes.string, value=ps.serdes.float64)
+
+
+def page_and_length(key: str, value: int) -> tuple[int, bytes]:
+    return value, key.encode()
+
+
+def halves(value: int) -> list[float]:
+    return [value / 2, value / 2]
+
+
+# Operators without state.
+
+assert_type(orders, ps.KStream[str, int])
+assert_type(orders.filter(lambda key, value: key > "a" and value > 1), ps.KStream[str, int])
+assert_type(orders.map_values(lambda value: value / 2), ps.KStream[str, float])
+assert_type(
+    orders.map_values(lambda key, value: (key, value), with_key=True), ps.KStream[str, tuple[str, int]]
+)
+assert_type(orders.flat_map_values(halves), ps.KStream[str, float])
+assert_type(orders.map(page_and_length), ps.KStream[int, bytes])
+assert_type(orders.flat_map(lambda key, value: [(value, key)]), ps.KStream[int, str])
+assert_type(orders.select_key(lambda key, value: value), ps.KStream[int, int])
+assert_type(orders.merge(orders), ps.KStream[str, int])
+assert_type(orders.split().branch(lambda key, value: value > 1).no_default(), dict[str, ps.KStream[str, int]])
+orders.map_values(lambda value: value.upper())  # type: ignore[attr-defined]
+orders.filter(lambda key, value: key + value)  # type: ignore[operator]
+orders.merge(orders.map_values(str))  # type: ignore[arg-type]
+
+# Groupings.
+
+grouped = orders.group_by_key()
+assert_type(grouped, ps.KGroupedStream[str, int])
+assert_type(orders.group_by(lambda key, value: value), ps.KGroupedStream[int, int])
+assert_type(grouped.count(), ps.KTable[str, int])
+assert_type(grouped.reduce(lambda one, other: one + other), ps.KTable[str, int])
+
+
+def with_key(key: str, value: int, so_far: list[str]) -> list[str]:
+    return [*so_far, key]
+
+
+def together(key: str, one: list[str], other: list[str]) -> list[str]:
+    return one + other
+
+
+def no_names() -> list[str]:
+    return []
+
+
+names: ps.Serde[list[str]] = ps.serdes.json
+
+assert_type(grouped.aggregate(no_names, with_key, value=names), ps.KTable[str, list[str]])
+assert_type(grouped.cogroup(with_key), ps.CogroupedKStream[str, list[str]])
+assert_type(grouped.cogroup(with_key).aggregate(no_names, value=names), ps.KTable[str, list[str]])
+grouped.aggregate(int, with_key)  # type: ignore[misc]
+grouped.aggregate(no_names, with_key, value=ps.serdes.int64)  # type: ignore[arg-type]
+grouped.reduce(lambda one, other: str(one + other))  # type: ignore[arg-type, return-value]
+
+# Windows.
+
+per_minute = grouped.windowed_by(ps.TumblingWindows(60_000, grace=0))
+visits = grouped.windowed_by(ps.SessionWindows(60_000, grace=0), emit=ps.on_window_close)
+assert_type(per_minute, ps.TimeWindowedKStream[str, int])
+assert_type(visits, ps.SessionWindowedKStream[str, int])
+assert_type(per_minute.count(), ps.KTable[ps.Windowed, int])
+assert_type(per_minute.aggregate(no_names, with_key, value=names), ps.KTable[ps.Windowed, list[str]])
+assert_type(visits.aggregate(no_names, with_key, together, value=names), ps.KTable[ps.Windowed, list[str]])
+assert_type(per_minute.count().to_stream(lambda window, _: window.start), ps.KStream[int, int])
+visits.aggregate(no_names, with_key, value=names)  # type: ignore[call-arg]
+grouped.windowed_by(60_000)  # type: ignore[call-overload]
+
+# Tables.
+
+assert_type(prices, ps.KTable[str, float])
+assert_type(prices.map_values(lambda price: str(price)), ps.KTable[str, str])
+assert_type(prices.to_stream(), ps.KStream[str, float])
+assert_type(prices.to_stream(lambda key, price: price), ps.KStream[float, float])
+assert_type(prices.suppress(ps.Suppressed.until_time_limit(1), store="calm"), ps.KTable[str, float])
+assert_type(prices.group_by(lambda key, price: (int(price), key)), ps.KGroupedTable[int, str])
+assert_type(prices.group_by(lambda key, price: (int(price), key)).count(), ps.KTable[int, int])
+prices.group_by(lambda key, price: price)  # type: ignore[arg-type, return-value]

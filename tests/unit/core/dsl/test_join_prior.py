@@ -1,0 +1,76 @@
+"""join_prior of KIP-28: each record meets those of the other stream that are older than itself and came before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from penstock.testing import TopologyTestDriver
+
+Step = tuple[str, str, int]
+"""Side, key and timestamp of a record."""
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 40)), max_size=25
+)
+
+
+def joined(windows: ps.JoinWindows, steps: list[Step]) -> list[tuple[str, int]]:
+    builder = ps.StreamsBuilder()
+    left, right = builder.stream("left"), builder.stream("right")
+    left.join_prior(right, lambda a, b: f"{a}+{b}", windows=windows).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        for number, (side, key, timestamp) in enumerate(steps):
+            driver.pipe(side, key, f"{side[0]}{number}", timestamp)
+        return [(record.value, record.timestamp) for record in driver.read("out")]
+
+
+@given(steps=steps, before=st.integers(-5, 20), length=st.integers(0, 20))
+def test_it_gives_what_a_list_of_earlier_records_gives(steps: list[Step], before: int, length: int) -> None:
+    after = length - before
+    expected = []
+    for number, (side, key, timestamp) in enumerate(steps):
+        earlier = [
+            (then, other)
+            for other, (other_side, other_key, then) in enumerate(steps[:number])
+            if other_side != side and other_key == key and then < timestamp
+        ]
+        for then, other in sorted(earlier):
+            left, right = (timestamp, then) if side == "left" else (then, timestamp)
+            if left - before <= right <= left + after:
+                texts = (f"l{number}", f"r{other}") if side == "left" else (f"l{other}", f"r{number}")
+                expected.append(("+".join(texts), timestamp))
+    # A grace as long as all of them keeps every record for as long as it could be met.
+    assert joined(ps.JoinWindows(before, after, grace=1000), steps) == expected
+
+
+def test_equal_times_and_records_out_of_order_give_nothing() -> None:
+    windows = ps.JoinWindows(100, 100, grace=100)
+    assert joined(windows, [("left", "a", 5), ("right", "a", 5)]) == []
+    assert joined(windows, [("left", "a", 6), ("right", "a", 5)]) == []
+    assert joined(windows, [("left", "a", 5), ("right", "a", 6)]) == [("l0+r1", 6)]
+
+
+def test_the_joiner_can_have_the_key() -> None:
+    builder = ps.StreamsBuilder()
+    left, right = builder.stream("left"), builder.stream("right")
+    windows = ps.JoinWindows(10, 10, grace=0)
+    left.join_prior(right, lambda k, a, b: f"{k}:{a}{b}", windows=windows, with_key=True).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("right", "k", "r", 1)
+        driver.pipe("left", "k", "l", 2)
+        assert [record.value for record in driver.read("out")] == ["k:lr"]
+
+
+def test_it_is_for_two_streams_with_windows() -> None:
+    builder = ps.StreamsBuilder()
+    stream: Any = builder.stream("in")
+    with pytest.raises(TopologyError, match="join_prior is for two streams"):
+        stream.join_prior(builder.table("table"), lambda a, b: a, windows=ps.JoinWindows(1, 1, 1))
+    with pytest.raises(TopologyError, match="needs windows"):
+        stream.join_prior(builder.stream("other"), lambda a, b: a)

@@ -1,0 +1,135 @@
+"""Late streams: what an aggregation leaves out, and what a join could not join with all there was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from penstock.testing import TopologyTestDriver
+
+WINDOWS: dict[str, Any] = {
+    "tumbling": ps.TumblingWindows(1000, grace=500),
+    "hopping": ps.HoppingWindows(1000, advance=400, grace=500),
+    "sliding": ps.SlidingWindows(300, grace=500),
+    "sessions": ps.SessionWindows(400, grace=300),
+}
+EMITS = {"update": ps.on_window_update, "close": ps.on_window_close}
+
+
+def to_late(stream: ps.KStream[Any, Any]) -> None:
+    stream.to("late")
+
+
+def counting(kind: str, emit: ps.EmitStrategy = ps.on_window_update) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS[kind], emit=emit, late=to_late)
+    windowed.count(store="w").to_stream().to("out")
+    return builder.build()
+
+
+def joining(join: str = "join", **options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    left, right = builder.stream("left"), builder.stream("right")
+    windows = ps.JoinWindows(before=100, after=200, grace=50)
+    getattr(left, join)(right, lambda a, b: f"{a}+{b}", windows=windows, **options).to("out")
+    return builder.build()
+
+
+@pytest.mark.parametrize("emit", EMITS.values(), ids=EMITS.keys())
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_record_that_is_left_out_comes_out_as_it_was(kind: str, emit: ps.EmitStrategy) -> None:
+    with TopologyTestDriver(counting(kind, emit)) as driver:
+        driver.pipe("in", "a", "first", 10_000)
+        driver.pipe("in", "a", "late", 2_000, [("h", b"x")])
+        driver.pipe("in", "a", "in time", 9_900)
+        assert driver.read("late") == [ps.Record("a", "late", 2_000, (("h", b"x"),))]
+        assert driver.metrics()["dropped_records"] >= 1
+
+
+def test_a_record_that_is_late_for_one_of_its_windows_comes_out_once() -> None:
+    with TopologyTestDriver(counting("hopping")) as driver:
+        driver.pipe("in", "a", "first", 2_000)
+        driver.pipe("in", "b", "late for one", 1_300)
+        driver.pipe("in", "c", "late for all", 100)
+        driver.pipe("in", "d", "late for none", 1_600)
+        assert [record.value for record in driver.read("late")] == ["late for one", "late for all"]
+        counted = {record.key.key: record.value for record in driver.read("out")}
+        assert counted == {"a": 1, "b": 1, "d": 1}
+
+
+def test_records_without_a_key_are_not_late() -> None:
+    with TopologyTestDriver(counting("tumbling")) as driver:
+        driver.pipe("in", "a", "x", 10_000)
+        driver.pipe("in", None, "x", 0)
+        assert driver.read("late") == []
+
+
+def test_each_aggregation_has_its_own() -> None:
+    builder = ps.StreamsBuilder()
+    made: list[ps.KStream[Any, Any]] = []
+    windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS["tumbling"], late=made.append)
+    windowed.count(store="one")
+    windowed.count(store="other")
+    made[0].to("late-one")
+    made[1].to("late-other")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "a", "x", 10_000)
+        driver.pipe("in", "a", "y", 0)
+        assert [r.value for r in driver.read("late-one")] == ["y"]
+        assert [r.value for r in driver.read("late-other")] == ["y"]
+
+
+def test_a_late_stream_goes_through_operators_like_any_other() -> None:
+    builder = ps.StreamsBuilder()
+
+    def count_late(late: ps.KStream[Any, Any]) -> None:
+        late.group_by_key().count(store="late-count").to_stream().to("late", value=ps.serdes.int64)
+
+    grouped = builder.stream("in").group_by(lambda k, v: v[0])
+    grouped.windowed_by(WINDOWS["tumbling"], late=count_late).count(store="w")
+    with TopologyTestDriver(builder.build()) as driver:
+        for value, timestamp in (("a", 10_000), ("a1", 0), ("a2", 0)):
+            driver.pipe("in", None, value, timestamp)
+        assert [(r.key, r.value) for r in driver.read("late")] == [("a", 1), ("a", 2)]
+
+
+steps = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6_000)), max_size=30)
+
+
+@given(steps=steps)
+def test_what_is_counted_and_what_is_late_is_all_there_is(steps: list[tuple[str, int]]) -> None:
+    with TopologyTestDriver(counting("tumbling", ps.on_window_close)) as driver:
+        for key, timestamp in [*steps, ("end", 100_000)]:
+            driver.pipe("in", key, "x", timestamp)
+        counted = sum(record.value for record in driver.read("out"))
+        assert counted + len(driver.read("late")) == len(steps)
+
+
+@pytest.mark.parametrize("join", ["join", "left_join", "outer_join", "join_prior"])
+def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
+    def other_late(stream: ps.KStream[Any, Any]) -> None:
+        stream.to("other-late")
+
+    with TopologyTestDriver(joining(join, late=to_late, other_late=other_late)) as driver:
+        driver.pipe("left", "a", "now", 10_000)
+        # A left record waits for 200 + 50 ms, a right one for 100 + 50 ms.
+        for at in (9_750, 9_749):
+            driver.pipe("left", "a", f"l{at}", at)
+        for at in (9_850, 9_849):
+            driver.pipe("right", "b", f"r{at}", at)
+        driver.pipe("right", "b", None, 0)
+        assert [(r.key, r.value, r.timestamp) for r in driver.read("late")] == [("a", "l9749", 9_749)]
+        assert [(r.key, r.value, r.timestamp) for r in driver.read("other-late")] == [("b", "r9849", 9_849)]
+
+
+def test_nothing_is_late_for_a_table() -> None:
+    builder = ps.StreamsBuilder()
+    with pytest.raises(TopologyError, match="no record is late for a table"):
+        builder.stream("in").join(  # type: ignore[call-overload]
+            builder.table("table"), lambda value, row: value, late=to_late
+        )

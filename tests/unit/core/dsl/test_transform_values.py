@@ -1,0 +1,102 @@
+"""KTable.transform_values: rows become others with the help of stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, TopologyError
+from penstock.testing import TopologyTestDriver
+
+STRING, INT64 = ps.serdes.string, ps.serdes.int64
+
+
+class Numbered(ps.ValueTransformer[str, str, str]):
+    """Says how many changes of a row there were; gives no row for the value `gone`."""
+
+    def transform(self, key: str, value: str | None) -> str | None:
+        changes = self.context.state_store("changes")
+        number = (changes.get(key) or 0) + 1
+        changes.put(key, number)
+        return None if value == "gone" else f"{value}{number}"
+
+
+def with_store() -> ps.StreamsBuilder:
+    return ps.StreamsBuilder().add_state_store(ps.stores.key_value("changes", STRING, INT64))
+
+
+def changes_of(table: ps.KTable[Any, Any]) -> None:
+    table.to_stream().to("out")
+
+
+def test_it_is_called_for_every_change_deletions_included() -> None:
+    builder = with_store()
+    numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
+    changes_of(numbered)
+    with TopologyTestDriver(builder.build()) as driver:
+        for value, timestamp in (("a", 1), (None, 2), ("gone", 3), ("b", 4)):
+            driver.pipe("in", "k", value, timestamp)
+        assert [(r.value, r.timestamp) for r in driver.read("out")] == [
+            ("a1", 1),
+            ("None2", 2),
+            (None, 3),
+            ("b4", 4),
+        ]
+        assert driver.store("numbered").get("k") == ("b4", 4)
+
+
+def test_what_is_behind_it_gets_the_value_that_was_given_before() -> None:
+    builder = with_store()
+    numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
+    counts = numbered.group_by(lambda key, value: (value, value)).count(store="counts")
+    changes_of(counts.map_values(str))
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "k", "a")
+        driver.pipe("in", "k", "a")
+        assert [(r.key, r.value) for r in driver.read("out")] == [("a1", "1"), ("a1", "0"), ("a2", "1")]
+
+
+def test_a_join_finds_its_rows() -> None:
+    builder = with_store()
+    numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
+    builder.stream("stream").join(numbered, lambda value, row: f"{value} {row}").to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "k", "a")
+        driver.pipe("stream", "k", "x")
+        assert [record.value for record in driver.read("out")] == ["x a1"]
+
+
+def test_it_forwards_nothing() -> None:
+    class Forwards(ps.ValueTransformer[str, str, str]):
+        def transform(self, key: str, value: str | None) -> str | None:
+            self.context.forward(ps.Record(key, value, 0))
+            return value
+
+    builder = ps.StreamsBuilder()
+    changes_of(builder.table("in").transform_values(Forwards))
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(ProcessingError, match="a row has one value: return it"):
+        driver.pipe("in", "k", "a")
+
+
+def test_a_supplier_makes_transformers() -> None:
+    builder = ps.StreamsBuilder()
+    supplier: Any = Numbered()
+    with pytest.raises(TopologyError, match="every task needs one of its own"):
+        builder.table("in").transform_values(supplier)
+    changes_of(builder.table("in2").transform_values(lambda: ps.Processor()))  # type: ignore[arg-type, return-value]
+    with pytest.raises(
+        TopologyError, match=r"which has no transform\(\); let its class derive from penstock.ValueT"
+    ):
+        TopologyTestDriver(builder.build())
+
+
+def test_a_table_tells_the_name_of_its_store() -> None:
+    builder = with_store()
+    table = builder.table("in", store="rows")
+    assert table.store_name == "rows"
+    assert table.filter(lambda key, value: True).store_name is None
+    assert table.filter(lambda key, value: True, store="kept").store_name == "kept"
+    assert table.transform_values(Numbered, stores=["changes"], store="numbered").store_name == "numbered"

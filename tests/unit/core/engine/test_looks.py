@@ -1,0 +1,138 @@
+"""When results at the close of windows are looked for: at once, by the wall clock, or as late as Kafka Streams does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import TopologyError
+from penstock.testing import TopologyTestDriver
+
+SIZE, GRACE = 1000, 500
+WINDOWS: dict[str, Any] = {
+    "tumbling": ps.TumblingWindows(SIZE, GRACE),
+    "hopping": ps.HoppingWindows(SIZE, 400, GRACE),
+    "sliding": ps.SlidingWindows(300, GRACE),
+    "sessions": ps.SessionWindows(400, GRACE),
+}
+
+
+def counting(kind: str, emit: ps.EmitStrategy) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().windowed_by(WINDOWS[kind], emit=emit).count(store="w").to_stream().to(
+        "out"
+    )
+    return builder.build()
+
+
+def given_out(driver: TopologyTestDriver) -> list[tuple[str, int, int, int]]:
+    return [(*record.key, record.value) for record in driver.read("out")]
+
+
+def test_a_look_waits_for_its_interval_of_wall_clock() -> None:
+    with TopologyTestDriver(counting("tumbling", ps.EmitStrategy.on_window_close(every=1000))) as driver:
+        for timestamp in (0, 1500, 2500):
+            driver.pipe("in", "a", "x", timestamp)
+        assert given_out(driver) == []
+        driver.advance_wall_clock(1000)
+        assert given_out(driver) == []
+        driver.pipe("in", "a", "x", 2000)
+        assert given_out(driver) == [("a", 0, 1000, 1), ("a", 1000, 2000, 1)]
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_look_is_not_put_off_when_windows_are_about_to_be_dropped(kind: str) -> None:
+    with TopologyTestDriver(counting(kind, ps.EmitStrategy.on_window_close(every=10**9))) as driver:
+        for timestamp in (1_000, 3_000):
+            driver.pipe("in", "a", "x", timestamp)
+        assert given_out(driver) == []
+        driver.pipe("in", "a", "x", 1_000_000)
+        assert {window[1:3] for window in given_out(driver)} >= {
+            "tumbling": {(1000, 2000), (3000, 4000)},
+            "hopping": {(800, 1800), (2800, 3800)},
+            "sliding": {(700, 1000), (2700, 3000)},
+            "sessions": {(1000, 1000), (3000, 3000)},
+        }[kind]
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_an_idle_input_closes_what_a_look_was_put_off_for(kind: str) -> None:
+    emit = ps.EmitStrategy.on_window_close(every=10**9, close_idle_after=5_000)
+    with TopologyTestDriver(counting(kind, emit)) as driver:
+        for timestamp in (1_000, 9_000):
+            driver.pipe("in", "a", "x", timestamp)
+        assert given_out(driver) == []
+        driver.advance_wall_clock(20_000)
+        assert sorted({window[3] for window in given_out(driver)}) == [1]
+        driver.advance_wall_clock(20_000)
+        assert given_out(driver) == []
+
+
+def test_windows_that_their_store_hides_are_given_by_default_and_lost_if_asked() -> None:
+    records = [("a", 0), ("b", 1_200), ("a", 50_000)]
+    found = {}
+    for emit in (ps.on_window_close, ps.EmitStrategy.on_window_close(expired="lost")):
+        with TopologyTestDriver(counting("tumbling", emit)) as driver:
+            for key, timestamp in records:
+                driver.pipe("in", key, "x", timestamp)
+            found[emit.loses] = given_out(driver)
+    assert found[False] == [("a", 0, 1000, 1), ("b", 1000, 2000, 1)]
+    assert found[True] == []
+
+
+def test_sliding_windows_are_lost_if_asked_and_sessions_are_not() -> None:
+    emit = ps.EmitStrategy.on_window_close(expired="lost")
+    found = {}
+    for kind in ("sliding", "sessions"):
+        with TopologyTestDriver(counting(kind, emit)) as driver:
+            for timestamp in (1_000, 50_000):
+                driver.pipe("in", "a", "x", timestamp)
+            found[kind] = given_out(driver)
+    assert found == {"sliding": [], "sessions": [("a", 1000, 1000, 1)]}
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from("ab"), st.sampled_from([-900, -100, 0, 1, 300, 700, 5_000, 90_000]), st.booleans()
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@given(steps=steps)
+def test_looking_less_often_gives_the_same_only_later(kind: str, steps: list[tuple[str, int, bool]]) -> None:
+    at_once = replayed(kind, ps.on_window_close, steps)
+    later = replayed(kind, ps.EmitStrategy.on_window_close(every=1000), steps)
+    assert later == at_once[: len(later)]
+
+
+def replayed(kind: str, emit: ps.EmitStrategy, steps: list[tuple[str, int, bool]]) -> list[Any]:
+    time = 10_000
+    with TopologyTestDriver(counting(kind, emit)) as driver:
+        for key, step, ticks in steps:
+            time = max(time + step, 0)
+            driver.pipe("in", key, "x", time)
+            if ticks:
+                driver.advance_wall_clock(400)
+        return given_out(driver)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ps.EmitStrategy.on_window_close(every=-1), "every is at least 0 ms, not -1"),
+        (
+            lambda: ps.EmitStrategy.on_window_close(expired="kept"),  # type: ignore[arg-type]
+            "expired is 'given' or 'lost', not 'kept'",
+        ),
+    ],
+)
+def test_an_impossible_strategy_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        make()
