@@ -84,5 +84,9 @@ class ControlError(PenstockError):
     """An order to a running application cannot be carried out: it names what is not there, or nobody hears it."""
 
 
+class StationError(PenstockError):
+    """The station that makes calls to the outside world cannot be reached or started, or does not take what it was given."""
+
+
 class SparkRuntimeError(PenstockError):
     """Spark cannot run the query, for a reason outside the topology."""

@@ -1,0 +1,274 @@
+"""Stations as processes of their own, asked as tasks ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from penstock.core.asynchronous.call import Call, Done, Failed, Settled, Ticket, Waits
+from penstock.core.model.calls import Calls, Retry, retry
+from penstock.core.model.errors import StationError
+from penstock.drivers.station import Answer, StationAddress, StationLine
+from penstock.drivers.station.runner import now_ms
+
+MANY = 2_000
+
+
+class Asker:
+    """A task, as far as its station sees it."""
+
+    def __init__(self, line: StationLine, function: Callable[..., Any], **options: Any) -> None:
+        self.line = line
+        self.function = function
+        self.options = {"call": Calls(**options)}
+        self.held: dict[Ticket, Call] = {}
+        self.settled: dict[int, Settled] = {}
+        self.task = uuid4().hex
+        self.batch = 0
+
+    def ask(self, *values: Any, key: Any = None, numbers: int = 0) -> Answer:
+        """Hand over a call per value, and take in what has come."""
+        calls = []
+        for number, value in enumerate(values, start=numbers):
+            ticket = Ticket("call", number, 1, "e")
+            line = key(value) if callable(key) else key
+            self.held[ticket] = call = Call(ticket, self.function, (value,), line)
+            calls.append(call)
+        answer = self.line.ask(self.task, self.batch, self.held, calls, self.options)
+        self.batch += 1
+        for ticket, settled in answer.settled:
+            self.settled[ticket.number] = settled
+            del self.held[ticket]
+        return answer
+
+    def until_settled(self, within_s: float = 20) -> dict[int, Settled]:
+        deadline = time.monotonic() + within_s
+        while self.held:
+            assert time.monotonic() < deadline, f"{len(self.held)} calls have come to nothing"
+            assert not self.ask().lost
+            time.sleep(0.005)
+        return self.settled
+
+
+def answers(address: StationAddress) -> bool:
+    with socket.socket(socket.AF_UNIX) as line:
+        return line.connect_ex(str(address.socket)) == 0
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[StationAddress]:
+    """Give the address of a station that ends with the tests."""
+    executor = subprocess.Popen(["sleep", "1000"])  # what the station ends with
+    address = StationAddress(uuid4().hex, executor.pid)
+    yield address
+    executor.kill()
+    executor.wait()
+    deadline = time.monotonic() + 20
+    while answers(address):
+        assert time.monotonic() < deadline, "the station goes on without its executor"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def line(address: StationAddress) -> Iterator[StationLine]:
+    line = StationLine(address)
+    yield line
+    line.close()
+
+
+def doubled(value: int) -> int:
+    return 2 * value
+
+
+def process_of(_: Any) -> tuple[int, str]:
+    return os.getpid(), threading.current_thread().name
+
+
+def test_coroutines_run_on_its_event_loop_many_at_a_time(line: StationLine) -> None:
+    running = most = 0
+
+    async def doubled_later(value: int) -> tuple[int, int]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return 2 * value, most
+
+    asker = Asker(line, doubled_later, max_in_flight=500, order="completion")
+    asker.ask(*range(MANY))
+    results = {n: one.value for n, one in asker.until_settled().items() if isinstance(one, Done)}
+    assert {n: result for n, (result, _) in results.items()} == {n: 2 * n for n in range(MANY)}
+    assert max(seen for _, seen in results.values()) == 500
+
+
+def test_functions_run_on_threads_of_another_process(line: StationLine) -> None:
+    asker = Asker(line, process_of)
+    asker.ask(1, 2)
+    (process, thread), _ = (one.value for one in asker.until_settled().values() if isinstance(one, Done))
+    assert process != os.getpid()
+    assert thread.startswith("penstock-call")
+
+
+def test_functions_of_a_program_need_no_module(line: StationLine) -> None:
+    offset = 7
+    asker = Asker(line, lambda value: value + offset)
+    asker.ask(1)
+    assert asker.until_settled() == {0: Done(8)}
+
+
+def test_calls_go_on_between_two_questions(line: StationLine, tmp_path: Path) -> None:
+    async def note(value: int) -> None:
+        await asyncio.sleep(0.05)
+        (tmp_path / str(value)).touch()
+
+    asker = Asker(line, note, max_in_flight=1, order="completion")
+    asker.ask(*range(5))
+    deadline = time.monotonic() + 20
+    while len(list(tmp_path.iterdir())) < 5:  # nobody asks meanwhile
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(asker.ask().settled) == 5
+
+
+def test_calls_of_a_key_follow_each_other(line: StationLine, tmp_path: Path) -> None:
+    async def note(value: int) -> None:
+        with open(tmp_path / str(value % 10), "a", encoding="utf-8") as journal:
+            journal.write(f"begin {value}\n")
+            journal.flush()
+            await asyncio.sleep(0.002)
+            journal.write(f"end {value}\n")
+
+    asker = Asker(line, note, max_in_flight=100, order="key")
+    asker.ask(*range(200), key=lambda value: value % 10)
+    asker.until_settled()
+    for key in range(10):
+        expected = [f"{what} {value}" for value in range(key, 200, 10) for what in ("begin", "end")]
+        assert (tmp_path / str(key)).read_text().splitlines() == expected
+
+
+def test_failures_come_back_with_what_was_raised(line: StationLine) -> None:
+    def fails(value: int) -> int:
+        raise ValueError(f"no {value}")
+
+    asker = Asker(line, fails, on_failure="skip")
+    asker.ask(3)
+    (failed,) = asker.until_settled().values()
+    assert isinstance(failed, Failed)
+    assert (failed.cause, type(failed.error)) == ("ValueError: no 3", ValueError)
+
+
+def test_a_retry_is_told_with_its_time_and_attempt(line: StationLine) -> None:
+    asker = Asker(line, lambda _: retry(), retry=Retry(initial=5_000, jitter=0))
+    before = now_ms()
+    asker.ask(3)
+    (waits,) = asker.until_settled().values()
+    assert isinstance(waits, Waits)
+    assert (waits.attempt, waits.why) == (2, "retry")
+    assert before + 5_000 <= waits.due_ms <= now_ms() + 5_000
+
+
+@pytest.mark.parametrize("sleep", [asyncio.sleep, time.sleep], ids=["coroutine", "thread"])
+def test_what_takes_too_long_is_given_up_and_holds_up_nobody(
+    line: StationLine, sleep: Callable[[float], Any]
+) -> None:
+    def call(value: int) -> Any:
+        return sleep(30 if value == 0 else 0)
+
+    asker = Asker(line, call, max_in_flight=1, timeout=300, order="completion", on_failure="skip")
+    asker.ask(*range(4))
+    settled = asker.until_settled()
+    first = settled.pop(0)
+    assert isinstance(first, Failed)
+    assert "TimeoutError" in first.cause
+    assert settled == {n: Done(None) for n in (1, 2, 3)}
+
+
+def test_what_is_not_held_any_more_is_forgotten_and_not_begun(line: StationLine, tmp_path: Path) -> None:
+    async def note(value: int) -> int:
+        (tmp_path / str(value)).touch()
+        while not (tmp_path / "go on").exists():
+            await asyncio.sleep(0.01)
+        return value
+
+    asker = Asker(line, note, max_in_flight=1, order="completion")
+    asker.ask(0, 1, 2)
+    asker.held.clear()  # the attempt at the micro-batch failed; the next one numbers others alike
+    asker.function = note
+    asker.ask(10, 11, numbers=5)
+    (tmp_path / "go on").touch()
+    assert asker.until_settled() == {5: Done(10), 6: Done(11)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "10", "11", "go on"]
+
+
+def test_a_micro_batch_that_is_run_again_hears_the_same_again(line: StationLine) -> None:
+    asker = Asker(line, doubled)
+    asker.ask(1, 2)
+    held = dict(asker.held)
+    first = dict(asker.until_settled())
+    asker.held, asker.settled = {}, {}
+    asker.ask(5, numbers=5)  # other calls, so that the first ones are forgotten
+    assert line.ask(asker.task, asker.batch, held).lost == tuple(sorted(held))
+
+    again = Asker(line, doubled)
+    again.batch = asker.batch
+    again.ask(1, 2)
+    held = dict(again.held)
+    deadline = time.monotonic() + 20
+    while (
+        len(answer := line.ask(again.task, again.batch, held).settled) < 2
+    ):  # the tickets are held all the time
+        assert time.monotonic() < deadline
+    for _ in range(2):
+        assert {ticket.number: settled for ticket, settled in answer} == first
+        answer = line.ask(again.task, again.batch, held).settled
+
+
+def test_an_attempt_at_an_earlier_micro_batch_is_refused(line: StationLine) -> None:
+    asker = Asker(line, doubled)
+    asker.batch = 5
+    asker.ask(1)
+    asker.batch = 4
+    with pytest.raises(StationError, match="is in micro-batch 5 already"):
+        asker.ask()
+
+
+def test_a_station_that_dies_loses_its_calls_and_the_next_one_takes_them(line: StationLine) -> None:
+    async def process(_: int) -> int:
+        await asyncio.sleep(0.05)
+        return os.getpid()
+
+    asker = Asker(line, process, max_in_flight=1, order="completion")
+    asker.ask(0)
+    (first,) = asker.until_settled().values()
+    assert isinstance(first, Done)
+    asker.ask(*range(1, 50), numbers=1)
+    os.kill(first.value, signal.SIGKILL)
+    answer = asker.ask()
+    assert len(answer.lost) == len(asker.held) == 49
+    calls = [asker.held[ticket] for ticket in answer.lost]
+    asker.line.ask(asker.task, asker.batch, asker.held, calls, asker.options)
+    assert len(asker.until_settled()) == 50
+
+
+def test_what_cannot_be_pickled_is_told(line: StationLine) -> None:
+    lock = threading.Lock()
+    asker = Asker(line, lambda _: lock.locked())
+    with pytest.raises(StationError, match=r"make what it needs .* at its first call"):
+        asker.ask(1)
+    asker = Asker(line, lambda _: threading.Lock())
+    asker.ask(1)
+    (failed,) = asker.until_settled().values()
+    assert isinstance(failed, Failed)
+    assert "cannot be pickled to bring it to the task" in failed.cause
