@@ -217,6 +217,7 @@ class World:
         self.journal: list[tuple[str, int, int]] = []
         self.ended: dict[int, Settled] = {}
         self.retries: Counter[int] = Counter()
+        self.returned = 0
         self.now = 0
 
     def add(self, line: Hashable) -> None:
@@ -225,7 +226,7 @@ class World:
         self.handover.add(number, line if self.calls.order == "key" else None)
 
     def tick(self, answer: Callable[[int, int], Any]) -> None:
-        """Let a millisecond pass: calls end, what is settled is taken in, calls begin."""
+        """Let a millisecond pass: calls end and begin; now and then there is a micro-batch, which hands over and takes in."""
         self.now += 1
         for expired in self.dispatcher.expire(self.now):
             self.running = [(at, start) for at, start in self.running if start.number != expired]
@@ -234,18 +235,29 @@ class World:
             self.journal += [("end", call.ticket.number, self.now) for call in start.calls]
             answers = [answer(call.ticket.number, call.attempt) for call in start.calls]
             self.dispatcher.end(start.number, answers, self.now)
-        for ticket, settled in self.dispatcher.take_settled():
-            self.take_in(ticket, settled)
-        while (number := self.handover.take(self.now)) is not None:
-            self.turn[number] += 1
-            ticket = Ticket("op", number, self.turn[number], "")
-            assert self.now >= self.due.get(number, 0), "never early"
-            self.dispatcher.offer(self.call(ticket), self.now)
+        if self.dice.random() < 0.3:
+            self.micro_batch()
         for start in self.dispatcher.start(self.now):
             self.journal += [("start", call.ticket.number, self.now) for call in start.calls]
             self.running.append((self.now + self.dice.randrange(1, 6), start))
             assert len(start.calls) <= self.calls.batch_records
         assert len(self.running) <= self.calls.max_in_flight
+
+    def micro_batch(self) -> None:
+        """Take in what was settled when the batch began, hand over, and take in what was settled meanwhile."""
+        settled = self.dispatcher.take_settled()
+        for _ in range(self.dice.randrange(2)):
+            self.hand_over()
+        for ticket, each in settled:
+            self.take_in(ticket, each)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        while (number := self.handover.take(self.now)) is not None:
+            self.turn[number] += 1
+            ticket = Ticket("op", number, self.turn[number], "")
+            assert self.now >= self.due.get(number, 0), "never early"
+            self.dispatcher.offer(self.call(ticket), self.now)
 
     def call(self, ticket: Ticket) -> Call:
         number = ticket.number
@@ -255,6 +267,7 @@ class World:
         number = ticket.number
         assert number not in self.ended, "each record completes once"
         if isinstance(settled, Returned):
+            self.returned += 1
             self.handover.give_back(number)
         elif isinstance(settled, Waits):
             if settled.why == "retry":
@@ -319,11 +332,14 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
             assert world.retries[number] == min(failures[number], 3)
         assert world.dispatcher.wake_at_ms(world.now) is None
         assert list(world.dispatcher.tickets()) == []
+        visits["returned"] += world.returned
         if order == "key" and batch is None:
             check_keys(world, visits)
 
     runs()
     visits.demand(exhausted=20)
+    if order == "key":
+        visits.demand(returned=20)
 
 
 def check_keys(world: World, visits: Visits) -> None:
