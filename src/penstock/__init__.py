@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.asynchronous.effects import CallContext
 from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.dsl.cogrouped import CogroupedKStream
@@ -19,6 +20,7 @@ from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
+from penstock.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.expressions import Expression, col
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -64,7 +66,10 @@ _LATER = {
 __all__ = [
     "Application",
     "BranchedKStream",
+    "CallContext",
+    "Calls",
     "Cancellable",
+    "CircuitBreaker",
     "CogroupedKStream",
     "ConsumerRecord",
     "EmitStrategy",
@@ -84,6 +89,7 @@ __all__ = [
     "Record",
     "RecordContext",
     "RecordMetadata",
+    "Retry",
     "RunningApplication",
     "Serde",
     "SessionWindowedKStream",
@@ -102,10 +108,14 @@ __all__ = [
     "VersionedRecord",
     "Windowed",
     "col",
+    "dead_letter",
+    "delay",
     "errors",
     "on_window_close",
     "on_window_update",
+    "retry",
     "serdes",
+    "skip",
     "spark",
     "stores",
     "stream_time",

@@ -3,6 +3,9 @@
 It drives the same tasks, through the same seam, as Spark does. Every topic has one partition. Each record is processed to
 the end, through internal topics too, before ``pipe`` returns; changes of stores are committed after each step. A record of
 a global topic is in its global store when ``pipe`` returns.
+
+Calls of asynchronous operators run in this thread, by the same rules as anywhere. Those that take no time have ended when
+``pipe`` returns. Coroutines that sleep, retries and delays go on as the wall clock is advanced; nothing waits for real.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.topology import Topology
 from penstock.core.state.memory import MemoryStores
+from penstock.testing._calls import ManualStation
 
 
 class TopologyTestDriver:
@@ -74,6 +78,12 @@ class TopologyTestDriver:
         self._processed = 0
         self._tasks = {part.id: self._global_task(part) for part in self._plan.global_parts}
         self._tasks |= {sub.id: self._task(sub) for sub in self._plan.subtopologies}
+        operators = {
+            (number, at): how for number, task in self._tasks.items() for at, how in task.calls.items()
+        }
+        self._station = ManualStation(operators, wall_clock_ms) if operators else None
+        self._attempts_due: dict[int, int] = {}
+        self._committable: dict[str, int] = {}
         for number, task in self._tasks.items():
             task.init(self._now)
             self._carry_out(number, task.step(self._now))
@@ -109,10 +119,16 @@ class TopologyTestDriver:
     def advance_wall_clock(self, duration: Duration) -> None:
         """Move the wall clock on and run the wall-clock punctuations that are due.
 
+        With asynchronous operators it moves from one moment at which something happens to the next: a call ends, times out or
+        is due again.
+
         Args:
             duration: A timedelta, or milliseconds.
         """
-        self._now += millis(duration)
+        target = self._now + millis(duration)
+        if self._station is not None:
+            self._run_calls_until(self._station, target)
+        self._now = target
         for number, task in self._tasks.items():
             self._carry_out(number, task.step(self._now))
         self._run()
@@ -133,8 +149,28 @@ class TopologyTestDriver:
         """Give what has been counted so far: ``processed_records`` and ``dropped_records``."""
         return {"processed_records": self._processed, "dropped_records": self._dropped}
 
+    def committed_offset(self, topic: str) -> int:
+        """Give the offset of a topic before which every record is finished: what would be committed now.
+
+        Args:
+            topic: A topic the topology reads.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream("in").foreach_async(lambda key, value: ps.delay(in_=1000) if value == "late" else None)
+            >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     for value in ("early", "late", "early"):
+            ...         driver.pipe("in", None, value)
+            ...     driver.committed_offset("in")
+            1
+        """
+        return self._committable.get(topic, 0)
+
     def close(self) -> None:
-        """Call ``close`` of every processor."""
+        """Call ``close`` of every processor, and give up the calls that have not ended."""
+        if self._station is not None:
+            self._station.close()
         for task in self._tasks.values():
             task.close()
 
@@ -176,15 +212,34 @@ class TopologyTestDriver:
                 self._carry_out(number, task.step(self._now, budget=1))
                 while task.buffered_count():
                     self._carry_out(number, task.step(self._now, budget=1))
+            if self._station is not None and (settled := self._station.work()):
+                for number, ticket, answer in settled:
+                    self._tasks[number].done(ticket, answer)
+                continue
             if not self._waiting:
                 return
             topic, records = self._waiting.popleft()
             self._feed(topic, records)
 
+    def _run_calls_until(self, station: ManualStation, target: int) -> None:
+        """Go from moment to moment, before a time, at which calls end or begin."""
+        while self._now < target:
+            due = [at for at in self._attempts_due.values() if at > self._now]
+            station.advance(min([target, *due]))
+            self._now = station.now_ms
+            if self._now < target:
+                self._run()
+
     def _carry_out(self, number: int, outcome: Outcome) -> None:
         self._committed[number].apply(outcome.changes, outcome.dropped_slices)
         self._dropped += sum(outcome.metrics.dropped.values())
         self._processed += outcome.metrics.processed
+        self._committable |= {at.topic: offset for at, offset in outcome.committable.items()}
+        if self._station is not None:
+            self._station.offer(number, outcome.issue)
+            self._attempts_due.pop(number, None)
+            if outcome.attempts_due_ms is not None:
+                self._attempts_due[number] = outcome.attempts_due_ms
         for topic, records in outcome.sends:
             self._sent[topic].extend(_objects(self._serdes(number, topic), records))
             if topic in self._reader:

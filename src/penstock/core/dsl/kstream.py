@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from typing_extensions import Unpack
+
+from penstock.core.asynchronous.effects import CallContext
+from penstock.core.dsl import asynchronous
 from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.joinable import JoinableStream
 from penstock.core.dsl.printing import Printing
+from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.errors import TopologyError
+from penstock.core.model.record import Record
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
 from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
@@ -360,20 +366,30 @@ class KStream(JoinableStream[K, V]):
         return KTable(graph, graph.add(nodes.TableSource(name, (parent,), spec)), key, value)
 
     def process(
-        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: str | None = None
+        self,
+        supplier: Callable[[], Any],
+        *,
+        stores: Iterable[str] = (),
+        calls: Calls | None = None,
+        acknowledges: bool = False,
+        name: str | None = None,
     ) -> KStream[Any, Any]:
         """Run a processor on every record; what it forwards is the new stream.
 
         Args:
             supplier: A class derived from ``Processor``, or a function that makes a new one.
             stores: Names of the stores it uses; global stores it reads without naming them here.
+            calls: How the calls are made that it issues (``context.issue``); None if it issues none.
+            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
             name: Name of the node.
 
         Returns:
             The forwarded records, with keys and values of types that only the processor knows.
         """
         node = self._graph.name("KSTREAM-PROCESSOR", name)
-        self._graph.topology.add_processor(node, supplier, self._node, stores=stores)
+        self._graph.topology.add_processor(
+            node, supplier, self._node, stores=stores, calls=calls, acknowledges=acknowledges
+        )
         return KStream(self._graph, node, None, None, rekeyed=True)
 
     def process_values(
@@ -388,6 +404,101 @@ class KStream(JoinableStream[K, V]):
         """
         stream = self.process(supplier, stores=stores, name=name)
         return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
+
+    def map_values_async(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        store: Kept | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, Any]:
+        """Turn the value into the result of a call of the outside world; records do not wait for each other's calls.
+
+        A record goes on when its call has ended and the order allows it. Its offset is not committed before.
+
+        Args:
+            function: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``: a coroutine function, or a plain
+                one, which runs in a pool of threads. It may return ``ps.retry()``, ``ps.delay(...)``, ``ps.dead_letter(...)``
+                or ``ps.skip()``. With ``batch=...`` it gets lists, and returns a list.
+            with_key: Whether the function wants the key too.
+            store: Name of the store of unfinished records, or how it is kept.
+            name: Name of the node.
+            options: How calls are made; see :class:`penstock.Calls`.
+
+        Raises:
+            TopologyError: If an option is impossible.
+
+        Source: KIP-311.
+
+        Example:
+            >>> import penstock as ps
+            >>> async def price(product):
+            ...     return {"tea": 3}[product]
+            >>> builder = ps.StreamsBuilder()
+            >>> prices = builder.stream("orders").map_values_async(price, timeout=1000, retry=ps.Retry(max_attempts=3))
+            >>> prices.to("prices", value=ps.serdes.int64)
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("orders", "anna", "tea")
+            >>> driver.read("prices")
+            [Record(key='anna', value=3, timestamp=0, headers=())]
+        """
+        node = asynchronous.map_values_async(
+            self, function, with_key=with_key, store=store, name=name, **options
+        )
+        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
+
+    def foreach_async(
+        self,
+        function: Callable[[K, V], Any],
+        *,
+        store: Kept | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> None:
+        """Call the outside world with key and value of each record; the stream ends here.
+
+        Args:
+            function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only its answers mean something.
+            store: Name of the store of unfinished records, or how it is kept.
+            name: Name of the node.
+            options: How calls are made; see :class:`penstock.Calls`.
+
+        Raises:
+            TopologyError: If an option is impossible.
+        """
+        asynchronous.foreach_async(self, function, store=store, name=name, **options)
+
+    def process_async(
+        self,
+        function: Callable[[Record[K, V], CallContext], Any],
+        *,
+        stores: Iterable[str] = (),
+        store: Kept | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> KStream[Any, Any]:
+        """Call a function that may write to stores and forward; what it forwards is the new stream.
+
+        What the function writes and forwards is applied when the record retires: all of it in one step, in the order in which the
+        function did it. Its reads see its own writes. If it fails, nothing of it is applied.
+
+        Args:
+            function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`penstock.CallContext`.
+            stores: Names of key-value stores it uses; it reads the entry of its record's key.
+            store: Name of the store of unfinished records, or how it is kept.
+            name: Name of the node.
+            options: How calls are made; see :class:`penstock.Calls`.
+
+        Returns:
+            The forwarded records, with keys and values of types that only the function knows.
+
+        Raises:
+            TopologyError: If an option is impossible, or a store is no key-value store.
+        """
+        node = asynchronous.process_async(self, function, stores=stores, store=store, name=name, **options)
+        return KStream(self._graph, node, None, None, rekeyed=True)
 
     def _grouped(
         self, node: str, key: Serde[Any], value: Serde[Any] | None, name: str | None, *, rekeyed: bool

@@ -111,6 +111,27 @@ class NodeContext:
         """Ask for a commit."""
         self._runtime.commit_requested = True
 
+    def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: what keeps unfinished records has to be known before the application starts.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} issues a call, but was not added as one that does; add it with calls=ps.Calls(...)"
+        )
+
+    def acknowledge(self, metadata: RecordMetadata) -> None:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: a record is finished when ``process`` returns.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} acknowledges a record, but was not added as one that does, so records are finished "
+            "when process() returns; add it with acknowledges=True"
+        )
+
     def state_store(self, name: str) -> Any:
         """Give a connected store or a global one; see ``ProcessorContext.state_store``."""
         if name not in self._stores:

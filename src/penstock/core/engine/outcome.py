@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.core.asynchronous.call import Call
+from penstock.core.asynchronous.frontier import Progress
+from penstock.core.engine.ledger import CallFigures
 from penstock.core.engine.queue import Buffered, QueueId
 from penstock.core.engine.readiness import Waiting
 from penstock.core.model.ids import TopicPartition
@@ -43,10 +46,14 @@ class Outcome:
         waiting: Why records that are at hand are not processed, None if there are none.
         buffered: How much has been fed and not processed, per queue that holds anything.
         given_up: Empty inputs that are no longer waited for.
-        committable: Per partition, the offset before which everything has been processed.
-        wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, or an idle operator closes
-            something (ms since the epoch); None if never.
+        committable: Per partition, the offset before which everything has been processed: never past a record that is
+            unfinished.
+        wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
+            something, or the next attempt of a call is due (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
+        issue: Calls to hand to the station; their answers come back with ``Task.done``.
+        attempts_due_ms: When the next attempt of a record that waits is due; None if none waits.
+        calls: What there is to see of each asynchronous operator.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
         commit_requested: Whether a processor asked for a commit.
         metrics: What was counted.
@@ -66,6 +73,9 @@ class Outcome:
     buffered: Mapping[QueueId, Buffered] = field(default_factory=dict)
     given_up: tuple[TopicPartition, ...] = ()
     idle_until_ms: int | None = None
+    issue: tuple[Call, ...] = ()
+    attempts_due_ms: int | None = None
+    calls: Mapping[str, CallFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,8 @@ class Snapshot:
         operators: What nodes remember, such as their stream time, by name; as what JSON can say.
         deadlines: Until when inputs that are empty are waited for.
         waiting: Why the task waited, and since when.
+        progress: What has been done of each partition, if records end in another order than they came.
+        reads_again: Whether the records from the committable offsets on are read again, so that some are known already.
     """
 
     stream_time_ms: int = -1
@@ -93,6 +105,8 @@ class Snapshot:
     operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deadlines: Mapping[TopicPartition, int] = field(default_factory=dict)
     waiting: Waiting | None = None
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
+    reads_again: bool = False
 
     def without_committed(self) -> Snapshot:
         """Give it without the records that are read again by whoever goes on at the committed offsets.
@@ -103,4 +117,5 @@ class Snapshot:
             self,
             buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
             positions={queue: position for queue, position in self.positions.items() if queue.lane},
+            reads_again=True,
         )

@@ -6,7 +6,7 @@ import traceback
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
 from penstock.core.engine.punctuate import Punctuations
@@ -17,12 +17,26 @@ from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
 
 if TYPE_CHECKING:
+    from penstock.core.asynchronous.frontier import Frontier
     from penstock.core.engine.idle import IdleClock
+    from penstock.core.engine.ledger import Book
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""
 PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
 """The same with the partition that a partitioner chose, -1 if it left it to the key."""
+
+
+class Standing(Protocol):
+    """A record that is current in place of the one that was taken last."""
+
+    @property
+    def origin(self) -> RecordMetadata | None:
+        """Topic, partition and offset; None if a punctuator sent it."""
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What is told of the record if it fails: partition, offset, serialised key and value, timestamp, headers."""
 
 
 class Held(NamedTuple):
@@ -108,8 +122,12 @@ class Runtime:
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
-        self.held: Held | None = None
+        self.held: Standing | None = None
         """The record that is current in place of the one that was taken last: it had been held back."""
+        self.books: list[Book] = []
+        """Of the operators whose records may be unfinished for a while, those behind first."""
+        self.frontiers: dict[TopicPartition, Frontier] = {}
+        self.epoch = ""
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []
@@ -262,41 +280,66 @@ class Runtime:
             headers,
         )
 
-    def _message(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> str:
+    def where(self, place: tuple[Any, ...]) -> str:
+        """Say for people which record it is about."""
         partition, offset, key, value, *_ = place
-        where = (
-            "in a punctuator"
-            if partition is None
-            else (
-                f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
-                f"(key {_shown(key)}, value {_shown(value)})"
-            )
+        if partition is None:
+            return "in a punctuator"
+        return (
+            f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
+            f"(key {_shown(key)}, value {_shown(value)})"
         )
+
+    def _message(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> str:
         cause = (
             str(error)
             if isinstance(error, PenstockError)
             else f"{type(error).__name__}: {error}{_last_line(error)}"
         )
         return (
-            f"{node} failed in stage '{stage}' of task {self.task_id} {where}: {cause}. {_ADVICE[stage]}, or set "
+            f"{node} failed in stage '{stage}' of task {self.task_id} {self.where(place)}: {cause}. {_ADVICE[stage]}, or set "
             f"on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
         )
 
     def _dead_letter(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> None:
+        facts = {"error": f"{type(error).__name__}: {error}"}
+        self.dead_letter(self.policies.dead_letter_topic, stage, node, place, facts, error)
+
+    def dead_letter(
+        self,
+        topic: str | None,
+        stage: str,
+        node: str,
+        place: tuple[Any, ...],
+        facts: Mapping[str, object],
+        error: Exception | None,
+    ) -> None:
+        """Send a record to a dead-letter topic, with headers that say where and why it failed.
+
+        Args:
+            topic: The topic.
+            stage: Where it failed.
+            node: The node that failed.
+            place: Topic-partition, offset and serialised record.
+            facts: What else there is to say, by name.
+            error: What was raised, None if nothing was.
+
+        Raises:
+            ProductionError: If there is no topic.
+        """
         partition, offset, key, value, timestamp, headers = place
-        topic = self.policies.dead_letter_topic
         if topic is None:
             raise ProductionError("a dead-letter policy needs the setting dead_letter_topic='...'")
-        facts = {
+        told = {
             "stage": stage,
             "node": node,
             "topic": partition.topic if partition else "",
             "partition": partition.partition if partition else -1,
             "offset": offset,
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(error)) if error.__traceback__ else "",
+            **facts,
+            "traceback": "".join(traceback.format_exception(error)) if error and error.__traceback__ else "",
         }
-        added = tuple((f"penstock.error.{name}", str(fact).encode()) for name, fact in facts.items())
+        added = tuple((f"penstock.error.{name}", str(fact).encode()) for name, fact in told.items())
         self.rows(topic).append((key, value, max(timestamp, 0), (*headers, *added)))
 
 

@@ -2,7 +2,8 @@
 
     task.feed(partition, records, position)   records into the record queues
     task.inform(facts)                        what is left of its inputs, for a task that waits for them
-    task.step(now_ms, budget) -> Outcome      choose, process, punctuate
+    task.step(now_ms, budget) -> Outcome      choose, process, punctuate, issue calls
+    task.done(ticket, settled)                a call has been answered
     task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
 
 The task has no clock, no client and no file: the driver brings the time and the records, and carries out the outcome. It
@@ -11,20 +12,26 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
+from penstock.core.asynchronous.call import Call as AsyncCall
+from penstock.core.asynchronous.call import Settled, Ticket
+from penstock.core.asynchronous.frontier import Frontier, Progress
 from penstock.core.engine import columns
 from penstock.core.engine import operators as operators  # how the nodes run
 from penstock.core.engine.compile import Call, Compiled
+from penstock.core.engine.ledger import first_due
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
 from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.engine.readiness import InputFacts, Readiness
 from penstock.core.engine.runtime import Piece, Runtime
+from penstock.core.model.calls import Calls
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
@@ -57,6 +64,7 @@ class Task:
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         snapshot: What :meth:`snapshot` gave last time.
+        epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -73,6 +81,7 @@ class Task:
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
         snapshot: Snapshot | None = None,
+        epoch: str = "",
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
@@ -81,6 +90,7 @@ class Task:
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
         self._runtime.stream_time = snapshot.stream_time_ms
+        self._runtime.epoch = epoch
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
         self._runtime.global_stores = _to_read(sub, global_stores)
@@ -88,6 +98,10 @@ class Task:
             name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
         }
         self._compiled = Compiled(sub, self._runtime)
+        self._books = self._runtime.books[::-1]
+        """Of the asynchronous operators, those in front first."""
+        self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
+        """How each asynchronous operator calls."""
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._columnar = columns.entries(sub, self._compiled)
         self._readers = {
@@ -153,6 +167,8 @@ class Task:
                 f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
             )
         queue = self._group.queue(QueueId(partition, lane))
+        if self._restored.reads_again and partition in self._restored.progress:
+            records = _beyond(records, self._restored.progress[partition].position)
         queue.append(self._deserialized(source, queue, records), position)
 
     def inform(self, facts: InputFacts) -> None:
@@ -180,6 +196,8 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
+            for book in self._books:
+                book.collect()
             if self._readiness.active:
                 self._take_ready(now_ms, budget)
             else:
@@ -187,11 +205,44 @@ class Task:
             self._run_aside()
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
+            self._leave_records()
+            issue = self._issue() if self._books else ()
         finally:
             runtime.active = False
-            runtime.partition = None
-            runtime.chunk = None
-        return self._outcome()
+            self._leave_records()
+        return self._outcome(issue)
+
+    def done(self, ticket: Ticket, settled: Settled) -> None:
+        """Take note of the answer to a call; its effects are applied in the next step.
+
+        Args:
+            ticket: The call's; the answer is ignored if the record is finished, or was handed over again since.
+            settled: What has become of it.
+        """
+        for book in self._books:
+            if book.name == ticket.operator:
+                book.done(ticket, settled)
+
+    def under_way(self) -> tuple[Ticket, ...]:
+        """Give the calls that have been issued and not answered, in this micro-batch or before."""
+        return tuple(ticket for book in self._books for ticket in book.under_way())
+
+    def lost(self, tickets: Iterable[Ticket]) -> None:
+        """Take note that the station does not have these calls: the next step issues them again, as the same attempts."""
+        books = {book.name: book for book in self._books}
+        for ticket in tickets:
+            books[ticket.operator].lost(ticket)
+
+    def _leave_records(self) -> None:
+        self._runtime.partition = None
+        self._runtime.chunk = None
+
+    def _issue(self) -> tuple[AsyncCall, ...]:
+        """Give the calls to hand over, and write down what is unfinished."""
+        issue = tuple(call for book in self._books for call in book.issue())
+        for book in self._books:
+            book.save()
+        return issue
 
     def _take_all(self, budget: int | None) -> None:
         """Process what is buffered, whatever may still come."""
@@ -237,7 +288,17 @@ class Task:
             {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
             dict(self._readiness.deadlines),
             self._readiness.waiting,
+            self._progress() if self._books else {},
         )
+
+    def _progress(self) -> dict[TopicPartition, Progress]:
+        """Give what has been done of each partition."""
+        frontiers = self._runtime.frontiers
+        return {
+            queue.partition: frontiers.get(queue.partition, Frontier()).progress(position)
+            for queue in self._group.queues.values()
+            if (position := queue.committable()) is not None
+        }
 
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
@@ -398,7 +459,7 @@ class Task:
 
     # Results.
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self, issue: tuple[AsyncCall, ...]) -> Outcome:
         runtime = self._runtime
         sends = runtime.take_sends()
         metrics = TaskMetrics(
@@ -412,13 +473,15 @@ class Task:
         idle_until_ms = ready.wake_at_ms()
         drained = [store.drain() for store in self.stores.values()]
         committable = {q.partition: q.committable() for q in self._group.queues.values()}
+        attempts_due_ms = first_due(self._books)
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {p: offset for p, offset in committable.items() if offset is not None},
+            {p: self._frontier(p, offset) for p, offset in committable.items() if offset is not None},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,
+                attempts_due_ms,
                 *(clock.wake_at_ms for clock in runtime.idle_clocks),
             ),
             runtime.stream_time,
@@ -430,12 +493,20 @@ class Task:
             {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
             ready.given_up() if ready.active else (),
             idle_until_ms,
+            issue,
+            attempts_due_ms,
+            {book.name: book.figures() for book in self._books},
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome
+
+    def _frontier(self, partition: TopicPartition, position: int) -> int:
+        """Give the offset that may be committed where everything before a position has been taken."""
+        frontier = self._runtime.frontiers.get(partition)
+        return position if frontier is None else frontier.committable(position)
 
     def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
         try:
@@ -444,6 +515,20 @@ class Task:
             raise ProcessingError(
                 f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _beyond(records: Records, position: int) -> Records:
+    """Give the records from an offset on."""
+    first = bisect_left(records.offsets, position)
+    if not first:
+        return records
+    return Records(
+        records.keys[first:],
+        records.values[first:],
+        records.timestamps[first:],
+        records.offsets[first:],
+        None if records.headers is None else records.headers[first:],
+    )
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:

@@ -81,6 +81,37 @@ class ProcessorContext(Protocol[K2, V2]):
         What ``schedule`` returned does not outlive a micro-batch; this finds it again, to cancel it.
         """
 
+    def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
+        """Call a function outside the task, and get its result when the current record retires.
+
+        The call may take any time: records go on being processed, and so do micro-batches. The offset of the current record is
+        not committed before ``on_done`` has returned. Only processors added with ``calls=ps.Calls(...)`` may issue calls; that
+        says in which order they end, how often they are tried and what happens when they fail.
+
+        Args:
+            call: A coroutine function or a plain one, defined at the top of a module: it may be called again after a restart.
+                It may return ``ps.retry()``, ``ps.delay(...)``, ``ps.dead_letter(...)`` and ``ps.skip()``.
+            on_done: A method of the processor, called with the record and the result.
+            args: What the function is called with.
+
+        Raises:
+            ProcessingError: If a later micro-batch could not find the function or the method again.
+
+        Source: KIP-311, "Issue", "Execute", "Store & commit".
+        """
+
+    def acknowledge(self, metadata: RecordMetadata) -> None:
+        """Say that a record is finished, in a processor added with ``acknowledges=True``.
+
+        Args:
+            metadata: The ``record_metadata`` it was processed with.
+
+        Raises:
+            ProcessingError: If the processor does not have that record, or was not added so.
+
+        Source: KIP-311, "Lightweight approach".
+        """
+
     def commit(self) -> None:
         """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
 

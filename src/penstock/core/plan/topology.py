@@ -10,12 +10,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.core.model.calls import Calls
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
 from penstock.core.plan import drawing as _drawing
 from penstock.core.plan import svg as _svg
+from penstock.core.plan.asynchronous import asynchronous_process
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
@@ -116,6 +118,8 @@ class Topology:
         parents: str | Sequence[str],
         *,
         stores: Iterable[str] = (),
+        calls: Calls | None = None,
+        acknowledges: bool = False,
     ) -> Topology:
         """Add a processor.
 
@@ -124,6 +128,8 @@ class Topology:
             supplier: Called without arguments, gives a new ``Processor``: the class itself, or a function.
             parents: Names of the nodes whose records it gets.
             stores: Names of the stores it may use.
+            calls: How the calls are made that it issues (``context.issue``); None if it issues none.
+            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
 
         Returns:
             This topology.
@@ -132,7 +138,11 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        return self.add(Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores)))
+        node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
+        if calls is None and not acknowledges:
+            return self.add(node)
+        asynchronous = asynchronous_process(node, calls, acknowledges=acknowledges)
+        return self.add(asynchronous).add_state_store(asynchronous.carried.store)
 
     def add_sink(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.context import NodeContext
@@ -11,10 +11,25 @@ from penstock.core.model.record import Headers, Record
 from penstock.core.plan import nodes as n
 from penstock.core.plan.transforming import TransformRows
 
+C = TypeVar("C", bound=NodeContext)
+
 
 @compile_node.register
 def _(node: n.Process, compiled: Compiled) -> Call:
     return running(node, compiled, NodeContext)
+
+
+def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
+    """Make a processor; give its context, of a given type.
+
+    Raises:
+        TopologyError: If the supplier gives something else than a processor.
+    """
+    children = compiled.named_children(node)
+    context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
+    context.processor = _made(node, "process", "Processor")
+    compiled.contexts.append(context)
+    return context
 
 
 def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
@@ -24,11 +39,7 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
         TopologyError: If the supplier gives something else than a processor.
     """
     runtime, name = compiled.runtime, node.name
-    children = compiled.named_children(node)
-    context = context_type(name, node.stores, runtime, compiled.children(node), children)
-    context.processor = _made(node, "process", "Processor")
-    compiled.contexts.append(context)
-    process = context.processor.process
+    process = made(node, compiled, context_type).processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:

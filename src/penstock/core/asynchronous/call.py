@@ -1,0 +1,180 @@
+"""Call: one attempt for one record, as it goes to the station; and what comes back.
+
+A *ticket* names a call so that its answer finds the record: operator, number of the record in that operator, the *turn* (how
+often the record was handed to a station) and the *epoch* of the attempt at a micro-batch that handed it over. A micro-batch
+that is repeated may number other records alike, and a record may be handed over again because its station died; the answer
+to a ticket that nobody holds any more is ignored.
+
+What comes back for a ticket is *settled*:
+
+* :class:`Done`: the result;
+* :class:`Waits`: another attempt is due at a time;
+* :class:`Failed`: no more attempts;
+* :class:`Skipped`: there is nothing to do;
+* :class:`Returned`: not called, because a record of the same key in front of it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from penstock.core.model.calls import Calls, DeadLetter, Later, Retry, Skip, TryAgain
+from penstock.core.model.durations import millis
+
+
+class Ticket(NamedTuple):
+    """The name of a call.
+
+    Attributes:
+        operator: The node.
+        number: The record, counted per operator and task.
+        turn: How often the record has been handed over, from 1.
+        epoch: Which attempt at which micro-batch handed it over.
+    """
+
+    operator: str
+    number: int
+    turn: int
+    epoch: str
+
+
+class Call(NamedTuple):
+    """What a station is to do.
+
+    Attributes:
+        ticket: Its name.
+        function: What to call.
+        args: With what; in a batch, each argument is a list.
+        line: What it is in line with: records of one key have one line; None is in line with nothing.
+        attempt: From 1.
+        begun_ms: When the first attempt began, None if this is it.
+        endpoint: Whose circuit breaker it is about.
+    """
+
+    ticket: Ticket
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    line: Hashable = None
+    attempt: int = 1
+    begun_ms: int | None = None
+    endpoint: str = ""
+
+
+class Raised(NamedTuple):
+    """What a call that raised gives in place of a result."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a call."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Another attempt is due.
+
+    Attributes:
+        due_ms: When, ms since the epoch.
+        attempt: The number of that attempt.
+        begun_ms: When the first attempt began; None if that one counts as the first.
+        why: Whether an attempt failed, or it was too early.
+    """
+
+    due_ms: int
+    attempt: int
+    begun_ms: int | None
+    why: Literal["retry", "delay"]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """No more attempts.
+
+    Attributes:
+        attempts: How many there were.
+        cause: Why, for people.
+        error: What was raised, None if nothing was.
+        to_dead_letters: Whether the call itself asked for the dead-letter topic.
+    """
+
+    attempts: int
+    cause: str
+    error: Exception | None = None
+    to_dead_letters: bool = False
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """There is nothing to do for the record."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The record was not called: one of the same key in front of it waits."""
+
+
+Settled: TypeAlias = Done | Waits | Failed | Skipped | Returned
+"""What becomes of a call."""
+
+
+def failed_attempt(answer: Any) -> bool:
+    """Tell whether an answer says that the attempt failed."""
+    return isinstance(answer, (Raised, TryAgain))
+
+
+def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, seed: str) -> Settled:
+    """Say what becomes of a call.
+
+    Args:
+        calls: The options of its operator.
+        call: The call.
+        begun_ms: When its first attempt began.
+        answer: What it gave: a result, one of the answers of ``penstock.core.model.calls``, or :class:`Raised`.
+        now_ms: When, ms since the epoch.
+        seed: What chance is made of.
+
+    Returns:
+        What becomes of it. That a record waits never means that it waits in vain: where the next attempt would come after the
+        total timeout, it has failed already.
+    """
+    if isinstance(answer, Skip):
+        return Skipped()
+    if isinstance(answer, DeadLetter):
+        return Failed(call.attempt, answer.text, to_dead_letters=True)
+    if isinstance(answer, Later):
+        due = answer.until_ms if answer.until_ms is not None else now_ms + (answer.in_ms or 0)
+        return Waits(max(due, now_ms), call.attempt, None, "delay")
+    if isinstance(answer, TryAgain):
+        return _again(calls, call, begun_ms, answer.in_ms, now_ms, seed, None)
+    if isinstance(answer, Raised):
+        error = answer.error
+        if calls.retry is not None and isinstance(error, calls.retry.on):
+            return _again(calls, call, begun_ms, None, now_ms, seed, error)
+        return Failed(call.attempt, f"{type(error).__name__}: {error}", error)
+    return Done(answer)
+
+
+def _again(
+    calls: Calls,
+    call: Call,
+    begun_ms: int,
+    in_ms: int | None,
+    now_ms: int,
+    seed: str,
+    error: Exception | None,
+) -> Settled:
+    policy = calls.retry or Retry()
+    wait = in_ms if in_ms is not None else policy.wait_ms(call.attempt, f"{seed}:{call.ticket.number}")
+    due = now_ms + wait
+    cause = f"{type(error).__name__}: {error}" if error is not None else "the call asked for another attempt"
+    if not policy.allows(call.attempt, begun_ms, due):
+        return Failed(call.attempt, cause, error)
+    if calls.total_timeout is not None and due >= begun_ms + millis(calls.total_timeout):
+        return Failed(call.attempt, f"{cause} (and the total timeout leaves no time for another)", error)
+    return Waits(due, call.attempt + 1, begun_ms, "retry")

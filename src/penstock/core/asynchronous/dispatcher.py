@@ -1,0 +1,329 @@
+"""Dispatcher: which calls of an operator run when, on the side where they run.
+
+Whoever executes calls (the station on Spark, the test driver in a test) has one dispatcher per task and operator. It is told of
+calls, of answers and of the time, and says which calls to begin, which to give up, and what has been settled. It has no
+thread and no clock, so both run by the same rules.
+
+* At most ``max_in_flight`` calls run. Calls of a *line* run one after the other, or as many at once as ``max_in_flight_per_key``
+  says; those behind wait in the line and take no place.
+* A batch takes what is ready, and at order ``key`` those that follow in the same line.
+* A record that has to wait goes back to the task, which remembers it durably. At order ``key`` all behind it in the line go back
+  too, and whatever still arrives of that line, until the record itself comes again.
+* An answer that comes after its timeout is ignored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+from penstock.core.asynchronous.breaker import Breaker
+from penstock.core.asynchronous.call import (
+    Call,
+    Raised,
+    Returned,
+    Settled,
+    Ticket,
+    Waits,
+    failed_attempt,
+    settle,
+)
+from penstock.core.asynchronous.rate import Bucket
+from penstock.core.model.calls import Calls
+from penstock.core.model.durations import millis
+from penstock.core.model.errors import ProcessingError
+
+_NEVER: Final = (1 << 63) - 1
+
+
+class Start(NamedTuple):
+    """What to begin.
+
+    Attributes:
+        number: Names it, for its answer.
+        calls: The calls it answers: one, or those of a batch.
+        deadline_ms: When it is given up, ms since the epoch; None is never.
+        batch: Whether the function takes lists.
+    """
+
+    number: int
+    calls: tuple[Call, ...]
+    deadline_ms: int | None
+    batch: bool
+
+    def run(self) -> Any:
+        """Call the function; give what it gives, which may have to be awaited."""
+        if not self.batch:
+            return self.calls[0].function(*self.calls[0].args)
+        return self.calls[0].function(*(list(column) for column in zip(*(call.args for call in self.calls))))
+
+    def answers(self, result: Any) -> list[Any]:
+        """Give the answer to each call from what the function gave.
+
+        A batch's function gives a list with a result per record; an exception in it is what that record raised.
+        """
+        if not self.batch:
+            return [result]
+        if not isinstance(result, (list, tuple)) or len(result) != len(self.calls):
+            wrong = ProcessingError(
+                f"the function of a batch of {len(self.calls)} records gave {_in_short(result)}; let it return a list with "
+                "one result per record"
+            )
+            return self.raised(wrong)
+        return [Raised(answer) if isinstance(answer, Exception) else answer for answer in result]
+
+    def raised(self, error: Exception) -> list[Any]:
+        """Give the answer to each call from what the function raised."""
+        return [Raised(error)] * len(self.calls)
+
+
+class Dispatcher:
+    """The calls of one operator of one task, where they run. Owned by who executes them.
+
+    Args:
+        calls: The operator's options.
+        seed: What the jitter of retries is made of.
+    """
+
+    def __init__(self, calls: Calls, seed: str = "") -> None:
+        self._calls = calls
+        self._seed = seed
+        self._serial = calls.order == "key"
+        self._per_line = 1 if self._serial else calls.max_in_flight_per_key
+        self._ready: deque[tuple[Call, int]] = deque()
+        self._lines: dict[Hashable, _Line] = {}
+        self._blocked: dict[Hashable, int] = {}
+        self._running: dict[int, _Run] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._settled: list[tuple[Ticket, Settled]] = []
+        self._count = 0
+        rate = calls.rate_limit
+        self._bucket = None if rate is None else Bucket(rate[0], millis(rate[1]))
+        self._breakers: dict[str, Breaker] = {}
+        self._held: dict[str, deque[tuple[Call, int]]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many calls run."""
+        return len(self._running)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Give the tickets that have not been settled."""
+        for run in self._running.values():
+            yield from (call.ticket for call in run.start.calls)
+        for waiting in (self._ready, *self._held.values(), *(line.queue for line in self._lines.values())):
+            yield from (call.ticket for call, _ in waiting)
+
+    def offer(self, call: Call, now_ms: int) -> None:
+        """Take in a call.
+
+        Args:
+            call: The call; calls of one line come in the order of their records.
+            now_ms: The time, ms since the epoch.
+        """
+        key = call.line
+        if key is None or self._per_line is None:
+            self._ready.append((call, now_ms))
+            return
+        if key in self._blocked:
+            if self._blocked[key] != call.ticket.number:
+                self._settled.append((call.ticket, Returned()))
+                return
+            del self._blocked[key]
+        line = self._lines.setdefault(key, _Line())
+        if line.out < self._per_line:
+            line.out += 1
+            self._ready.append((call, now_ms))
+        else:
+            line.queue.append((call, now_ms))
+
+    def start(self, now_ms: int) -> list[Start]:
+        """Give what begins now."""
+        self._try_again(now_ms)
+        starts: list[Start] = []
+        while self._ready and len(self._running) < self._calls.max_in_flight:
+            if self._bucket is not None and self._bucket.next_ms(now_ms) > now_ms:
+                break
+            call, since = self._ready[0]
+            if not self._breaker_allows(call, now_ms):
+                self._held.setdefault(call.endpoint, deque()).append(self._ready.popleft())
+                continue
+            if not self._batch_is_due(since, now_ms):
+                break
+            starts.append(self._begin(now_ms))
+        return starts
+
+    def end(self, number: int, answers: Sequence[Any], now_ms: int) -> None:
+        """Take in the answers to what was begun; without effect if it was given up.
+
+        Args:
+            number: Its number.
+            answers: One per call: a result, an answer of ``ps.retry`` and the like, or ``Raised``.
+            now_ms: The time, ms since the epoch.
+        """
+        run = self._running.pop(number, None)
+        if run is None:
+            return
+        self._note(run.start.calls[0].endpoint, answers, now_ms)
+        for call, answer in zip(run.start.calls, answers):
+            begun = run.begun_ms if call.begun_ms is None else call.begun_ms
+            settled = settle(self._calls, call, begun, answer, now_ms, self._seed)
+            self._settled.append((call.ticket, settled))
+            self._leave(call, settled)
+
+    def expire(self, now_ms: int) -> list[int]:
+        """Give up what takes too long; give its numbers, so that it can be cancelled."""
+        expired: list[int] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, number = heappop(self._deadlines)
+            run = self._running.get(number)
+            if run is None:
+                continue
+            expired.append(number)
+            answers = [Raised(self._timeout_of(call, run.begun_ms, now_ms)) for call in run.start.calls]
+            self.end(number, answers, now_ms)
+        return expired
+
+    def take_settled(self) -> list[tuple[Ticket, Settled]]:
+        """Give what was settled since the last call, in the order in which it was."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """Give when something begins or is given up without an answer; None if never."""
+        while self._deadlines and self._deadlines[0][1] not in self._running:
+            heappop(self._deadlines)
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        times += [at for endpoint in self._held if (at := self._breakers[endpoint].try_at_ms) is not None]
+        if self._ready and len(self._running) < self._calls.max_in_flight:
+            due = now_ms
+            if not self._batch_is_due(self._ready[0][1], now_ms):
+                due = self._ready[0][1] + self._calls.batch_wait_ms
+            times.append(due if self._bucket is None else max(due, self._bucket.next_ms(now_ms)))
+        return min(times, default=None)
+
+    # Beginning.
+
+    def _begin(self, now_ms: int) -> Start:
+        calls: list[Call] = []
+        most = self._calls.batch_records
+        while self._ready and len(calls) < most:
+            call, _ = self._ready.popleft()
+            calls.append(call)
+            if self._serial and call.line is not None:
+                line = self._lines[call.line]
+                while line.queue and len(calls) < most:
+                    calls.append(line.queue.popleft()[0])
+                    line.out += 1
+        self._count += 1
+        start = Start(self._count, tuple(calls), self._deadline(calls, now_ms), self._calls.batch is not None)
+        self._running[start.number] = _Run(start, now_ms)
+        if start.deadline_ms is not None:
+            heappush(self._deadlines, (start.deadline_ms, start.number))
+        if self._bucket is not None:
+            self._bucket.take(now_ms)
+        if self._calls.circuit_breaker is not None:
+            self._breakers[calls[0].endpoint].began()
+        return start
+
+    def _deadline(self, calls: Sequence[Call], now_ms: int) -> int | None:
+        options = self._calls
+        deadline = _NEVER if options.timeout is None else now_ms + millis(options.timeout)
+        if options.total_timeout is not None:
+            begun = min(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
+            deadline = min(deadline, begun + millis(options.total_timeout))
+        return None if deadline == _NEVER else max(deadline, now_ms)
+
+    def _timeout_of(self, call: Call, begun_ms: int, now_ms: int) -> TimeoutError:
+        total = self._calls.total_timeout
+        begun = begun_ms if call.begun_ms is None else call.begun_ms
+        if total is not None and now_ms >= begun + millis(total):
+            return TimeoutError(f"all attempts together took more than total_timeout={millis(total)} ms")
+        return TimeoutError(f"no answer within {now_ms - begun_ms} ms (timeout={self._calls.timeout!r})")
+
+    def _batch_is_due(self, since_ms: int, now_ms: int) -> bool:
+        most = self._calls.batch_records
+        if most == 1 or now_ms - since_ms >= self._calls.batch_wait_ms:
+            return True
+        available = 0
+        for call, _ in self._ready:
+            available += 1
+            if self._serial and call.line is not None:
+                available += len(self._lines[call.line].queue)
+            if available >= most:
+                return True
+        return False
+
+    # Circuit breakers.
+
+    def _breaker_allows(self, call: Call, now_ms: int) -> bool:
+        settings = self._calls.circuit_breaker
+        if settings is None:
+            return True
+        breaker = self._breakers.get(call.endpoint)
+        if breaker is None:
+            breaker = self._breakers[call.endpoint] = Breaker(settings)
+        return breaker.allows(now_ms)
+
+    def _note(self, endpoint: str, answers: Sequence[Any], now_ms: int) -> None:
+        breaker = self._breakers.get(endpoint)
+        if breaker is None:
+            return
+        for answer in answers:
+            if failed_attempt(answer):
+                breaker.failed(now_ms)
+            else:
+                breaker.succeeded()
+        if breaker.closed and endpoint in self._held:
+            self._ready.extendleft(reversed(self._held.pop(endpoint)))
+
+    def _try_again(self, now_ms: int) -> None:
+        """Let one call of each endpoint that may be tried again be the first."""
+        for endpoint in [e for e in self._held if self._breakers[e].allows(now_ms)]:
+            held = self._held[endpoint]
+            self._ready.appendleft(held.popleft())
+            if not held:
+                del self._held[endpoint]
+
+    # Lines.
+
+    def _leave(self, call: Call, settled: Settled) -> None:
+        key = call.line
+        if key is None or self._per_line is None:
+            return
+        line = self._lines[key]
+        line.out -= 1
+        if self._serial and isinstance(settled, Waits):
+            self._blocked[key] = min(call.ticket.number, self._blocked.get(key, _NEVER))
+        if key in self._blocked:
+            self._settled.extend((behind.ticket, Returned()) for behind, _ in line.queue)
+            line.queue.clear()
+        while line.queue and line.out < self._per_line:
+            line.out += 1
+            self._ready.append(line.queue.popleft())
+        if not line.out:
+            del self._lines[key]
+
+
+def _in_short(result: Any) -> str:
+    many = f" of {len(result)}" if isinstance(result, (list, tuple)) else ""
+    return f"a {type(result).__name__}{many}"
+
+
+class _Line:
+    """Calls that follow each other: those that wait, and how many are ready or running."""
+
+    __slots__ = ("out", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[Call, int]] = deque()
+        self.out = 0
+
+
+class _Run(NamedTuple):
+    """What runs, and since when."""
+
+    start: Start
+    begun_ms: int

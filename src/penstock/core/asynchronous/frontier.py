@@ -1,0 +1,99 @@
+"""Frontier: how far a partition has been processed, when records end in another order than they came.
+
+A record is *unfinished* from when it comes to an asynchronous operator until its effects have been applied or it has
+been left out for good. The *frontier* of a partition is its lowest unfinished offset, and the offset after the last record that
+was taken where none is unfinished. That is what may be committed: never past an unfinished record.
+
+What is finished beyond the frontier must not run again after a restart. :class:`Progress` says it in short: the offset
+up to which records were taken, and the unfinished ones below it as runs. Everything else below is finished. Offsets that were
+never seen (compacted away, or marks of transactions) need no mention: they are never unfinished.
+
+Source: KIP-311, "in-order commit"; KIP-408, the shared counter per partition, which cannot say what lies beyond a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+
+class Progress(NamedTuple):
+    """What has been done of a partition.
+
+    Attributes:
+        position: The offset after the last record that was taken.
+        unfinished: Runs of unfinished offsets below it, as first offset and length, in order.
+
+    Example:
+        >>> progress = Progress(10, ((3, 2), (7, 1)))
+        >>> progress.frontier, progress.finished(5), progress.finished(7), progress.finished(10)
+        (3, True, False, False)
+    """
+
+    position: int
+    unfinished: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def frontier(self) -> int:
+        """The offset that may be committed."""
+        return self.unfinished[0][0] if self.unfinished else self.position
+
+    def finished(self, offset: int) -> bool:
+        """Tell whether the record at an offset must not run again."""
+        return offset < self.position and not any(
+            first <= offset < first + length for first, length in self.unfinished
+        )
+
+
+class Frontier:
+    """The unfinished offsets of one partition. Owned by a task; not thread-safe.
+
+    One offset may be unfinished several times: one record may become several on its way.
+    """
+
+    __slots__ = ("_counts", "_heap")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
+
+    def begin(self, offset: int) -> None:
+        """Take note that something of a record is unfinished."""
+        count = self._counts.get(offset, 0)
+        if not count:
+            heappush(self._heap, offset)
+        self._counts[offset] = count + 1
+
+    def end(self, offset: int) -> None:
+        """Take note that it is finished."""
+        count = self._counts[offset]
+        if count > 1:
+            self._counts[offset] = count - 1
+        else:
+            del self._counts[offset]
+
+    def committable(self, position: int) -> int:
+        """Give the offset that may be committed.
+
+        Args:
+            position: The offset before which every record has been taken.
+        """
+        heap = self._heap
+        while heap and heap[0] not in self._counts:
+            heappop(heap)
+        return min(heap[0], position) if heap else position
+
+    def progress(self, position: int) -> Progress:
+        """Say what has been done."""
+        return Progress(position, tuple(_runs(sorted(self._counts))))
+
+
+def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs

@@ -1,0 +1,180 @@
+"""Handover: which unfinished records a task hands to the station, and which wait with the task.
+
+A station works between micro-batches, so it is handed more records than it calls at once, up to a limit. Records in the same
+*line* (records of one key) take a few places of it at most; the others of the line are *parked*, so a hot key leaves room
+for the rest. Lines take turns.
+
+A record whose next attempt is due later waits with the task. It takes no place. At order ``key`` it *closes* its line: those
+behind it stay where they are until it has been handed over again, in front of them.
+
+Nothing here limits how many records wait: they lie in the operator's store, not in the way of others.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Hashable
+from heapq import heappop, heappush
+
+
+class Handover:
+    """What one operator hands over. Owned by the task.
+
+    Args:
+        most: How many records may be with the station.
+        most_per_line: How many of one line; None is any number.
+        closing: Whether a record that waits closes its line.
+    """
+
+    def __init__(self, most: int, most_per_line: int | None, *, closing: bool) -> None:
+        self._most = most
+        self._per_line = most if most_per_line is None else most_per_line
+        self._closing = closing
+        self._lines: dict[Hashable, _Line] = {}
+        self._line_of: dict[int, Hashable] = {}
+        self._turns: deque[Hashable] = deque()
+        self._due: list[tuple[int, int]] = []
+        self._waiting: dict[int, int] = {}
+        self.out = 0
+        """How many records are with the station."""
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait for a time."""
+        return len(self._waiting)
+
+    @property
+    def parked(self) -> int:
+        """How many records could be called and are not handed over."""
+        return len(self._line_of) - self.out - len(self._waiting)
+
+    @property
+    def longest_line(self) -> int:
+        """How many unfinished records the longest line has."""
+        return max((line.size for key, line in self._lines.items() if key is not None), default=0)
+
+    def add(self, number: int, line: Hashable) -> None:
+        """Take in a record, behind all others of its line; None is in line with nothing."""
+        self._line_of[number] = line
+        there = self._lines.get(line)
+        if there is None:
+            there = self._lines[line] = _Line()
+        there.size += 1
+        there.queue.append(number)
+        self._give_turn(line, there)
+
+    def take(self, now_ms: int) -> int | None:
+        """Give the next record to hand over, None if there is none or no place for it."""
+        self._release(now_ms)
+        if self.out >= self._most:
+            return None
+        while self._turns:
+            key = self._turns.popleft()
+            line = self._lines.get(key)
+            if line is None:
+                continue
+            line.has_turn = False
+            if not self._may_go(key, line):
+                continue
+            number = line.queue.popleft()
+            line.out += 1
+            self.out += 1
+            self._give_turn(key, line)
+            return number
+        return None
+
+    def give_back(self, number: int) -> None:
+        """Take back a record that was not called."""
+        key, line = self._back(number)
+        insort(line.queue, number)
+        self._give_turn(key, line)
+
+    def wait(self, number: int, due_ms: int) -> None:
+        """Take back a record whose next attempt is due at a time."""
+        key, line = self._back(number)
+        if self._closing and key is not None:
+            line.waiting.add(number)
+        self._waiting[number] = due_ms
+        heappush(self._due, (due_ms, number))
+        self._give_turn(key, line)
+
+    def resume(self, number: int, line: Hashable, *, due_ms: int | None, out: bool) -> None:
+        """Take in a record as it was before a restart; records come in the order of their numbers.
+
+        Args:
+            number: The record.
+            line: Its line.
+            due_ms: When its next attempt is due, if it waits.
+            out: Whether it is with the station.
+        """
+        self.add(number, line)
+        if due_ms is None and not out:
+            return
+        there = self._lines[line]
+        there.queue.remove(number)
+        there.out += 1
+        self.out += 1
+        if due_ms is not None:
+            self.wait(number, due_ms)
+
+    def end(self, number: int) -> None:
+        """Forget a record that was with the station."""
+        key, line = self._back(number)
+        del self._line_of[number]
+        line.size -= 1
+        if line.size:
+            self._give_turn(key, line)
+        else:
+            del self._lines[key]
+
+    def next_due(self) -> int | None:
+        """Give when a record that waits is due next, ms since the epoch; None if none waits."""
+        self._forget_stale()
+        return self._due[0][0] if self._due else None
+
+    def _release(self, now_ms: int) -> None:
+        self._forget_stale()
+        while self._due and self._due[0][0] <= now_ms:
+            _, number = heappop(self._due)
+            del self._waiting[number]
+            key = self._line_of[number]
+            line = self._lines[key]
+            line.waiting.discard(number)
+            insort(line.queue, number)
+            self._give_turn(key, line)
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        due = self._due
+        while due and self._waiting.get(due[0][1]) != due[0][0]:
+            heappop(due)
+
+    def _back(self, number: int) -> tuple[Hashable, _Line]:
+        key = self._line_of[number]
+        line = self._lines[key]
+        line.out -= 1
+        self.out -= 1
+        return key, line
+
+    def _may_go(self, key: Hashable, line: _Line) -> bool:
+        free = key is None or line.out < self._per_line
+        return bool(line.queue) and free and not line.waiting
+
+    def _give_turn(self, key: Hashable, line: _Line) -> None:
+        if not line.has_turn and self._may_go(key, line):
+            line.has_turn = True
+            self._turns.append(key)
+
+
+class _Line:
+    """Records that follow each other: those not handed over, how many are, and those that close the line."""
+
+    __slots__ = ("has_turn", "out", "queue", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.queue: deque[int] = deque()
+        self.out = 0
+        self.size = 0
+        self.has_turn = False
+        self.waiting: set[int] = set()

@@ -1,0 +1,49 @@
+"""Retirement: in which order the effects of records are applied, however their calls end.
+
+Records of one *group* retire as they came: a record that is finished early is held until all in front of it are. At order
+``key`` a group is a key, at order ``partition`` a partition; at order ``completion`` there are no groups, and records
+retire at once. (KIP-311's "store and commit"; Tomasulo's reorder buffer.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+
+class Retirement:
+    """The order of one operator. Owned by the task."""
+
+    __slots__ = ("_finished", "_group_of", "_groups")
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, deque[int]] = {}
+        self._group_of: dict[int, Hashable] = {}
+        self._finished: set[int] = set()
+
+    @property
+    def held(self) -> int:
+        """How many records are finished and wait for those in front of them."""
+        return len(self._finished)
+
+    def add(self, number: int, group: Hashable) -> None:
+        """Take in a record, behind all of its group; None is no group."""
+        if group is not None:
+            self._groups.setdefault(group, deque()).append(number)
+            self._group_of[number] = group
+
+    def finish(self, number: int) -> list[int]:
+        """Take note that a record is finished; give those that retire now, in order."""
+        group = self._group_of.get(number)
+        if group is None:
+            return [number]
+        self._finished.add(number)
+        waiting, retired = self._groups[group], []
+        while waiting and waiting[0] in self._finished:
+            first = waiting.popleft()
+            self._finished.remove(first)
+            del self._group_of[first]
+            retired.append(first)
+        if not waiting:
+            del self._groups[group]
+        return retired

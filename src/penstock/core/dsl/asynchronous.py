@@ -1,0 +1,95 @@
+"""Asynchronous operators of the DSL; the faces are ``KStream.map_values_async``, ``foreach_async`` and ``process_async``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Unpack
+
+from penstock.core.dsl.graph import kept_as
+from penstock.core.model.calls import CallOptions, Calls
+from penstock.core.model.errors import TopologyError
+from penstock.core.plan.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
+from penstock.core.plan.specs import Kept, KeyValueSpec, LruSpec
+
+if TYPE_CHECKING:
+    from penstock.core.dsl.kstream import KStream
+
+
+def map_values_async(
+    stream: KStream[Any, Any],
+    function: Callable[..., Any],
+    *,
+    with_key: bool,
+    store: Kept | None,
+    name: str | None,
+    **options: Unpack[CallOptions],
+) -> str:
+    """Add what calls a function for new values; give its node."""
+    node, calls, kept = _parts(stream, "KSTREAM-MAPVALUESASYNC", function, store, name, options)
+    return stream._graph.add(MapValuesAsync(node, (stream._node,), function, calls, kept, with_key))
+
+
+def foreach_async(
+    stream: KStream[Any, Any],
+    function: Callable[..., Any],
+    *,
+    store: Kept | None,
+    name: str | None,
+    **options: Unpack[CallOptions],
+) -> None:
+    """Add what calls a function at the end of a stream."""
+    node, calls, kept = _parts(stream, "KSTREAM-FOREACHASYNC", function, store, name, options)
+    stream._graph.add(ForeachAsync(node, (stream._node,), function, calls, kept))
+
+
+def process_async(
+    stream: KStream[Any, Any],
+    function: Callable[..., Any],
+    *,
+    stores: Iterable[str],
+    store: Kept | None,
+    name: str | None,
+    **options: Unpack[CallOptions],
+) -> str:
+    """Add what calls a function that writes and forwards; give its node.
+
+    Raises:
+        TopologyError: If a store is no key-value store, or calls are made in batches.
+    """
+    if options.get("batch") is not None:
+        raise TopologyError(
+            "process_async(batch=...): a context belongs to one record; use map_values_async for calls of many records"
+        )
+    graph, connected = stream._graph, tuple(stores)
+    for each in connected:
+        spec = graph.topology.stores.get(each)
+        if spec is None or not isinstance(spec, (KeyValueSpec, LruSpec)):
+            raise TopologyError(
+                f"process_async(stores=[{each!r}]): there is no key-value store of that name; add it with "
+                "add_state_store(...) before. Of other stores there is no one entry that could travel with a record"
+            )
+    node, calls, kept = _parts(stream, "KSTREAM-PROCESSASYNC", function, store, name, options)
+    return graph.add(ProcessAsync(node, (stream._node,), function, calls, kept, connected))
+
+
+def _parts(
+    stream: KStream[Any, Any],
+    kind: str,
+    function: Callable[..., Any],
+    store: Kept | None,
+    name: str | None,
+    options: CallOptions,
+) -> tuple[str, Calls, Carried]:
+    if not callable(function):
+        raise TopologyError(
+            f"an asynchronous operator calls a function or a coroutine function, not {function!r}"
+        )
+    graph = stream._graph
+    calls = Calls(**options)
+    node = graph.name(kind, name)
+    key, value = stream._key or graph.default_key, stream._value or graph.default_value
+    kept = carried(kept_as(store, f"{node}-unfinished"), key, value)
+    graph.topology.add_state_store(kept.store)
+    return node, calls, kept

@@ -1,0 +1,170 @@
+"""Asynchronous operators: each record is kept in a ledger, called elsewhere, and goes on when it retires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.core.asynchronous.effects import Effects, Performing, Started
+from penstock.core.engine.acknowledgements import Acknowledgements
+from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.context import NodeContext
+from penstock.core.engine.ledger import Ledger, Request, Unfinished
+from penstock.core.engine.operators.processors import made
+from penstock.core.model.errors import ProcessingError
+from penstock.core.model.record import Headers, Record, RecordMetadata
+from penstock.core.plan.asynchronous import (
+    AcknowledgingProcess,
+    ForeachAsync,
+    IssuingProcess,
+    MapValuesAsync,
+    ProcessAsync,
+)
+
+
+@compile_node.register
+def _(node: MapValuesAsync, compiled: Compiled) -> Call:
+    function, child = node.function, compiled.children(node)
+
+    def asks(one: Unfinished) -> Any:
+        return function, (one.key, one.value) if node.with_key else (one.value,)
+
+    def applies(one: Unfinished, value: Any) -> None:
+        child(one.key, value, one.timestamp, one.headers)
+
+    return Ledger(node.name, node.calls, node.carried, compiled.runtime, asks, applies).take
+
+
+@compile_node.register
+def _(node: ForeachAsync, compiled: Compiled) -> Call:
+    function = node.function
+
+    def asks(one: Unfinished) -> Any:
+        return function, (one.key, one.value)
+
+    def applies(one: Unfinished, value: Any) -> None:
+        pass
+
+    return Ledger(node.name, node.calls, node.carried, compiled.runtime, asks, applies).take
+
+
+@compile_node.register
+def _(node: ProcessAsync, compiled: Compiled) -> Call:
+    runtime, name = compiled.runtime, node.name
+    function, child = Performing(node.function), compiled.children(node)
+    children = compiled.named_children(node)
+    stores = {store: runtime.stores[store] for store in node.stores}
+
+    def asks(one: Unfinished) -> Any:
+        state = {store: opened.get(one.key) for store, opened in stores.items() if one.key is not None}
+        started = Started(name, one.key, one.value, one.timestamp, one.headers, one.attempt, state)
+        return function, (started,)
+
+    def applies(one: Unfinished, value: Effects) -> None:
+        for kind, where, what in value:
+            if where is None:
+                child(*what)
+            elif kind == "put":
+                stores[where].put(*what)
+            elif where in children:
+                children[where](*what)
+            else:
+                known = ", ".join(children) or "none"
+                raise ProcessingError(f"{name!r} has no child {where!r}; its children: {known}")
+
+    serial = {"serial": 1} if stores else {}
+    ledger = Ledger(name, node.calls, node.carried, runtime, asks, applies, **serial)
+    return ledger.take
+
+
+@compile_node.register
+def _(node: IssuingProcess, compiled: Compiled) -> Call:
+    context = made(node, compiled, IssuingContext)
+    context.ledger = Ledger(
+        node.name, node.calls, node.carried, compiled.runtime, context.asked, context.answered
+    )
+    runtime, name, process = compiled.runtime, node.name, context.processor.process
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        context.current = key, value, timestamp, headers
+        try:
+            process(Record(key, value, timestamp, headers))
+        except Exception as error:
+            runtime.on_error("process", name, error)
+        finally:
+            context.current = None
+
+    return run
+
+
+class IssuingContext(NodeContext):
+    """The context of a processor that issues calls. Owned by the task."""
+
+    ledger: Ledger
+    current: tuple[Any, Any, int, Headers] | None = None
+
+    def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
+        """Call a function outside the task; see ``ProcessorContext.issue``."""
+        if not self._runtime.active:
+            raise ProcessingError(
+                f"processor {self._node!r} issues a call while nothing is being processed; issue in process(), in a "
+                "punctuator or in the method that got the result of another call"
+            )
+        then = getattr(on_done, "__name__", "")
+        if getattr(on_done, "__self__", None) is not self.processor or not hasattr(self.processor, then):
+            raise ProcessingError(
+                f"processor {self._node!r} issues a call whose result is to go to {on_done!r}. The result may come in a later "
+                "micro-batch, in another process: let on_done be a method of the processor"
+            )
+        self._check(call)
+        key, value, timestamp, headers = self.current or (None, None, max(self._runtime.stream_time, 0), ())
+        self.ledger.take(key, value, timestamp, headers, Request(call, args, then))
+
+    def asked(self, one: Unfinished) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Give what was issued for a record."""
+        assert one.request is not None
+        return one.request.function, one.request.args
+
+    def answered(self, one: Unfinished, value: Any) -> None:
+        """Hand a result to the processor, as the record it was issued for retires."""
+        assert one.request is not None
+        self.current = one.key, one.value, one.timestamp, one.headers
+        try:
+            getattr(self.processor, one.request.then)(
+                Record(one.key, one.value, one.timestamp, one.headers), value
+            )
+        finally:
+            self.current = None
+
+    def _check(self, call: Any) -> None:
+        name = getattr(call, "__qualname__", "")
+        if not callable(call) or "<" in name or getattr(call, "__self__", None) is self.processor:
+            raise ProcessingError(
+                f"processor {self._node!r} issues {call!r}. The call may be made again after a restart, in another process: "
+                "issue a function that is defined at the top of a module, and give its arguments to issue()"
+            )
+
+
+@compile_node.register
+def _(node: AcknowledgingProcess, compiled: Compiled) -> Call:
+    context = made(node, compiled, AcknowledgingContext)
+    runtime, name, process = compiled.runtime, node.name, context.processor.process
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            process(Record(key, value, timestamp, headers))
+        except Exception as error:
+            runtime.on_error("process", name, error)
+
+    context.taken = Acknowledgements(name, node.carried, runtime, run)
+    return context.taken.take
+
+
+class AcknowledgingContext(NodeContext):
+    """The context of a processor that acknowledges records. Owned by the task."""
+
+    taken: Acknowledgements
+
+    def acknowledge(self, metadata: RecordMetadata) -> None:
+        """Say that a record is finished; see ``ProcessorContext.acknowledge``."""
+        self.taken.acknowledge(metadata)

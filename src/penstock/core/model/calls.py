@@ -1,0 +1,349 @@
+"""Calls: what a topology asks of the world outside, how often, and what an answer may be.
+
+An *asynchronous operator* calls a function of the user for each record. The call runs outside the task, so a slow one holds
+nothing up. The function gives a result, or says that there is none yet or none at all:
+
+* :func:`retry`: the attempt failed; make another one later;
+* :func:`delay`: it is too early; ask again at a time;
+* :func:`dead_letter`: no attempt will help; keep the record in a topic of its own;
+* :func:`skip`: there is nothing to do for this record.
+
+What it raises is a failed attempt too. :class:`Retry` says which failures are tried again, when, and how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from typing_extensions import TypedDict
+
+from penstock.core.model.durations import Duration, millis
+from penstock.core.model.errors import TopologyError
+
+CallOrder = Literal["key", "partition", "completion"]
+"""In which order the effects of records are applied: as they came per key, as they came per partition, or as calls end."""
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """The attempt failed; made by :func:`retry`. ``in_ms`` is None where the operator's :class:`Retry` says when."""
+
+    in_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Later:
+    """It is too early; made by :func:`delay`. One of the two is given: a time, or how long from the answer on."""
+
+    until_ms: int | None = None
+    in_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """No attempt will help; made by :func:`dead_letter`.
+
+    Attributes:
+        text: The cause, as what a call gives; the topic, as ``on_failure`` of an operator.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """There is nothing to do for the record; made by :func:`skip`."""
+
+
+def retry(in_: Duration | None = None) -> TryAgain:
+    """Say that the attempt failed and another one is to be made.
+
+    Args:
+        in_: How long from now; None is as the operator's :class:`Retry` says. The number of attempts is limited all the same.
+
+    Returns:
+        What the function of an asynchronous operator returns.
+
+    Source: KIP-311, "Robust failure handling with retries".
+
+    Example:
+        >>> retry(in_=500)
+        TryAgain(in_ms=500)
+    """
+    return TryAgain(None if in_ is None else _not_negative("retry(in_=...)", in_))
+
+
+def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -> Later:
+    """Say that it is too early for this record: the function is to be called again at a time, as the same attempt.
+
+    Args:
+        until: The time, as ms since the epoch or a ``datetime`` with a time zone.
+        in_: How long from now, in place of a time.
+
+    Returns:
+        What the function of an asynchronous operator returns.
+
+    Raises:
+        ValueError: Unless exactly one of the two is given, or if a datetime has no time zone.
+
+    Source: KIP-311, "Delayed processing".
+
+    Example:
+        >>> delay(until=1_700_000_000_000)
+        Later(until_ms=1700000000000, in_ms=None)
+    """
+    if (until is None) == (in_ is None):
+        raise ValueError("delay() wants a time, until=..., or how long from now, in_=...")
+    if in_ is not None:
+        return Later(in_ms=_not_negative("delay(in_=...)", in_))
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError(
+                f"delay(until={until!r}): a datetime without a time zone is a different time in each place; give it one"
+            )
+        until = round(until.timestamp() * 1000)
+    return Later(until_ms=until)
+
+
+def dead_letter(text: str) -> DeadLetter:
+    """Say that no attempt will help, with the cause; or, as ``on_failure`` of an operator, where such records are kept.
+
+    Args:
+        text: Returned by a call: the cause. As ``on_failure=ps.dead_letter(...)``: the topic.
+    """
+    return DeadLetter(str(text))
+
+
+def skip() -> Skip:
+    """Say that there is nothing to do for the record: it ends here, and is counted as dropped."""
+    return Skip()
+
+
+@dataclass(frozen=True)
+class Retry:
+    """When a failed attempt is followed by another one.
+
+    The wait grows from ``initial`` by ``factor`` up to ``cap``; ``jitter`` of it is left to chance, so that calls that failed
+    together do not come back together.
+
+    Args:
+        initial: How long after the first failed attempt; ``timedelta`` or ms.
+        factor: By what each further wait is longer, at least 1.
+        cap: The longest wait.
+        jitter: Which part of a wait is left to chance, 0 to 1: 0.2 is between 80 % and 120 % of it.
+        max_attempts: How many attempts there are in all; None is any number.
+        max_elapsed: How long after the first attempt began another one may begin; None is any time.
+        on: Exceptions that are tried again; what else is raised is final. :func:`retry` is always tried again.
+
+    Raises:
+        TopologyError: If a value is impossible.
+
+    Source: KIP-311; async engine of Apache Flink (``AsyncRetryStrategies``).
+
+    Example:
+        >>> import penstock as ps
+        >>> policy = ps.Retry(initial=100, factor=2, cap=300, jitter=0, max_attempts=5)
+        >>> [policy.wait_ms(attempt, seed="") for attempt in (1, 2, 3)]
+        [100, 200, 300]
+    """
+
+    initial: Duration = 100
+    factor: float = 2.0
+    cap: Duration = 60_000
+    jitter: float = 0.2
+    max_attempts: int | None = None
+    max_elapsed: Duration | None = None
+    on: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        _not_negative("Retry(initial=...)", self.initial)
+        if millis(self.cap) < millis(self.initial):
+            raise TopologyError(f"Retry(cap={self.cap!r}) is shorter than initial={self.initial!r}")
+        if self.factor < 1:
+            raise TopologyError(f"Retry(factor={self.factor}): waits do not get shorter; give at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise TopologyError(f"Retry(jitter={self.jitter}): it is a part of the wait, 0 to 1")
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise TopologyError(f"Retry(max_attempts={self.max_attempts}): there is at least one attempt")
+        if self.max_elapsed is not None:
+            _not_negative("Retry(max_elapsed=...)", self.max_elapsed)
+
+    def wait_ms(self, attempt: int, seed: str) -> int:
+        """Give how long to wait after a failed attempt.
+
+        Args:
+            attempt: Its number, from 1.
+            seed: What chance is made of: the same seed and attempt give the same wait.
+
+        Returns:
+            Milliseconds.
+        """
+        longest = millis(self.cap)
+        try:
+            wait = min(millis(self.initial) * self.factor ** (attempt - 1), longest)
+        except OverflowError:
+            wait = longest
+        return round(wait * (1 + self.jitter * (2 * _chance(f"{seed}:{attempt}") - 1)))
+
+    def allows(self, attempt: int, begun_ms: int, next_ms: int) -> bool:
+        """Tell whether there may be another attempt.
+
+        Args:
+            attempt: The one that failed, from 1.
+            begun_ms: When the first one began, ms since the epoch.
+            next_ms: When the next one would begin.
+        """
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return False
+        return self.max_elapsed is None or next_ms - begun_ms <= millis(self.max_elapsed)
+
+
+@dataclass(frozen=True)
+class CircuitBreaker:
+    """When an endpoint that keeps failing is left alone for a while.
+
+    After ``failures`` failed attempts in a row nothing is called for ``reset_after``; then one call tries whether the endpoint
+    is back. Records wait meanwhile, and their attempts are not used up.
+
+    Args:
+        failures: How many in a row.
+        reset_after: How long it is left alone; ``timedelta`` or ms.
+
+    Raises:
+        TopologyError: If a value is impossible.
+    """
+
+    failures: int = 5
+    reset_after: Duration = 30_000
+
+    def __post_init__(self) -> None:
+        if self.failures < 1:
+            raise TopologyError(f"CircuitBreaker(failures={self.failures}): it takes at least one failure")
+        _not_negative("CircuitBreaker(reset_after=...)", self.reset_after)
+
+
+OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
+"""What becomes of a record whose call failed for good: the application stops, it is left out, or it is kept in a topic."""
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of asynchronous operators, as keywords. What each means is told by :class:`Calls`."""
+
+    order: CallOrder
+    max_in_flight: int
+    max_in_flight_per_key: int | None
+    timeout: Duration | None
+    total_timeout: Duration | None
+    retry: Retry | None
+    on_failure: OnFailure
+    batch: tuple[int, Duration] | None
+    rate_limit: tuple[int, Duration] | None
+    circuit_breaker: CircuitBreaker | None
+    endpoint: Callable[[Any, Any], str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """How the calls of one operator are made, per task.
+
+    Attributes:
+        order: In which order effects are applied. ``key``: as the records of a key came, and never two calls of one key at
+            once; records without a key have no order. ``partition``: as the records of a partition came; calls overlap.
+            ``completion``: as calls end.
+        max_in_flight: How many calls run at once, at most.
+        max_in_flight_per_key: How many of them for one key; None is no limit of its own. At order ``key`` it is one.
+        timeout: How long an attempt may take; ``timedelta`` or ms, None is for ever.
+        total_timeout: How long all attempts may take together, with the waits between them.
+        retry: Which failed attempts are followed by another; None is none, but for :func:`retry`.
+        on_failure: ``fail`` stops the application, ``skip`` leaves the record out, ``ps.dead_letter(topic)`` keeps it.
+        batch: ``(max_records, max_wait)``: the function gets a list of up to so many records, and gives a list of as many
+            results. A batch that is not full is called when its first record has waited so long.
+        rate_limit: ``(calls, per)``: so many calls may begin in each such time.
+        circuit_breaker: When an endpoint that keeps failing is left alone.
+        endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None is one endpoint for the operator.
+
+    Raises:
+        TopologyError: If an option is impossible.
+    """
+
+    order: CallOrder = "key"
+    max_in_flight: int = 100
+    max_in_flight_per_key: int | None = None
+    timeout: Duration | None = None
+    total_timeout: Duration | None = None
+    retry: Retry | None = None
+    on_failure: OnFailure = "fail"
+    batch: tuple[int, Duration] | None = None
+    rate_limit: tuple[int, Duration] | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    endpoint: Callable[[Any, Any], str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(CallOrder):
+            raise TopologyError(f"order is 'key', 'partition' or 'completion', not {self.order!r}")
+        for name in ("max_in_flight", "max_in_flight_per_key"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise TopologyError(f"{name} is at least 1, not {limit}")
+        for name in ("timeout", "total_timeout"):
+            limit = getattr(self, name)
+            if limit is not None and millis(limit) < 1:
+                raise TopologyError(f"{name} is at least 1 ms, not {limit!r}")
+        if self.on_failure not in ("fail", "skip") and not isinstance(self.on_failure, DeadLetter):
+            raise TopologyError(
+                f"on_failure is 'fail', 'skip' or ps.dead_letter('topic'), not {self.on_failure!r}"
+            )
+        if self.batch is not None:
+            self._check_batch(*self.batch)
+        if self.rate_limit is not None and (self.rate_limit[0] < 1 or millis(self.rate_limit[1]) < 1):
+            raise TopologyError(f"rate_limit=(calls, per): both are at least 1, not {self.rate_limit!r}")
+        if self.endpoint is not None and self.circuit_breaker is None:
+            raise TopologyError(
+                "endpoint=... says what a circuit breaker is for; give circuit_breaker=... too"
+            )
+
+    def _check_batch(self, most: int, wait: Duration) -> None:
+        if most < 1:
+            raise TopologyError(f"batch=(max_records, max_wait): a batch has at least one record, not {most}")
+        _not_negative("batch=(max_records, max_wait)", wait)
+        if self.endpoint is not None:
+            raise TopologyError(
+                "a batch is one call to one endpoint: leave out batch=... or endpoint=..., or use one operator per endpoint"
+            )
+
+    @property
+    def batch_records(self) -> int:
+        """How many records a call takes at most."""
+        return 1 if self.batch is None else self.batch[0]
+
+    @property
+    def batch_wait_ms(self) -> int:
+        """How long a call waits for more records, ms."""
+        return 0 if self.batch is None else millis(self.batch[1])
+
+    def per_key(self, serial: int) -> int | None:
+        """Give how many records of one key may be under way, None for any number.
+
+        Args:
+            serial: How many that are at order ``key``, where they follow each other.
+        """
+        return serial if self.order == "key" else self.max_in_flight_per_key
+
+
+_CHANCES: Final = 1 << 64
+
+
+def _chance(seed: str) -> float:
+    """Give a number from 0 to 1 that looks random, always the same for a seed."""
+    return int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "big") / _CHANCES
+
+
+def _not_negative(what: str, duration: Duration) -> int:
+    ms = millis(duration)
+    if ms < 0:
+        raise TopologyError(f"{what} is not negative, but {duration!r} is")
+    return ms

@@ -1,0 +1,144 @@
+"""Asynchronous nodes: those whose work is done by calls outside the task.
+
+Each keeps its unfinished records in a store of its own (:class:`Carried`), so that they go on after a restart. Nobody else
+reads that store; its entries are whole records as Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.core.model import serdes
+from penstock.core.model.calls import Calls
+from penstock.core.model.errors import TopologyError
+from penstock.core.model.serdes import Serde
+from penstock.core.plan import nodes as n
+from penstock.core.plan.specs import StoreOptions, StoreSpec
+from penstock.core.plan.stores import key_value
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What keeps the unfinished records of an operator.
+
+    Attributes:
+        store: The store, by number of the record.
+        key: Serde of the records' keys, for dead letters and messages.
+        value: Serde of their values, likewise.
+    """
+
+    store: StoreSpec
+    key: Serde[Any]
+    value: Serde[Any]
+
+
+@dataclass(frozen=True)
+class Asynchronous(n.Node):
+    """Calls a function for each record. Stream to stream.
+
+    Attributes:
+        function: The user's; a coroutine function, or a plain one.
+        calls: How it is called.
+        carried: What keeps unfinished records.
+    """
+
+    function: Callable[..., Any]
+    calls: Calls
+    carried: Carried
+
+    pure: ClassVar[bool] = False
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Name of the store of unfinished records."""
+        return (self.carried.store.name,)
+
+
+@dataclass(frozen=True)
+class MapValuesAsync(Asynchronous):
+    """The result of the call is the new value."""
+
+    with_key: bool = False
+
+
+@dataclass(frozen=True)
+class ForeachAsync(Asynchronous):
+    """The call is made for its effect outside; nothing goes on."""
+
+
+@dataclass(frozen=True)
+class ProcessAsync(Asynchronous):
+    """The call says what to write and to forward when the record retires.
+
+    Attributes:
+        stores: The stores it uses.
+    """
+
+    stores: tuple[str, ...] = ()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores it uses, and of that of unfinished records."""
+        return (*self.stores, self.carried.store.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IssuingProcess(n.Process):
+    """Runs a processor that issues calls (``context.issue``)."""
+
+    calls: Calls
+    carried: Carried
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores connected to the processor, and of that of unfinished records."""
+        return (*self.stores, self.carried.store.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgingProcess(n.Process):
+    """Runs a processor that does work of its own elsewhere, and says when a record is finished (``context.acknowledge``)."""
+
+    carried: Carried
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores connected to the processor, and of that of unfinished records."""
+        return (*self.stores, self.carried.store.name)
+
+
+def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
+    """Give what keeps the unfinished records of an operator.
+
+    Args:
+        store: Name of the store and how it is kept.
+        key: Serde of the records' keys.
+        value: Serde of their values.
+    """
+    spec = key_value(store.name, serdes.int64, serdes.pickle, engine=store.engine, changelog=store.changelog)
+    return Carried(spec, key, value)
+
+
+def asynchronous_process(
+    node: n.Process, calls: Calls | None, *, acknowledges: bool
+) -> IssuingProcess | AcknowledgingProcess:
+    """Give the node of a processor whose records are not finished when ``process`` returns.
+
+    Raises:
+        TopologyError: If it is to issue calls and to acknowledge records.
+    """
+    if calls is not None and acknowledges:
+        raise TopologyError(
+            f"processor {node.name!r}: calls=... and acknowledges=True are two ways to say when a record is finished; leave one out"
+        )
+    kept = carried(StoreOptions(f"{node.name}-unfinished"), serdes.pickle, serdes.pickle)
+    parts = (node.name, node.parents, node.supplier, node.stores)
+    if calls is None:
+        return AcknowledgingProcess(*parts, carried=kept)
+    if calls.batch is not None:
+        raise TopologyError(
+            f"processor {node.name!r}: batch=... is for functions that every record goes to; a processor issues each call itself"
+        )
+    return IssuingProcess(*parts, calls=calls, carried=kept)

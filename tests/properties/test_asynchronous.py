@@ -1,0 +1,398 @@
+"""Frontier, handover, retirement and dispatcher against simple models."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.asynchronous.breaker import Breaker
+from penstock.core.asynchronous.call import Call, Done, Failed, Raised, Returned, Settled, Ticket, Waits
+from penstock.core.asynchronous.dispatcher import Dispatcher, Start
+from penstock.core.asynchronous.frontier import Frontier
+from penstock.core.asynchronous.handover import Handover
+from penstock.core.asynchronous.rate import Bucket
+from penstock.core.asynchronous.retirement import Retirement
+from penstock.core.model.calls import CallOrder, Calls, CircuitBreaker, Later, Retry
+
+from .engines import Visits
+
+SEEDS = st.integers(0, 2**32)
+
+
+class TestFrontier:
+    def test_it_is_never_past_an_unfinished_offset_and_never_goes_back(self) -> None:
+        visits = Visits()
+
+        @settings(max_examples=200)
+        @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=30), SEEDS)
+        def runs(records: list[tuple[int, int]], seed: int) -> None:
+            """Records: the gap to the next offset, and into how many the record was split."""
+            dice, frontier = random.Random(seed), Frontier()
+            offset, last = 0, 0
+            unfinished: Counter[int] = Counter()
+            arrivals = list(records)
+            while arrivals or unfinished:
+                if arrivals and (not unfinished or dice.random() < 0.5):
+                    gap, parts = arrivals.pop(0)
+                    for _ in range(parts):
+                        frontier.begin(offset)
+                    unfinished[offset] = parts
+                    offset += gap
+                else:
+                    ending = dice.choice(list(unfinished))
+                    frontier.end(ending)
+                    unfinished -= Counter([ending])
+                committable = frontier.committable(offset)
+                assert committable == min(unfinished, default=offset)
+                assert committable >= last
+                last = committable
+                progress = frontier.progress(offset)
+                assert progress.frontier == committable
+                taken = range(offset)
+                assert [at for at in taken if not progress.finished(at)] == sorted(unfinished)
+                visits["beyond a gap"] += any(progress.finished(at) for at in taken if at > committable)
+                visits["a run"] += any(length > 1 for _, length in progress.unfinished)
+
+        runs()
+        visits.demand(**{"beyond a gap": 50, "a run": 20})
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None) -> None:
+    @settings(max_examples=100)
+    @given(st.integers(0, 20), SEEDS)
+    def runs(count: int, seed: int) -> None:
+        dice, retirement = random.Random(seed), Retirement()
+        group_of = {number: None if groups is None else dice.randrange(groups) for number in range(count)}
+        for number, group in group_of.items():
+            retirement.add(number, group)
+        retired: list[int] = []
+        finished = list(range(count))
+        dice.shuffle(finished)
+        for position, number in enumerate(finished):
+            retired += retirement.finish(number)
+            assert retirement.held == position + 1 - len(retired)
+        assert sorted(retired) == list(range(count))
+        if groups is None:
+            assert retired == finished
+        else:
+            for group in range(groups):
+                order = [number for number in retired if group_of[number] == group]
+                assert order == sorted(order)
+
+    runs()
+
+
+class TestHandover:
+    @pytest.mark.parametrize("closing", [False, True])
+    def test_limits_hold_and_a_closed_line_keeps_its_order(self, closing: bool) -> None:
+        visits = Visits()
+
+        @settings(max_examples=200)
+        @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 40), SEEDS)
+        def runs(most: int, per_line: int, steps: int, seed: int) -> None:
+            dice = random.Random(seed)
+            handover = Handover(most, per_line, closing=closing)
+            line_of: dict[int, Hashable] = {}
+            out: list[int] = []
+            waiting: dict[int, int] = {}
+            ended: set[int] = set()
+            now = 0
+            for _ in range(steps):
+                action = dice.randrange(5)
+                if action == 0 or not line_of:
+                    number = len(line_of)
+                    line_of[number] = dice.choice(["hot", "hot", "cold", None])
+                    handover.add(number, line_of[number])
+                elif action == 1 and out:
+                    number = out.pop(dice.randrange(len(out)))
+                    handover.end(number)
+                    ended.add(number)
+                elif action == 2 and out:
+                    number = out.pop(dice.randrange(len(out)))
+                    waiting[number] = now + dice.randrange(5)
+                    handover.wait(number, waiting[number])
+                elif action == 3 and out:
+                    number = out.pop(dice.randrange(len(out)))
+                    handover.give_back(number)
+                    visits["given back"] += 1
+                else:
+                    now += 1
+                    assert handover.next_due() == min(waiting.values(), default=None)
+                    while (taken := handover.take(now)) is not None:
+                        waiting = {n: due for n, due in waiting.items() if due > now}
+                        self.check(taken, line_of, out, waiting, ended, closing=closing, visits=visits)
+                        out.append(taken)
+                        assert len(out) <= most
+                        in_line = Counter(line_of[n] for n in out if line_of[n] is not None)
+                        assert max(in_line.values(), default=0) <= per_line
+                    waiting = {n: due for n, due in waiting.items() if due > now}
+                assert handover.out == len(out)
+                if action != 4:
+                    continue
+                assert handover.waiting == len(waiting)
+                assert handover.parked == len(line_of) - len(ended) - len(out) - len(waiting)
+            self.drain(handover, now, out, set(line_of) - ended)
+
+        runs()
+        visits.demand(**{"given back": 50, "taken": 100})
+
+    @staticmethod
+    def check(
+        taken: int,
+        line_of: dict[int, Hashable],
+        out: list[int],
+        waiting: dict[int, int],
+        ended: set[int],
+        *,
+        closing: bool,
+        visits: Visits,
+    ) -> None:
+        visits["taken"] += 1
+        assert taken not in out
+        assert taken not in ended
+        assert taken not in waiting
+        if closing and line_of[taken] is not None:
+            before = [n for n in line_of if n < taken and line_of[n] == line_of[taken] and n not in ended]
+            assert all(n in out for n in before), "something in front was left behind"
+
+    @staticmethod
+    def drain(handover: Handover, now: int, out: list[int], left: set[int]) -> None:
+        """Everything comes out in the end: no turn gets lost."""
+        now += 100
+        while left:
+            while (taken := handover.take(now)) is not None:
+                out.append(taken)
+            assert out
+            number = out.pop()
+            handover.end(number)
+            left.remove(number)
+        assert (handover.out, handover.waiting, handover.parked, handover.next_due()) == (0, 0, 0, None)
+
+    def test_a_hot_line_leaves_room_for_the_others(self) -> None:
+        handover = Handover(10, 4, closing=True)
+        for number in range(100):
+            handover.add(number, "hot")
+        handover.add(100, "cold")
+        taken = []
+        while (number := handover.take(0)) is not None:
+            taken.append(number)
+        assert taken == [0, 100, 1, 2, 3]
+        assert handover.parked == 96
+        assert handover.longest_line == 100
+
+    def test_records_that_wait_take_no_place(self) -> None:
+        handover = Handover(2, None, closing=False)
+        for number in range(1000):
+            handover.add(number, None)
+        for _ in range(999):
+            taken = handover.take(0)
+            assert taken is not None
+            handover.wait(taken, 60_000)
+        assert handover.take(0) == 999
+        assert handover.waiting == 999
+
+
+class World:
+    """The world outside: it makes calls take time and fail, and keeps a journal of every start and end."""
+
+    def __init__(self, calls: Calls, dice: random.Random) -> None:
+        self.calls = calls
+        self.dice = dice
+        self.dispatcher = Dispatcher(calls, seed="world")
+        self.handover = Handover(50, calls.per_key(4), closing=calls.order == "key")
+        self.line_of: dict[int, Hashable] = {}
+        self.attempts: dict[int, int] = defaultdict(lambda: 1)
+        self.begun: dict[int, int | None] = {}
+        self.due: dict[int, int] = {}
+        self.turn: Counter[int] = Counter()
+        self.running: list[tuple[int, Start]] = []
+        self.journal: list[tuple[str, int, int]] = []
+        self.ended: dict[int, Settled] = {}
+        self.retries: Counter[int] = Counter()
+        self.returned = 0
+        self.now = 0
+
+    def add(self, line: Hashable) -> None:
+        number = len(self.line_of)
+        self.line_of[number] = line
+        self.handover.add(number, line if self.calls.order == "key" else None)
+
+    def tick(self, answer: Callable[[int, int], Any]) -> None:
+        """Let a millisecond pass: calls end and begin; now and then there is a micro-batch, which hands over and takes in."""
+        self.now += 1
+        for expired in self.dispatcher.expire(self.now):
+            self.running = [(at, start) for at, start in self.running if start.number != expired]
+        for at, start in [each for each in self.running if each[0] <= self.now]:
+            self.running.remove((at, start))
+            self.journal += [("end", call.ticket.number, self.now) for call in start.calls]
+            answers = [answer(call.ticket.number, call.attempt) for call in start.calls]
+            self.dispatcher.end(start.number, answers, self.now)
+        if self.dice.random() < 0.3:
+            self.micro_batch()
+        for start in self.dispatcher.start(self.now):
+            self.journal += [("start", call.ticket.number, self.now) for call in start.calls]
+            self.running.append((self.now + self.dice.randrange(1, 6), start))
+            assert len(start.calls) <= self.calls.batch_records
+        assert len(self.running) <= self.calls.max_in_flight
+
+    def micro_batch(self) -> None:
+        """Take in what was settled when the batch began, hand over, and take in what was settled meanwhile."""
+        settled = self.dispatcher.take_settled()
+        for _ in range(self.dice.randrange(2)):
+            self.hand_over()
+        for ticket, each in settled:
+            self.take_in(ticket, each)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        while (number := self.handover.take(self.now)) is not None:
+            self.turn[number] += 1
+            ticket = Ticket("op", number, self.turn[number], "")
+            assert self.now >= self.due.get(number, 0), "never early"
+            self.dispatcher.offer(self.call(ticket), self.now)
+
+    def call(self, ticket: Ticket) -> Call:
+        number = ticket.number
+        return Call(ticket, print, (), self.line_of[number], self.attempts[number], self.begun.get(number))
+
+    def take_in(self, ticket: Ticket, settled: Settled) -> None:
+        number = ticket.number
+        assert number not in self.ended, "each record completes once"
+        if isinstance(settled, Returned):
+            self.returned += 1
+            self.handover.give_back(number)
+        elif isinstance(settled, Waits):
+            if settled.why == "retry":
+                assert settled.attempt == self.attempts[number] + 1
+                self.retries[number] += 1
+            self.attempts[number], self.begun[number] = settled.attempt, settled.begun_ms
+            self.due[number] = settled.due_ms
+            self.handover.wait(number, settled.due_ms)
+        else:
+            self.ended[number] = settled
+            self.handover.end(number)
+
+
+def intervals(world: World) -> dict[int, list[tuple[int, int]]]:
+    """Give per record when its calls ran."""
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    begun: dict[int, int] = {}
+    for what, number, at in world.journal:
+        if what == "start":
+            begun[number] = at
+        elif number in begun:
+            found[number].append((begun.pop(number), at))
+    return found
+
+
+@pytest.mark.parametrize("order", ["key", "partition", "completion"])
+@pytest.mark.parametrize("batch", [None, (3, 2)])
+def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
+    order: CallOrder, batch: tuple[int, int] | None
+) -> None:
+    visits = Visits()
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.integers(1, 5), st.integers(1, 40), SEEDS)
+    def runs(in_flight: int, count: int, seed: int) -> None:
+        dice = random.Random(seed)
+        retry = Retry(initial=3, factor=2, cap=20, max_attempts=4)
+        world = World(Calls(order=order, max_in_flight=in_flight, retry=retry, batch=batch), dice)
+        failures = {number: dice.choice([0, 0, 0, 1, 2, 9]) for number in range(count)}
+        delayed = {number for number in range(count) if dice.random() < 0.1}
+
+        def answer(number: int, attempt: int) -> Any:
+            if number in delayed:
+                delayed.remove(number)
+                return Later(in_ms=dice.randrange(20))
+            return Raised(OSError("down")) if attempt <= failures[number] else number
+
+        for _ in range(count):
+            world.add(dice.choice(["hot", "hot", "warm", "cold", None]))
+            if dice.random() < 0.5:
+                world.tick(answer)
+        for _ in range(3000):
+            if len(world.ended) == count:
+                break
+            world.tick(answer)
+        for number in range(count):
+            expected: Settled = Done(number)
+            if failures[number] == 9:
+                expected = Failed(4, "OSError: down", world.ended[number].error)  # type: ignore[union-attr]
+                visits["exhausted"] += 1
+            assert world.ended[number] == expected
+            assert world.retries[number] == min(failures[number], 3)
+        assert world.dispatcher.wake_at_ms(world.now) is None
+        assert list(world.dispatcher.tickets()) == []
+        visits["returned"] += world.returned
+        if order == "key" and batch is None:
+            check_keys(world, visits)
+
+    runs()
+    visits.demand(exhausted=20)
+    if order == "key":
+        visits.demand(returned=20)
+
+
+def check_keys(world: World, visits: Visits) -> None:
+    """Calls of one key never overlap, and no record is called before the one in front of it has completed."""
+    ran = intervals(world)
+    for line in ("hot", "warm", "cold"):
+        numbers = [number for number, at in world.line_of.items() if at == line]
+        spans = [span for number in numbers for span in ran[number]]
+        assert spans == sorted(spans)
+        for (_, end), (begin, _) in pairwise(spans):
+            assert begin >= end
+            visits["one after the other"] += 1
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 20), st.integers(1, 1000), SEEDS)
+def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed: int) -> None:
+    dice, bucket, now = random.Random(seed), Bucket(calls, per_ms), 0
+    taken: list[int] = []
+    for _ in range(200):
+        free = bucket.next_ms(now)
+        assert bucket.take(now) == (free == now)
+        if free == now:
+            taken.append(now)
+        else:
+            if free > now + 1:
+                assert bucket.next_ms(free - 1) == free
+            now = free
+        now += dice.choice([0, 0, 1, per_ms])
+    for first, begin in enumerate(taken):
+        in_window = sum(1 for at in taken[first:] if at - begin < per_ms)
+        assert in_window <= 2 * calls  # a full bucket, and what flows in meanwhile
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 4), st.lists(st.sampled_from(["try", "fail", "succeed", "wait"]), max_size=60))
+def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_call_try(most: int, moves: list[str]) -> None:
+    breaker, now = Breaker(CircuitBreaker(failures=most, reset_after=10)), 0
+    in_row, opened, trying = 0, None, False
+    for move in moves:
+        allowed = opened is None or (now >= opened + 10 and not trying)
+        assert breaker.allows(now) == allowed
+        assert breaker.closed == (opened is None)
+        if move == "wait":
+            now += 7
+        elif move == "try" and allowed:
+            breaker.began()
+            trying = opened is not None
+        elif move == "fail":
+            breaker.failed(now)
+            in_row += 1
+            if trying or in_row >= most:
+                opened, trying = now, False
+        elif move == "succeed":
+            breaker.succeeded()
+            in_row, opened, trying = 0, None, False
