@@ -1,6 +1,5 @@
-"""Station: the process that makes calls to the outside world between micro-batches. See ``penstock.drivers.station.post``."""
+"""Station: the process that makes calls to the outside world between micro-batches. See ``penstock.core.asynchronous.station``."""
 
-from penstock.drivers.station.client import StationAddress, StationLine
-from penstock.drivers.station.messages import Answer, Question
+from penstock.drivers.station.client import EXECUTOR, StationAddress, StationLine
 
-__all__ = ["Answer", "Question", "StationAddress", "StationLine"]
+__all__ = ["EXECUTOR", "StationAddress", "StationLine"]

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.core.asynchronous.call import Call, Ticket
+from penstock.core.asynchronous.station import Answered
+from penstock.core.model.calls import Calls
 from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import LENGTH_BYTES, Answer, Order, Question, dumped, framed, pickled
 
@@ -57,7 +59,7 @@ class StationAddress:
 
 
 class StationLine:
-    """A connection to a station. Kept by a worker for all its tasks; used by one thread.
+    """A connection to a station. Implements ``Station``. Kept by a worker for all its tasks; used by one thread.
 
     Args:
         address: The station.
@@ -75,24 +77,9 @@ class StationLine:
         batch: int,
         held: Collection[Ticket],
         calls: Iterable[Call] = (),
-        options: Mapping[str, Any] | None = None,
-    ) -> Answer:
-        """Tell the station which tickets a task holds, let it make calls, and hear what has come of the others.
-
-        Args:
-            task: The task.
-            batch: Number of the micro-batch.
-            held: All tickets that the task holds, those of ``calls`` among them.
-            calls: What to call.
-            options: The options of each operator that calls.
-
-        Returns:
-            What the station answers; ``unknown`` is empty.
-
-        Raises:
-            StationError: If no station can be reached or started, a function cannot be pickled, or the station refuses a task
-                that is behind.
-        """
+        options: Mapping[str, Calls] | None = None,
+    ) -> Answered:
+        """Tell which tickets a task holds, let calls be made, and hear what has come of the others: see ``Station``."""
         if len(self._digests) > _FUNCTIONS:  # of processors that make a new one for each call
             self._digests.clear()
             self._pickles.clear()
@@ -104,9 +91,9 @@ class StationLine:
             answer = self._asked(
                 replace(question, pickles={one: self._pickles[one] for one in answer.unknown})
             )
-        if answer.refused is not None:
+        if answer.answered is None:
             raise StationError(answer.refused)
-        return answer
+        return answer.answered
 
     def close(self) -> None:
         """Hang up; the station goes on."""

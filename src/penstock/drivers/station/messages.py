@@ -1,12 +1,4 @@
-"""Messages between a task and its station, and how they travel: pickled, behind their length.
-
-A task asks twice in a micro-batch: first what has been settled of the calls it holds tickets of, then to make new calls. Both
-are the same question. It names *every* ticket that the task holds, so whatever the two sides believe of each other is
-made right each time, whichever of them has been started anew in between:
-
-* a ticket that the task holds and the station does not know is *lost*: the task hands the record over again;
-* what the station has and the task does not hold (it has been applied, or it comes from an attempt at a micro-batch that failed) is
-  forgotten. Until then it is kept, so a micro-batch that is run again hears the same once more.
+"""Messages between a worker and its station, and how they travel: pickled, behind their length.
 
 Functions are sent once and then go by their digest: a station unpickles each one once, so what a function keeps (a session of
 an HTTP client, say) lives as long as the station.
@@ -22,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from pyspark import cloudpickle
 
 from penstock.core.asynchronous.call import Failed, Settled, Ticket
+from penstock.core.asynchronous.station import Answered
 
 LENGTH_BYTES: Final = 8
 
@@ -70,39 +63,18 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Operator:
-    """What there is to see of an operator of a task in its station.
-
-    Attributes:
-        running: Calls that run.
-        waiting: Calls that will.
-        longest_ms: For how long the oldest of those that run has been running.
-    """
-
-    running: int
-    waiting: int
-    longest_ms: int
-
-
-@dataclass(frozen=True)
 class Answer:
     """What the station answers.
 
     Attributes:
-        settled: Of the tickets held, those whose calls have come to something, in the order in which they did.
-        lost: Those it does not know.
-        unknown: Digests it has no pickle of; nothing was done, the task asks again with them.
-        refused: Why nothing was done, None if it was.
-        operators: What there is to see, by operator.
-        loop_lag_ms: By how much the event loop was late lately: a function that blocks it holds all others up.
+        answered: The answer, None if nothing was done.
+        unknown: Digests it has no pickle of; the task asks again with them.
+        refused: Why nothing was done.
     """
 
-    settled: tuple[tuple[Ticket, Settled], ...] = ()
-    lost: tuple[Ticket, ...] = ()
+    answered: Answered | None = None
     unknown: frozenset[bytes] = frozenset()
-    refused: str | None = None
-    operators: Mapping[str, Operator] = field(default_factory=dict)
-    loop_lag_ms: int = 0
+    refused: str = ""
 
 
 def framed(message: bytes) -> bytes:
@@ -128,8 +100,9 @@ def told(answer: Answer) -> bytes:
     try:
         return dumped(answer)
     except Exception:
-        settled = tuple((ticket, _can_travel(one)) for ticket, one in answer.settled)
-        return dumped(replace(answer, settled=settled))
+        assert answer.answered is not None
+        settled = tuple((ticket, _can_travel(one)) for ticket, one in answer.answered.settled)
+        return dumped(Answer(replace(answer.answered, settled=settled)))
 
 
 def _can_travel(settled: Settled) -> Settled:

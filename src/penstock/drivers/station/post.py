@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
-from penstock.drivers.station.messages import Answer, Operator, Question
+from penstock.core.asynchronous.station import Answered, Work
+from penstock.drivers.station.messages import Answer, Question
 
 
 class Post:
@@ -64,9 +65,11 @@ class Post:
         self._collect()
         known = self._open | self._settled.keys()
         return Answer(
-            settled=tuple(self._settled.items()),
-            lost=tuple(sorted(question.held - known)),
-            operators={name: self._seen(name, now_ms) for name in self._dispatchers},
+            Answered(
+                tuple(self._settled.items()),
+                tuple(sorted(question.held - known)),
+                {name: self._seen(name, now_ms) for name in self._dispatchers},
+            )
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
@@ -104,7 +107,7 @@ class Post:
         orphans = self._open - held
         if orphans:
             for dispatcher in self._dispatchers.values():
-                dispatcher.withdraw(orphans)
+                dispatcher.forget(orphans)
             self._open -= orphans
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
@@ -122,7 +125,8 @@ class Post:
                     self._open.remove(ticket)
                     self._settled[ticket] = settled
 
-    def _seen(self, operator: str, now_ms: int) -> Operator:
+    def _seen(self, operator: str, now_ms: int) -> Work:
         began = [at for (name, _), at in self._running.items() if name == operator]
-        waiting = sum(1 for ticket in self._open if ticket.operator == operator) - len(began)
-        return Operator(len(began), max(waiting, 0), now_ms - min(began, default=now_ms))
+        ready = sum(1 for ticket in self._open if ticket.operator == operator) - len(began)
+        ages = [now_ms - at for at in began] or [0]
+        return Work(len(began), max(ready, 0), max(ages), min(ages))

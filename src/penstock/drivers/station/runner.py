@@ -51,7 +51,9 @@ class Runner:
         post = self._posts.setdefault(question.task, Post(question.task))
         answer = post.ask(question, loaded, now_ms())
         self._look_soon()
-        return replace(answer, loop_lag_ms=self.loop_lag_ms)
+        if answer.answered is None:
+            return answer
+        return Answer(replace(answer.answered, loop_lag_ms=self.loop_lag_ms))
 
     async def pulse(self) -> None:
         """Measure for ever by how much the event loop is late."""

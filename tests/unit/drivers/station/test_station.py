@@ -17,9 +17,10 @@ from uuid import uuid4
 import pytest
 
 from penstock.core.asynchronous.call import Call, Done, Failed, Settled, Ticket, Waits
+from penstock.core.asynchronous.station import Answered
 from penstock.core.model.calls import Calls, Retry, retry
 from penstock.core.model.errors import StationError
-from penstock.drivers.station import Answer, StationAddress, StationLine
+from penstock.drivers.station import StationAddress, StationLine
 from penstock.drivers.station.runner import now_ms
 
 MANY = 2_000
@@ -37,7 +38,7 @@ class Asker:
         self.task = uuid4().hex
         self.batch = 0
 
-    def ask(self, *values: Any, key: Any = None, numbers: int = 0) -> Answer:
+    def ask(self, *values: Any, key: Any = None, numbers: int = 0) -> Answered:
         """Hand over a call per value, and take in what has come."""
         calls = []
         for number, value in enumerate(values, start=numbers):
