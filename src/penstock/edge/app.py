@@ -41,6 +41,7 @@ from penstock.edge.orders import StandingOrders
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.signals import stopping_on_signals
+from penstock.edge.stations import ApplicationStations, makes_calls
 from penstock.edge.topics import Topics
 from penstock.edge.upkeep import Upkeep
 
@@ -264,6 +265,8 @@ class Application:
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,
+                ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
+                not settings.exactly_once,
             ),
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),

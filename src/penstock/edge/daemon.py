@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 
 from pyspark.daemon import manager
@@ -24,9 +25,14 @@ _PRELOADED = (
 
 
 def preload() -> None:
-    """Import what every worker of an operator imports, and keep the garbage collector from visiting it again."""
+    """Import what every worker of an operator imports, keep the garbage collector from visiting it again, and tell the workers
+    whose they are.
+    """
     for module in _PRELOADED:
         importlib.import_module(module)
+    from penstock.drivers.station import EXECUTOR
+
+    os.environ[EXECUTOR] = str(os.getppid())
     gc.freeze()
 
 

@@ -25,6 +25,7 @@ from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
 from penstock.edge.settings import settings_from
+from penstock.edge.stations import refuse_calls
 
 
 def transform(
@@ -68,6 +69,7 @@ def transform(
     """
     plan = topology.plan(name)
     refuse_global_stores(plan)
+    refuse_calls(plan)
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession
     for option, wanted in QUERY_CONF.items():

@@ -17,6 +17,8 @@ from penstock.drivers.spark.worker.report import Report, offsets_of, waiting_of
 
 _RATE_WINDOW_S = 10.0
 _TELL_EVERY_S = 10.0
+_PARKED = 10_000
+"""How many records a task holds that could be called, before it is read no further."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,14 @@ class Book:
                     buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
             waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
             given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
-            return Held(buffered, frozenset(given_up), min(waits, default=None))
+            full = {
+                TopicPartition(topic, int(partition))
+                for report in self.tasks.values()
+                if report.calls is not None and report.calls.parked > _PARKED
+                for topic, partitions in report.offsets.items()
+                for partition in partitions
+            }
+            return Held(buffered, frozenset(given_up), min(waits, default=None), frozenset(full))
 
     def _waiting(self) -> dict[str, Waiting]:
         """Give why the tasks wait that do."""

@@ -239,7 +239,8 @@ class Ledger:
         self._changed: set[int] = set()
         self._answers: list[tuple[Ticket, Settled]] = []
         self._retiring: list[int] = []
-        """What retires after a restart because the order was edited."""
+        """What retires at the beginning of the next step: what an answer must be committed for first, and after a restart what no
+        longer has to wait because the order was edited."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(name)
         self._next: int = self._memory.get("next", 0)
@@ -301,9 +302,9 @@ class Ledger:
 
     def collect(self) -> None:
         """Treat the answers that have come, in their order."""
-        for number in self._retiring:
+        retiring, self._retiring = self._retiring, []
+        for number in retiring:
             self._retire(self._unfinished[number])
-        self._retiring.clear()
         answers, self._answers = self._answers, []
         for ticket, settled in answers:
             one = self._unfinished.get(ticket.number)
@@ -332,8 +333,12 @@ class Ledger:
                 raise ProcessingError(self._why(one, settled)) from settled.error
             one.settled = settled
             self._handover.end(number)
-            for retiring in self._retirement.finish(number):
-                self._retire(self._unfinished[retiring])
+            retiring = self._retirement.finish(number)
+            if not self._runtime.repeats_sends:
+                self._retiring += retiring
+                return
+            for each in retiring:
+                self._retire(self._unfinished[each])
 
     def _retire(self, one: Unfinished) -> None:
         runtime, settled = self._runtime, one.settled
@@ -390,8 +395,8 @@ class Ledger:
         self._changed.clear()
 
     def next_due(self) -> int | None:
-        """Give when a record is to be handed over next, ms since the epoch; None if never."""
-        return self._handover.next_due()
+        """Give when a record is to be handed over or retires next, ms since the epoch; None if never."""
+        return self._runtime.now_ms if self._retiring else self._handover.next_due()
 
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""

@@ -128,6 +128,7 @@ class Runtime:
         """Of the operators whose records may be unfinished for a while, those behind first."""
         self.frontiers: dict[TopicPartition, Frontier] = {}
         self.epoch = ""
+        self.repeats_sends = True
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []

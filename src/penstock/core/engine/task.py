@@ -65,6 +65,8 @@ class Task:
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         snapshot: What :meth:`snapshot` gave last time.
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
+        repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
+            down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -82,6 +84,7 @@ class Task:
         max_task_idle_ms: int = 0,
         snapshot: Snapshot | None = None,
         epoch: str = "",
+        repeats_sends: bool = True,
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
@@ -91,6 +94,7 @@ class Task:
         )
         self._runtime.stream_time = snapshot.stream_time_ms
         self._runtime.epoch = epoch
+        self._runtime.repeats_sends = repeats_sends
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
         self._runtime.global_stores = _to_read(sub, global_stores)

@@ -55,12 +55,15 @@ class Held:
     Attributes:
         buffered: Records, bytes and largest timestamp (ms) per input that holds any, all lanes together.
         given_up: Empty inputs that are no longer waited for.
-        idle_until_ms: When the first wait for an empty input ends that records are held for, None if there is none.
+        idle_until_ms: When the first records that are held may go on, because a wait for an empty input ends or calls may have
+            come to something; None if there are none.
+        full: Partitions whose tasks have enough to call already: they are not read until there is less.
     """
 
     buffered: Mapping[TopicPartition, tuple[int, int, int]]
     given_up: Collection[TopicPartition] = ()
     idle_until_ms: int | None = None
+    full: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
+from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
@@ -117,7 +118,9 @@ class Planner:
             paused = set(orders.get("paused", ()))
             limited = self._limited(ends)
             readable = {topic: e for topic, e in limited.items() if topic not in paused}
-            allowed = self._throttle.limited(positions, readable)
+            allowed = _without_full(
+                positions, self._throttle.limited(positions, readable), _held(orders).full
+            )
             admitted = admit(positions, allowed, self._limit(orders.get("bytes_per_record")))
             planned, facts = self._aligned(positions, admitted, allowed, limited, orders)
             if planned != positions_of(start) or self._lets_go(start, facts, orders):
@@ -135,7 +138,7 @@ class Planner:
         return woken({**offset_after(start, positions, tick, now, spec.topology), **facts}, due)
 
     def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
-        """Give the tasks that are woken now; in a run to the end, only for the ends of their waits for empty inputs."""
+        """Give the tasks that are woken now; in a run to the end, only for records that they hold."""
         due: list[str] | None = orders.get("due")
         if self._final is None:
             return due
@@ -287,6 +290,20 @@ def _held(orders: Mapping[str, Any]) -> Held:
     """Give what the tasks hold, as the application says."""
     held: Held | None = orders.get("held")
     return Held({}) if held is None else held
+
+
+def _without_full(positions: Offsets, ends: Offsets, full: Collection[TopicPartition]) -> Offsets:
+    """Keep partitions where they are whose tasks have enough to do."""
+    if not full:
+        return ends
+    stopped = {at for at in full if at.partition in ends.get(at.topic, {})}
+    return {
+        topic: {
+            p: positions[topic].get(p, end) if TopicPartition(topic, p) in stopped else end
+            for p, end in partitions.items()
+        }
+        for topic, partitions in ends.items()
+    }
 
 
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:

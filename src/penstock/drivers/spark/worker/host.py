@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
 from pyspark import cloudpickle
 from pyspark.sql import Row
@@ -39,12 +40,13 @@ from penstock.drivers.spark import wire
 from penstock.drivers.spark.globals import positions_from
 from penstock.drivers.spark.inputs import TaskInputs
 from penstock.drivers.spark.spec import TopologySpec
+from penstock.drivers.spark.worker.calls import Stations, TaskCalls
 from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from penstock.drivers.spark.worker.progress import Tell, log_progress
-from penstock.drivers.spark.worker.report import report_of
+from penstock.drivers.spark.worker.report import call_report, report_of
 from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
@@ -69,6 +71,8 @@ class HostSpec:
         changelogs: Reads changelog topics, None if there are none.
         global_topics: Reads the topics of global stores, None if there are none.
         max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
+        stations: Gives the station that makes the calls of asynchronous operators, None if there are no such operators.
+        repeats_sends: Whether a micro-batch that is run again sends again what it sent; else it sends nothing.
     """
 
     topology: TopologySpec
@@ -77,6 +81,8 @@ class HostSpec:
     changelogs: ChangelogReader | None = None
     global_topics: GlobalTopics | None = None
     max_task_idle_ms: int = NEVER_WAIT
+    stations: Stations | None = None
+    repeats_sends: bool = True
 
     @cached_property
     def inputs(self) -> TaskInputs:
@@ -137,6 +143,7 @@ class _TaskBatch:
         self._read = 0
         self._read_bytes = 0
         self._filled: Filled | None = None
+        self._calls: TaskCalls | None = None
 
     def run(self) -> Iterator[Row]:
         """Run the task; give its output rows."""
@@ -194,6 +201,7 @@ class _TaskBatch:
             state_bytes=manifest.live_bytes(),
             restored=restored,
             filled=self._filled,
+            calls=None if self._calls is None else call_report(outcome, self._calls, self._now_ms),
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
@@ -255,14 +263,25 @@ class _TaskBatch:
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
             snapshot=snapshot,
+            epoch=uuid4().hex[:12],
+            repeats_sends=self._spec.repeats_sends,
         )
         try:
             task.init(self._now_ms)
             self._inform(task)
             self._feed(task)
-            return task, task.step(self._now_ms)
+            return task, self._with_calls(task) if task.calls else task.step(self._now_ms)
         finally:
             task.close()
+
+    def _with_calls(self, task: Task) -> Outcome:
+        """Run a step between what the station has answered and what it is given to do."""
+        assert self._spec.stations is not None
+        self._calls = calls = TaskCalls(task, wire.batch_of(self._batch), self._spec.stations)
+        calls.collect()
+        outcome = task.step(self._now_ms)
+        calls.hand_over(outcome)
+        return outcome
 
     def _inform(self, task: Task) -> None:
         """Tell the task what is known of its inputs, if it has several and somebody planned them together."""

@@ -12,7 +12,47 @@ from typing import Any, cast
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.drivers.spark.worker.calls import TaskCalls
 from penstock.drivers.spark.worker.filling import Filled
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """What there is to see of the asynchronous operators of a task.
+
+    Attributes:
+        look_at_ms: When to look for what has come of calls, or the next attempt is due; None if nothing is unfinished.
+        running: Calls that run in the station.
+        with_station: Records handed to the station.
+        waiting: Records that wait for a retry or a delay.
+        parked: Records that could be called and have not been handed over.
+        held: Records whose calls have ended, and that wait for those in front of them.
+        most_per_key: Unfinished records of the key that has most.
+        oldest_ms: When the oldest unfinished record came, ms since the epoch; None if there is none.
+        longest_ms: For how long the oldest call that runs has been running.
+        loop_lag_ms: By how much the event loop of the station was late lately.
+        settled: Attempts that ended.
+        retries: Attempts that will be followed by another.
+        dead_letters: Records that went to a dead-letter topic.
+        ignored: Answers that came too late to count.
+        lost: Calls that the station did not have any more.
+    """
+
+    look_at_ms: int | None
+    running: int
+    with_station: int
+    waiting: int
+    parked: int
+    held: int
+    most_per_key: int
+    oldest_ms: int | None
+    longest_ms: int
+    loop_lag_ms: int
+    settled: int
+    retries: int
+    dead_letters: int
+    ignored: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -38,8 +78,10 @@ class Report:
         waiting: Topic, partition, reason and since when (ms) the task waits for an input; None if it does not.
         buffered: Topic, partition, lane, records, bytes and largest timestamp (ms) of each queue that holds records.
         given_up: Topic and partition of the empty inputs that are no longer waited for.
-        idle_until_ms: When the wait for an empty input ends that records are held for, None if there is none.
+        idle_until_ms: When records that are held may go on, because the wait for an empty input ends or calls may have come to
+            something; None if there are none.
         global_records: Records of global topics that went into this host's copies.
+        calls: What there is to see of asynchronous operators, None if the task has none.
     """
 
     task: str
@@ -62,6 +104,7 @@ class Report:
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
     global_records: int = 0
+    calls: CallReport | None = None
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -75,19 +118,52 @@ class Report:
             told["waiting"] = tuple(told["waiting"])
         for name in ("buffered", "given_up"):
             told[name] = [tuple(each) for each in told[name]]
+        if told["calls"] is not None:
+            told["calls"] = CallReport(**told["calls"])
         return Report(**told)
 
 
-def report_of(task: TaskId, outcome: Outcome, *, filled: Filled | None = None, **more: Any) -> Report:
-    """Make the report of an outcome, and of what was done to bring global stores up for it."""
+def call_report(outcome: Outcome, calls: TaskCalls, now_ms: int) -> CallReport:
+    """Make the report of the asynchronous operators of a task, all together."""
+    all_of = outcome.calls.values()
+    oldest = [one.oldest_ms for one in all_of if one.oldest_ms is not None]
+    return CallReport(
+        _first(calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
+        calls.running,
+        sum(one.with_station for one in all_of),
+        sum(one.waiting for one in all_of),
+        sum(one.parked for one in all_of),
+        sum(one.held for one in all_of),
+        max((one.most_per_key for one in all_of), default=0),
+        min(oldest, default=None),
+        calls.longest_ms,
+        calls.loop_lag_ms,
+        sum(one.settled for one in all_of),
+        sum(one.retries for one in all_of),
+        sum(one.dead_letters for one in all_of),
+        sum(one.ignored for one in all_of),
+        calls.lost,
+    )
+
+
+def report_of(
+    task: TaskId,
+    outcome: Outcome,
+    *,
+    filled: Filled | None = None,
+    calls: CallReport | None = None,
+    **more: Any,
+) -> Report:
+    """Make the report of an outcome, of its calls, and of what was done to bring global stores up for it."""
     waits, filled = outcome.waiting, filled or Filled()
+    look_at_ms = None if calls is None else calls.look_at_ms
     offsets: dict[str, dict[str, int]] = {}
     for at, offset in outcome.committable.items():
         offsets.setdefault(at.topic, {})[str(at.partition)] = offset
     return Report(
         str(task),
         offsets,
-        outcome.wake_at_ms,
+        _first(outcome.wake_at_ms, look_at_ms),
         outcome.stream_time_ms,
         processed=outcome.metrics.processed,
         sent=outcome.metrics.sent,
@@ -99,7 +175,8 @@ def report_of(task: TaskId, outcome: Outcome, *, filled: Filled | None = None, *
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
-        idle_until_ms=outcome.idle_until_ms,
+        idle_until_ms=_first(outcome.idle_until_ms, look_at_ms),
+        calls=calls,
         **more,
     )
 
@@ -128,6 +205,10 @@ def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
                 at = TopicPartition(topic, int(partition))
                 offsets[at] = max(offset, offsets.get(at, 0))
     return offsets
+
+
+def _first(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def host_now_ms() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from penstock.core.asynchronous.frontier import Progress
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.queue import QueueId
 from penstock.core.engine.readiness import Reason, Waiting
@@ -30,6 +31,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "stores": {name: dict(memory) for name, memory in snapshot.stores.items()},
         "operators": {name: dict(memory) for name, memory in snapshot.operators.items()},
         **_waits_to_json(snapshot),
+        **_progress_to_json(snapshot),
     }
 
 
@@ -41,6 +43,13 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
     if snapshot.waiting is not None:
         told["waiting"] = [*snapshot.waiting.partition, snapshot.waiting.reason, snapshot.waiting.since_ms]
     return told
+
+
+def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Give what a task remembers that has finished records beyond unfinished ones; others have nothing to remember."""
+    if not snapshot.progress:
+        return {}
+    return {"progress": [[*at, *progress] for at, progress in sorted(snapshot.progress.items())]}
 
 
 def snapshot_from_json(
@@ -70,6 +79,10 @@ def snapshot_from_json(
         data.get("operators", {}),
         {TopicPartition(topic, partition): at for topic, partition, at in data.get("deadlines", ())},
         _waiting(*data["waiting"]) if "waiting" in data else None,
+        {
+            TopicPartition(topic, partition): Progress(position, tuple(map(tuple, unfinished)))
+            for topic, partition, position, unfinished in data.get("progress", ())
+        },
     )
 
 
