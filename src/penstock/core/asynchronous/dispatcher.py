@@ -15,7 +15,7 @@ thread and no clock, so both run by the same rules.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
@@ -94,7 +94,8 @@ class Dispatcher:
         self._per_line = 1 if self._serial else calls.max_in_flight_per_key
         self._ready: deque[tuple[Call, int]] = deque()
         self._lines: dict[Hashable, _Line] = {}
-        self._blocked: dict[Hashable, int] = {}
+        self._blocked: dict[Hashable, Ticket] = {}
+        self._forgotten: set[Ticket] = set()
         self._running: dict[int, _Run] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._settled: list[tuple[Ticket, Settled]] = []
@@ -112,7 +113,7 @@ class Dispatcher:
     def tickets(self) -> Iterator[Ticket]:
         """Give the tickets that have not been settled."""
         for run in self._running.values():
-            yield from (call.ticket for call in run.start.calls)
+            yield from (call.ticket for call in run.start.calls if call.ticket not in self._forgotten)
         for waiting in (self._ready, *self._held.values(), *(line.queue for line in self._lines.values())):
             yield from (call.ticket for call, _ in waiting)
 
@@ -128,7 +129,7 @@ class Dispatcher:
             self._ready.append((call, now_ms))
             return
         if key in self._blocked:
-            if self._blocked[key] != call.ticket.number:
+            if self._blocked[key].number != call.ticket.number:
                 self._settled.append((call.ticket, Returned()))
                 return
             del self._blocked[key]
@@ -168,6 +169,10 @@ class Dispatcher:
             return
         self._note(run.start.calls[0].endpoint, answers, now_ms)
         for call, answer in zip(run.start.calls, answers):
+            if call.ticket in self._forgotten:
+                self._forgotten.remove(call.ticket)
+                self._leave(call, None)
+                continue
             begun = run.begun_ms if call.begun_ms is None else call.begun_ms
             settled = settle(self._calls, call, begun, answer, now_ms, self._seed)
             self._settled.append((call.ticket, settled))
@@ -185,6 +190,27 @@ class Dispatcher:
             answers = [Raised(self._timeout_of(call, run.begun_ms, now_ms)) for call in run.start.calls]
             self.end(number, answers, now_ms)
         return expired
+
+    def forget(self, tickets: Collection[Ticket]) -> None:
+        """Forget calls whose answers nobody will ask for: those that have not begun are not made, and none blocks its line."""
+        if not tickets:
+            return
+        self._forgotten.update(
+            call.ticket
+            for run in self._running.values()
+            for call in run.start.calls
+            if call.ticket in tickets
+        )
+        for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
+            del self._blocked[key]
+        for line in self._lines.values():
+            _keep(line.queue, tickets)
+        for queue in [self._ready, *self._held.values()]:
+            dropped = [call for call, _ in queue if call.ticket in tickets]
+            _keep(queue, tickets)
+            for call in dropped:
+                self._leave(call, None)
+        self._held = {endpoint: held for endpoint, held in self._held.items() if held}
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
         """Give what was settled since the last call, in the order in which it was."""
@@ -289,14 +315,15 @@ class Dispatcher:
 
     # Lines.
 
-    def _leave(self, call: Call, settled: Settled) -> None:
+    def _leave(self, call: Call, settled: Settled | None) -> None:
         key = call.line
         if key is None or self._per_line is None:
             return
         line = self._lines[key]
         line.out -= 1
         if self._serial and isinstance(settled, Waits):
-            self._blocked[key] = min(call.ticket.number, self._blocked.get(key, _NEVER))
+            first = self._blocked.get(key, call.ticket)
+            self._blocked[key] = min(first, call.ticket, key=lambda ticket: ticket.number)
         if key in self._blocked:
             self._settled.extend((behind.ticket, Returned()) for behind, _ in line.queue)
             line.queue.clear()
@@ -305,6 +332,12 @@ class Dispatcher:
             self._ready.append(line.queue.popleft())
         if not line.out:
             del self._lines[key]
+
+
+def _keep(queue: deque[tuple[Call, int]], dropped: Collection[Ticket]) -> None:
+    kept = [each for each in queue if each[0].ticket not in dropped]
+    queue.clear()
+    queue.extend(kept)
 
 
 def _in_short(result: Any) -> str:
