@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.core.asynchronous.call import Raised
+from penstock.core.asynchronous.call import Call, Raised
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.asynchronous.exchange import Exchange
 from penstock.core.engine.outcome import Outcome, Snapshot
@@ -112,9 +112,7 @@ class Cluster:
         self.dispatcher.expire(self.now)
         for each in [each for each in self.running if each[0] <= self.now]:
             self.running.remove(each)
-            self.dispatcher.end(
-                each[1].number, [self.answer(call.args[0]) for call in each[1].calls], self.now
-            )
+            self.dispatcher.end(each[1].number, [self.answer(call) for call in each[1].calls], self.now)
         for start in self.dispatcher.start(self.now):
             self.running.append((self.now + self.dice.randrange(1, 8), start))
             for call in start.calls:
@@ -123,9 +121,9 @@ class Cluster:
                 if offset in self.finished:
                     self.done_again.append(offset)
 
-    def answer(self, value: str) -> Any:
-        if self.failures[value] > 0:
-            self.failures[value] -= 1
+    def answer(self, call: Call) -> Any:
+        value = call.args[0]
+        if call.attempt <= self.failures[value]:
             return self.dice.choice([Raised(OSError("down")), ps.retry(in_=5)])
         return f"<{value}>"
 
