@@ -436,6 +436,7 @@ class Ledger:
 
     def _leave(self, one: Unfinished) -> None:
         del self._unfinished[one.number]
+        self._changed.add(one.number)
         partition = one.partition
         if partition is not None and one.origin is not None:
             self._runtime.frontiers[partition].end(one.origin.offset)
