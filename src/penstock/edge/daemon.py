@@ -30,9 +30,7 @@ def preload() -> None:
     """
     for module in _PRELOADED:
         importlib.import_module(module)
-    from penstock.drivers.station import EXECUTOR
-
-    os.environ[EXECUTOR] = str(os.getppid())
+    os.environ[importlib.import_module("penstock.drivers.station").EXECUTOR] = str(os.getppid())
     gc.freeze()
 
 

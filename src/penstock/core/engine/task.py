@@ -298,11 +298,13 @@ class Task:
     def _progress(self) -> dict[TopicPartition, Progress]:
         """Give what has been done of each partition."""
         frontiers = self._runtime.frontiers
-        return {
-            queue.partition: frontiers.get(queue.partition, Frontier()).progress(position)
-            for queue in self._group.queues.values()
-            if (position := queue.committable()) is not None
-        }
+        return {at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()}
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        before = {at: progress.position for at, progress in self._restored.progress.items()}
+        queues = self._group.queues.values()
+        return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
 
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
@@ -476,12 +478,11 @@ class Task:
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
         drained = [store.drain() for store in self.stores.values()]
-        committable = {q.partition: q.committable() for q in self._group.queues.values()}
         attempts_due_ms = first_due(self._books)
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {p: self._frontier(p, offset) for p, offset in committable.items() if offset is not None},
+            {at: self._frontier(at, position) for at, position in self._positions().items()},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,
