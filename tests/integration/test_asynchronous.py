@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 import penstock as ps
 
-from .helpers import Apps, committed_records, eventually, lag, values_by_key, written
+from .helpers import Apps, lag, values_by_key
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

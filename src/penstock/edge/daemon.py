@@ -25,9 +25,7 @@ _PRELOADED = (
 
 
 def preload() -> None:
-    """Import what every worker of an operator imports, keep the garbage collector from visiting it again, and tell the workers
-    whose they are.
-    """
+    """Import what every worker of an operator imports, keep the garbage collector from it, and say whose the workers are."""
     for module in _PRELOADED:
         importlib.import_module(module)
     os.environ[importlib.import_module("penstock.drivers.station").EXECUTOR] = str(os.getppid())

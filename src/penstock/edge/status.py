@@ -14,6 +14,7 @@ from penstock.core.ports import Offsets
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.report import Report, offsets_of, waiting_of
+from penstock.edge.call_status import CallStatus, call_counts, call_metrics, call_status
 
 _RATE_WINDOW_S = 10.0
 _TELL_EVERY_S = 10.0
@@ -39,6 +40,7 @@ class Status:
         buffered: Records that are held because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
+        calls: What the asynchronous operators are doing, per task that has some.
     """
 
     state: str
@@ -54,6 +56,7 @@ class Status:
     buffered: Mapping[str, int] = field(default_factory=dict)
     paused: Sequence[str] = ()
     throttled: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, CallStatus] = field(default_factory=dict)
 
 
 class _Recent:
@@ -140,6 +143,8 @@ class Book:
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
         self.totals.update(global_records=report.global_records)
+        if report.calls is not None:
+            self.totals.update(call_counts(report.calls))
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
@@ -225,6 +230,11 @@ class Book:
                 dict(sorted(self.enforced.items())),
                 self._recent_enforced.per_second(),
                 dict(sorted(self._buffered().items())),
+                calls={
+                    task: call_status(r.calls)
+                    for task, r in sorted(self.tasks.items())
+                    if r.calls is not None
+                },
             )
 
     def metrics(self) -> dict[str, int]:
@@ -251,6 +261,7 @@ class Book:
                 "throttled_ms": self.totals["held_back_ms"],
                 "state_bytes": state,
                 "batches": self.batch + 1,
+                **call_metrics([r.calls for r in self.tasks.values() if r.calls is not None], self.totals),
                 **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
                 **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
             }

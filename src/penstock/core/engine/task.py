@@ -298,7 +298,9 @@ class Task:
     def _progress(self) -> dict[TopicPartition, Progress]:
         """Give what has been done of each partition."""
         frontiers = self._runtime.frontiers
-        return {at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()}
+        return {
+            at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
+        }
 
     def _positions(self) -> dict[TopicPartition, int]:
         """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""

@@ -71,6 +71,7 @@ def told(name: str, status: Mapping[str, Any]) -> list[str]:
         f"  lag          {', '.join(lag) or 'not known yet'}",
         f"  paused       {_paused(status)}",
         f"  throttled    {_throttled(status)}",
+        *(f"  calls        {task}: {_calls(calls)}" for task, calls in status["calls"].items()),
         *(f"  restoring    {line}" for line in status["restoring"]),
         *(f"  error        {line}" for line in (status["error"] or "").splitlines()),
     ]
@@ -86,6 +87,14 @@ def _paused(status: Mapping[str, Any]) -> str:
 
 def _throttled(status: Mapping[str, Any]) -> str:
     return ", ".join(f"{topic} to {rate:,}/s" for topic, rate in status["throttled"].items()) or "nothing"
+
+
+def _calls(calls: Mapping[str, Any]) -> str:
+    unfinished = f"{calls['running']:,} running, {calls['with_station']:,} with the station, {calls['waiting']:,} waiting, "
+    unfinished += f"{calls['parked']:,} parked, {calls['held']:,} held"
+    return (
+        unfinished if calls["oldest_s"] is None else f"{unfinished}, the oldest for {calls['oldest_s']:.1f} s"
+    )
 
 
 def _rate(text: str) -> int | None:

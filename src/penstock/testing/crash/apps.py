@@ -8,10 +8,13 @@
   topics, so it must stand the loss of its checkpoint.
 * ``replay``: orders joined with a table of rates, over two topics that are there before it starts, one with thirty times as
   many records as the other. The result depends on the order in which they are taken, which is that of their timestamps.
+* ``calls``: a call to the outside world for each record, of 0 to 20 ms, of which one in twenty fails at first, and behind it a
+  processor that numbers the results of a key.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +22,7 @@ from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.model import serdes
+from penstock.core.model.calls import Retry
 from penstock.core.model.record import Record
 from penstock.core.model.windowed import Windowed
 from penstock.core.plan import stores
@@ -197,6 +201,51 @@ def _joined(records: Sequence[ConsumedRecord]) -> Expected:
     return Expected(results, {"rates": rates})
 
 
+_TRIED: Counter[str] = Counter()
+"""How often each record was called in this process, the station."""
+
+
+async def _called(value: str) -> str:
+    """Answer after a while; for some records, only when asked again."""
+    _TRIED[value] += 1
+    chance = random.Random(value)
+    await asyncio.sleep(chance.random() / 50)
+    if chance.random() < 0.05 and _TRIED[value] < 3:
+        raise ConnectionError(f"no answer for {value} yet")
+    return value.upper()
+
+
+class _Numbering(Processor[str, str, str, Any]):
+    """Numbers the results of each key."""
+
+    def init(self, context: ProcessorContext[str, Any]) -> None:
+        super().init(context)
+        self._numbers = context.state_store("numbers")
+
+    def process(self, record: Record[str, str]) -> None:
+        number = (self._numbers.get(record.key) or 0) + 1
+        self._numbers.put(record.key, number)
+        self.context.forward(Record(record.key, [number, record.value], record.timestamp))
+
+
+def _calls_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
+    answers = builder.stream(topics.input).map_values_async(
+        _called, max_in_flight=20, retry=Retry(initial=50)
+    )
+    answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
+    return tell_contents(builder.build(), topics, ["numbers"])
+
+
+def _answers(records: Sequence[ConsumedRecord]) -> Expected:
+    journals: dict[str, list[Any]] = {}
+    for record in records:
+        answered = journals.setdefault(_text(record.key), [])
+        answered.append([len(answered) + 1, _text(record.value).upper()])
+    return Expected(journals, {"numbers": {key: len(answered) for key, answered in journals.items()}})
+
+
 def _text(data: bytes | None) -> str:
     return (data or b"").decode()
 
@@ -208,6 +257,7 @@ APPS: Mapping[str, App] = {
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.int64),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
+        App("calls", _calls_topology, _orders, _answers, value=serdes.json),
     )
 }
 """The applications by name."""
