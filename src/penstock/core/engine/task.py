@@ -295,10 +295,18 @@ class Task:
         """Give what has been done of each partition."""
         frontiers = self._runtime.frontiers
         return {
-            queue.partition: frontiers.get(queue.partition, Frontier()).progress(position)
-            for queue in self._group.queues.values()
-            if (position := queue.committable()) is not None
+            partition: frontiers.get(partition, Frontier()).progress(position)
+            for partition, position in self._positions().items()
         }
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Give the offset before which everything has been taken, also where nothing came in this micro-batch."""
+        known = {partition: progress.position for partition, progress in self._restored.progress.items()}
+        for queue in self._group.queues.values():
+            position = queue.committable()
+            if position is not None:
+                known[queue.partition] = position
+        return known
 
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
@@ -472,12 +480,11 @@ class Task:
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
         drained = [store.drain() for store in self.stores.values()]
-        committable = {q.partition: q.committable() for q in self._group.queues.values()}
         attempts_due_ms = first_due(self._books)
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {p: self._frontier(p, offset) for p, offset in committable.items() if offset is not None},
+            {p: self._frontier(p, position) for p, position in self._positions().items()},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,

@@ -155,6 +155,7 @@ def _(node: AcknowledgingProcess, compiled: Compiled) -> Call:
             process(Record(key, value, timestamp, headers))
         except Exception as error:
             runtime.on_error("process", name, error)
+            context.taken.give_up()
 
     context.taken = Acknowledgements(name, node.carried, runtime, run)
     return context.taken.take
