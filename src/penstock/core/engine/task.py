@@ -479,8 +479,8 @@ class Task:
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
+        attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
         drained = [store.drain() for store in self.stores.values()]
-        attempts_due_ms = first_due(self._books)
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
