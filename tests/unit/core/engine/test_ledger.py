@@ -200,6 +200,96 @@ class TestRestart:
         assert unfinished(host) == [0, 1]
 
 
+class TestShelf:
+    """Records that wait for a time, and that no other waits for, are not read before that time."""
+
+    @staticmethod
+    def delayed(*keys: str | None, order: Any = "key") -> Host:
+        host = Host(calling(order=order))
+        calls = host.run("in", *((key, f"v{i}", i) for i, key in enumerate(keys))).issue
+        for number, call in enumerate(calls):
+            host.task.done(call.ticket, Waits(1000 + number, 1, None, "delay"))
+        host.step(now_ms=5)
+        host.restart()
+        return host
+
+    @staticmethod
+    def in_memory(host: Host) -> int:
+        return sum(len(book._unfinished) for book in host.task._books)  # type: ignore[attr-defined]
+
+    def test_a_restart_does_not_read_them(self) -> None:
+        host = self.delayed("a", "b", None, None)
+        assert (self.in_memory(host), unfinished(host)) == (0, [])
+        outcome = host.step(now_ms=999)
+        assert (outcome.attempts_due_ms, outcome.calls["call"].waiting) == (1000, 4)
+        assert outcome.committable == {IN: 0}
+        assert [call.args for call in host.step(now_ms=1002).issue] == [("v0",), ("v1",), ("v2",)]
+        assert host.step(now_ms=1002).attempts_due_ms == 1003
+
+    def test_they_retire_as_any_other(self) -> None:
+        host = self.delayed("a", "b")
+        host.restart()
+        answer(host, host.step(now_ms=2000))
+        outcome = host.step()
+        assert sorted(values(outcome), key=str) == ["V0", "V1"]
+        assert outcome.committable == {IN: 2}
+        assert outcome.attempts_due_ms is None
+        host.restart()
+        assert host.step().committable == {IN: 2}
+
+    def test_one_that_the_next_of_its_key_must_not_overtake_is_taken_down(self) -> None:
+        host = self.delayed("a", "b")
+        host.feed("in", [("a", "behind", 5)])
+        assert numbers(host.step(now_ms=500)) == []
+        assert self.in_memory(host) == 2
+        host.restart()
+        outcome = host.step(now_ms=1000)
+        assert [call.args for call in outcome.issue] == [("v0",), ("behind",)]
+        answer(host, outcome)
+        assert values(host.step()) == ["V0", "BEHIND"]
+
+    def test_at_order_completion_it_is_not(self) -> None:
+        host = self.delayed("a", order="completion")
+        host.feed("in", [("a", "other", 5)])
+        assert [call.args for call in host.step(now_ms=500).issue] == [("other",)]
+        assert self.in_memory(host) == 1
+
+    def test_at_order_partition_all_stay_in_the_ledger(self) -> None:
+        host = self.delayed("a", "b", order="partition")
+        assert unfinished(host) == [0, 1]
+
+    def test_they_are_taken_down_when_the_order_is_edited_to_partition(self) -> None:
+        host = self.delayed("a", "b", order="completion")
+        host.sub = calling(order="partition").plan("app").subtopologies[0]
+        host.restart()
+        outcome = host.run("in", ("c", "v2", 5))
+        (call,) = outcome.issue
+        host.task.done(call.ticket, Done("V2"))
+        assert values(host.step()) == []
+        answer(host, host.step(now_ms=2000))
+        assert values(host.step()) == ["V0", "V1", "V2"]
+
+    def test_offsets_are_remembered_as_runs(self) -> None:
+        host = self.delayed("a", "b", "c")
+        assert host.task.snapshot().operators["call"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
+        assert host.task.snapshot().progress == {IN: Progress(3, ((0, 3),))}
+
+    def test_records_of_one_offset_are_counted(self) -> None:
+        builder = ps.StreamsBuilder()
+        doubled = builder.stream("in").flat_map(lambda key, value: [(key, value), (f"{key}2", value)])
+        doubled.map_values_async(str.upper, name="call").to("out")
+        host = Host(builder.build())
+        for call in host.run("in", ("a", "v", 1)).issue:
+            host.task.done(call.ticket, Waits(1000 * (1 + call.ticket.number), 1, None, "delay"))
+        host.step()
+        host.restart()
+        answer(host, host.step(now_ms=1000))
+        assert host.step(now_ms=1000).committable == {IN: 0}
+        host.restart()
+        answer(host, host.step(now_ms=2000))
+        assert host.step(now_ms=2000).committable == {IN: 1}
+
+
 class TestProgress:
     def test_a_snapshot_tells_what_is_finished_beyond_the_frontier(self) -> None:
         host = Host(calling(order="completion"))
