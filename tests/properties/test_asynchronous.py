@@ -331,7 +331,8 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
             assert world.ended[number] == expected
             assert world.retries[number] == min(failures[number], 3)
         assert world.dispatcher.wake_at_ms(world.now) is None
-        assert list(world.dispatcher.tickets()) == []
+        assert world.dispatcher.idle
+        assert world.dispatcher.waiting == 0
         visits["returned"] += world.returned
         if order == "key" and batch is None:
             check_keys(world, visits)

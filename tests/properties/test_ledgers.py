@@ -106,6 +106,10 @@ class Cluster:
         rows = [pickle.loads(row) for _, row in self.stores.open("call-unfinished").scan(None, None)]
         return {origin[2] for origin, *_, settled in rows if settled is not None}
 
+    def shelved(self) -> int:
+        memory = self.snapshot.operators.get("call", {}) if self.snapshot is not None else {}
+        return int(memory.get("shelved_records", 0))
+
     def work(self) -> None:
         """A millisecond passes at the station."""
         self.now += 1
@@ -160,6 +164,7 @@ def test_whatever_dies_each_record_retires_once_and_in_order(order: CallOrder) -
                 cluster.new_station()
             for _ in range(dice.randrange(6)):
                 cluster.work()
+            visits["on the shelf"] += cluster.shelved() > 0
             visits["finished beyond"] += bool(cluster.finished) and cluster.committed < max(cluster.finished)
             if len(cluster.out) == count and cluster.position == count:
                 break
@@ -172,10 +177,13 @@ def test_whatever_dies_each_record_retires_once_and_in_order(order: CallOrder) -
             check_keys(cluster, expected)
         cluster.micro_batch(crash=False)
         assert cluster.committed == count
-        assert list(cluster.stores.open("call-unfinished").scan(None, None)) == []
+        for store in ("call-unfinished", "call-unfinished-delayed", "call-unfinished-delayed-keys"):
+            assert list(cluster.stores.open(store).scan(None, None)) == []
 
     runs()
     visits.demand(crash=50, **{"station lost": 10, "finished beyond": 20})
+    if order != "partition":
+        visits.demand(**{"on the shelf": 20})
 
 
 def check_keys(cluster: Cluster, expected: list[Any]) -> None:

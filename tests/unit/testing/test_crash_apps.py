@@ -41,6 +41,7 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
     with TopologyTestDriver(app.topology(TOPICS)) as driver:
         for record in records:
             driver.pipe(record.topic, record.key, record.value, record.timestamp)
+        driver.advance_wall_clock(3_600_000)  # until all calls have ended
         journals: dict[Any, list[Any]] = defaultdict(list)
         for result in driver.read("output"):
             journals[result.key].append(result.value)

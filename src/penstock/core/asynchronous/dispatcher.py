@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from penstock.core.asynchronous.breaker import Breaker
@@ -85,9 +86,10 @@ class Dispatcher:
     Args:
         calls: The operator's options.
         seed: What the jitter of retries is made of.
+        numbers: What names the starts; shared where an answer may come to another dispatcher than the one that began.
     """
 
-    def __init__(self, calls: Calls, seed: str = "") -> None:
+    def __init__(self, calls: Calls, seed: str = "", numbers: Iterator[int] | None = None) -> None:
         self._calls = calls
         self._seed = seed
         self._serial = calls.order == "key"
@@ -99,7 +101,7 @@ class Dispatcher:
         self._running: dict[int, _Run] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._settled: list[tuple[Ticket, Settled]] = []
-        self._count = 0
+        self._numbers = count(1) if numbers is None else numbers
         rate = calls.rate_limit
         self._bucket = None if rate is None else Bucket(rate[0], millis(rate[1]))
         self._breakers: dict[str, Breaker] = {}
@@ -110,12 +112,16 @@ class Dispatcher:
         """How many calls run."""
         return len(self._running)
 
-    def tickets(self) -> Iterator[Ticket]:
-        """Give the tickets that have not been settled."""
-        for run in self._running.values():
-            yield from (call.ticket for call in run.start.calls if call.ticket not in self._forgotten)
-        for waiting in (self._ready, *self._held.values(), *(line.queue for line in self._lines.values())):
-            yield from (call.ticket for call, _ in waiting)
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs or waits."""
+        return not (self._running or self._ready or self._held)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls have not begun."""
+        queues = (self._ready, *self._held.values(), *(line.queue for line in self._lines.values()))
+        return sum(map(len, queues))
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Take in a call.
@@ -243,8 +249,9 @@ class Dispatcher:
                 while line.queue and len(calls) < most:
                     calls.append(line.queue.popleft()[0])
                     line.out += 1
-        self._count += 1
-        start = Start(self._count, tuple(calls), self._deadline(calls, now_ms), self._calls.batch is not None)
+        start = Start(
+            next(self._numbers), tuple(calls), self._deadline(calls, now_ms), self._calls.batch is not None
+        )
         self._running[start.number] = _Run(start, now_ms)
         if start.deadline_ms is not None:
             heappush(self._deadlines, (start.deadline_ms, start.number))

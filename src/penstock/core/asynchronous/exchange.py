@@ -30,7 +30,18 @@ class Exchange:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._answers: dict[Ticket, Settled] = {}
+        self._offered: set[Ticket] = set()
         self._given: set[Ticket] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do and nothing to give."""
+        self._collect()
+        return not self._answers and self._dispatcher.idle
+
+    def knows(self, ticket: Ticket) -> bool:
+        """Tell whether a call was offered under this ticket and has not been forgotten."""
+        return ticket in self._offered
 
     def begin(self, held: Collection[Ticket]) -> list[Ticket]:
         """Begin a micro-batch.
@@ -42,11 +53,13 @@ class Exchange:
             Those of them that are lost.
         """
         self._collect()
-        asked, known = set(held), {*self._dispatcher.tickets(), *self._answers}
-        self._dispatcher.forget(known - asked - self._given)
+        asked = set(held)
+        self._dispatcher.forget(self._offered - asked - self._given)
         self._answers = {ticket: settled for ticket, settled in self._answers.items() if ticket in asked}
+        lost = [ticket for ticket in held if ticket not in self._offered]
+        self._offered &= asked
         self._given &= asked
-        return [ticket for ticket in held if ticket not in known]
+        return lost
 
     def answers(self) -> list[tuple[Ticket, Settled]]:
         """Give the answers there are, in the order in which they came; they stay here until the next commit."""
@@ -56,6 +69,7 @@ class Exchange:
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Take in a call; see ``Dispatcher.offer``."""
+        self._offered.add(call.ticket)
         self._dispatcher.offer(call, now_ms)
 
     def _collect(self) -> None:

@@ -58,12 +58,12 @@ class Frontier:
         self._counts: dict[int, int] = {}
         self._heap: list[int] = []
 
-    def begin(self, offset: int) -> None:
-        """Take note that something of a record is unfinished."""
+    def begin(self, offset: int, times: int = 1) -> None:
+        """Take note that something of a record is unfinished, or several things."""
         count = self._counts.get(offset, 0)
         if not count:
             heappush(self._heap, offset)
-        self._counts[offset] = count + 1
+        self._counts[offset] = count + times
 
     def end(self, offset: int) -> None:
         """Take note that it is finished."""

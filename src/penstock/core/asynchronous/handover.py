@@ -128,6 +128,21 @@ class Handover:
         else:
             del self._lines[key]
 
+    def waits_alone(self, number: int) -> bool:
+        """Tell whether a record waits, and nothing is in line with it."""
+        key = self._line_of[number]
+        return number in self._waiting and (key is None or self._lines[key].size == 1)
+
+    def leave(self, number: int) -> None:
+        """Forget a record that waits alone."""
+        key = self._line_of.pop(number)
+        line = self._lines[key]
+        line.waiting.discard(number)
+        line.size -= 1
+        del self._waiting[number]
+        if not line.size:
+            del self._lines[key]
+
     def next_due(self) -> int | None:
         """Give when a record that waits is due next, ms since the epoch; None if none waits."""
         self._forget_stale()

@@ -32,6 +32,17 @@ class Retirement:
             self._groups.setdefault(group, deque()).append(number)
             self._group_of[number] = group
 
+    def is_alone(self, number: int) -> bool:
+        """Tell whether a record has nothing behind it, nor in front."""
+        group = self._group_of.get(number)
+        return group is None or len(self._groups[group]) == 1
+
+    def leave(self, number: int) -> None:
+        """Forget a record that is alone in its group, or in none."""
+        group = self._group_of.pop(number, None)
+        if group is not None:
+            del self._groups[group]
+
     def finish(self, number: int) -> list[int]:
         """Take note that a record is finished; give those that retire now, in order."""
         group = self._group_of.get(number)

@@ -91,5 +91,6 @@ def _parts(
     node = graph.name(kind, name)
     key, value = stream._key or graph.default_key, stream._value or graph.default_value
     kept = carried(kept_as(store, f"{node}-unfinished"), key, value)
-    graph.topology.add_state_store(kept.store)
+    for spec in kept.stores:
+        graph.topology.add_state_store(spec)
     return node, calls, kept

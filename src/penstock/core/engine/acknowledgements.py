@@ -90,6 +90,12 @@ class Acknowledgements:
             self._changed.add(number)
             self._acknowledged += 1
 
+    def give_up(self) -> None:
+        """Take note that the current record has failed and been treated by the error policy: that finishes it."""
+        at = self._runtime.metadata()
+        if at is not None and at in self._at:
+            self.acknowledge(at)
+
     def collect(self) -> None:
         """Give the processor again what the one before has not acknowledged."""
         again, self._again = self._again, []

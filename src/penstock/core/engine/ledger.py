@@ -15,21 +15,25 @@ Of a record that was handed over, the *ticket* of the last time counts. Answers 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Ticket, Waits
 from penstock.core.asynchronous.frontier import Frontier
 from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
-from penstock.core.engine.runtime import Runtime
+from penstock.core.engine.runtime import NEVER, Runtime
 from penstock.core.model.calls import Calls, DeadLetter
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, RecordMetadata
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.asynchronous import Carried
+
+if TYPE_CHECKING:
+    from penstock.core.engine.operators.shelf import Shelf
 
 _WITH_STATION: Final = 10_000
 """How many records of an operator a task hands over at least: a station must not run dry between two micro-batches."""
@@ -209,6 +213,7 @@ class Ledger:
         runtime: The task.
         asks: Gives the function to call for a record, and its arguments.
         applies: Applies the effects of a result.
+        shelf: Where records lie that wait for a time; those of order ``partition`` hold others up and stay here.
         serial: How many records of a key may be with the station at order ``key``.
     """
 
@@ -220,6 +225,7 @@ class Ledger:
         runtime: Runtime,
         asks: Callable[[Unfinished], tuple[Callable[..., Any], tuple[Any, ...]]],
         applies: Callable[[Unfinished, Any], None],
+        shelf: Shelf,
         *,
         serial: int = _IN_LINE,
     ) -> None:
@@ -230,9 +236,11 @@ class Ledger:
         self._serdes = (carried.key, carried.value)
         self._store = runtime.stores[carried.store.name]
         self._asks, self._applies = asks, applies
+        self._closing = calls.order == "key"
+        self._shelving = calls.order != "partition"
         self._lined_up = calls.per_key(serial) is not None
         most = max(_WITH_STATION, _TIMES_IN_FLIGHT * calls.max_in_flight)
-        self._handover = Handover(most, calls.per_key(serial), closing=calls.order == "key")
+        self._handover = Handover(most, calls.per_key(serial), closing=self._closing)
         self._retirement = Retirement()
         self._unfinished: dict[int, Unfinished] = {}
         self._stored: set[int] = set()
@@ -244,6 +252,7 @@ class Ledger:
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(name)
         self._next: int = self._memory.get("next", 0)
+        self._shelf = shelf
         self._resume()
         runtime.books.append(self)
 
@@ -258,13 +267,17 @@ class Ledger:
             self._next, runtime.metadata(), key, value, timestamp, headers, request, runtime.now_ms
         )
         self._next += 1
+        self._take_down(one.key)
         self._enter(one)
+        self._begin(one)
         self._handover.add(one.number, self._line(one))
         self._changed.add(one.number)
 
     def issue(self) -> list[Call]:
         """Give the calls to hand to the station now."""
         runtime, calls = self._runtime, []
+        while self._shelf.next <= runtime.now_ms:
+            self._unshelve(*self._shelf.take())
         while (number := self._handover.take(runtime.now_ms)) is not None:
             one = self._unfinished[number]
             try:
@@ -386,6 +399,9 @@ class Ledger:
         self._memory["next"] = self._next
         for number in self._changed:
             one = self._unfinished.get(number)
+            if one is not None and self._can_be_shelved(one):
+                self._put_on_shelf(one)
+                one = None
             if one is not None:
                 self._store.put(number, one.row())
                 self._stored.add(number)
@@ -393,10 +409,16 @@ class Ledger:
                 self._store.put(number, None)
                 self._stored.remove(number)
         self._changed.clear()
+        self._shelf.save()
 
     def next_due(self) -> int | None:
         """Give when a record is to be handed over or retires next, ms since the epoch; None if never."""
-        return self._runtime.now_ms if self._retiring else self._handover.next_due()
+        if self._retiring:
+            return self._runtime.now_ms
+        due, shelved = self._handover.next_due(), self._shelf.next
+        if shelved == NEVER:
+            return due
+        return shelved if due is None else min(due, shelved)
 
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""
@@ -404,7 +426,7 @@ class Ledger:
         oldest = next(iter(self._unfinished.values()), None)
         figures = CallFigures(
             handover.out,
-            handover.waiting,
+            handover.waiting + len(self._shelf),
             handover.parked,
             self._retirement.held,
             handover.longest_line,
@@ -416,20 +438,62 @@ class Ledger:
 
     def _resume(self) -> None:
         """Go on with what the last micro-batch left unfinished."""
-        for number, row in self._store.all():
-            one = Unfinished.from_row(number, row)
-            self._enter(one)
-            self._stored.add(number)
-            if one.settled is None:
-                out = one.ticket is not None
-                self._handover.resume(number, self._line(one), due_ms=one.due_ms, out=out)
-            else:
-                self._retiring += self._retirement.finish(number)
+        for partition, offset, times in self._shelf.offsets():
+            self._runtime.frontiers.setdefault(partition, Frontier()).begin(offset, times)
+        ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
+        for one in ones:
+            self._stored.add(one.number)
+            self._begin(one)
+        if not self._shelving:
+            ones = sorted([*ones, *self._emptied_shelf()], key=attrgetter("number"))
+        for one in ones:
+            self._enter_again(one)
+
+    def _emptied_shelf(self) -> Iterator[Unfinished]:
+        """Take everything down after the order was edited to one in which what waits holds all others up."""
+        while self._shelf.next != NEVER:
+            number, row = self._shelf.take()
+            self._changed.add(number)
+            yield Unfinished.from_row(number, row)
+
+    def _enter_again(self, one: Unfinished) -> None:
+        self._enter(one)
+        if one.settled is not None:
+            self._retiring += self._retirement.finish(one.number)
+            return
+        out = one.ticket is not None
+        self._handover.resume(one.number, self._line(one), due_ms=one.due_ms, out=out)
+
+    def _take_down(self, key: Any) -> None:
+        """Take from the shelf what a record of a key must not overtake."""
+        if self._closing and key is not None and len(self._shelf):
+            found = self._shelf.take_key(_key_bytes(key))
+            if found is not None:
+                self._unshelve(*found)
+
+    def _unshelve(self, number: int, row: tuple[Any, ...]) -> None:
+        self._enter_again(Unfinished.from_row(number, row))
+        self._changed.add(number)
+
+    def _can_be_shelved(self, one: Unfinished) -> bool:
+        if not self._shelving or one.due_ms is None or one.due_ms <= self._runtime.now_ms:
+            return False
+        return self._handover.waits_alone(one.number) and self._retirement.is_alone(one.number)
+
+    def _put_on_shelf(self, one: Unfinished) -> None:
+        assert one.due_ms is not None
+        found_by = _key_bytes(one.key) if self._closing and one.key is not None else None
+        self._shelf.put(one.number, one.due_ms, found_by, one.origin, one.row())
+        del self._unfinished[one.number]
+        self._handover.leave(one.number)
+        self._retirement.leave(one.number)
 
     def _enter(self, one: Unfinished) -> None:
         one.serdes = self._serdes
         self._unfinished[one.number] = one
         self._retirement.add(one.number, self._group(one))
+
+    def _begin(self, one: Unfinished) -> None:
         partition = one.partition
         if partition is not None and one.origin is not None:
             self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)
@@ -454,8 +518,12 @@ def _hashable(key: Any) -> Hashable:
     try:
         hash(key)
     except TypeError:
-        return pickle.dumps(key, protocol=5)
+        return _key_bytes(key)
     return key  # type: ignore[no-any-return]
+
+
+def _key_bytes(key: Any) -> bytes:
+    return pickle.dumps(key, protocol=5)
 
 
 def _told(serde: Serde[Any], part: Any) -> bytes | None:

@@ -299,14 +299,18 @@ class Task:
         """Give what has been done of each partition."""
         frontiers = self._runtime.frontiers
         return {
-            at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
+            partition: frontiers.get(partition, Frontier()).progress(position)
+            for partition, position in self._positions().items()
         }
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""
-        before = {at: progress.position for at, progress in self._restored.progress.items()}
-        queues = self._group.queues.values()
-        return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
+        """Give the offset before which everything has been taken, also where nothing came in this micro-batch."""
+        known = {partition: progress.position for partition, progress in self._restored.progress.items()}
+        for queue in self._group.queues.values():
+            position = queue.committable()
+            if position is not None:
+                known[queue.partition] = position
+        return known
 
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
@@ -479,12 +483,12 @@ class Task:
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
+        attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
         drained = [store.drain() for store in self.stores.values()]
-        attempts_due_ms = first_due(self._books)
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {at: self._frontier(at, position) for at, position in self._positions().items()},
+            {p: self._frontier(p, position) for p, position in self._positions().items()},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,

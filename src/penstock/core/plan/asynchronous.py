@@ -25,13 +25,27 @@ class Carried:
 
     Attributes:
         store: The store, by number of the record.
+        delayed: The store of those that wait for a time, by that time.
+        delayed_keys: The store that finds those by their keys.
         key: Serde of the records' keys, for dead letters and messages.
         value: Serde of their values, likewise.
     """
 
     store: StoreSpec
+    delayed: StoreSpec
+    delayed_keys: StoreSpec
     key: Serde[Any]
     value: Serde[Any]
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """All of them."""
+        return self.store, self.delayed, self.delayed_keys
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(spec.name for spec in self.stores)
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,8 @@ class Asynchronous(n.Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the store of unfinished records."""
-        return (self.carried.store.name,)
+        """Names of the stores of unfinished records."""
+        return self.carried.names
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,8 @@ class ProcessAsync(Asynchronous):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores it uses, and of that of unfinished records."""
-        return (*self.stores, self.carried.store.name)
+        """Names of the stores it uses, and of those of unfinished records."""
+        return (*self.stores, *self.carried.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +107,8 @@ class IssuingProcess(n.Process):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor, and of that of unfinished records."""
-        return (*self.stores, self.carried.store.name)
+        """Names of the stores connected to the processor, and of those of unfinished records."""
+        return (*self.stores, *self.carried.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +119,8 @@ class AcknowledgingProcess(n.Process):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor, and of that of unfinished records."""
-        return (*self.stores, self.carried.store.name)
+        """Names of the stores connected to the processor, and of those of unfinished records."""
+        return (*self.stores, *self.carried.names)
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
@@ -117,8 +131,13 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
         key: Serde of the records' keys.
         value: Serde of their values.
     """
-    spec = key_value(store.name, serdes.int64, serdes.pickle, engine=store.engine, changelog=store.changelog)
-    return Carried(spec, key, value)
+
+    def kept(part: str, by: Serde[Any]) -> StoreSpec:
+        name = f"{store.name}{part}"
+        return key_value(name, by, serdes.pickle, engine=store.engine, changelog=store.changelog)
+
+    delayed, delayed_keys = kept("-delayed", serdes.bytes), kept("-delayed-keys", serdes.bytes)
+    return Carried(kept("", serdes.int64), delayed, delayed_keys, key, value)
 
 
 def asynchronous_process(

@@ -142,7 +142,9 @@ class Topology:
         if calls is None and not acknowledges:
             return self.add(node)
         asynchronous = asynchronous_process(node, calls, acknowledges=acknowledges)
-        return self.add(asynchronous).add_state_store(asynchronous.carried.store)
+        for store in asynchronous.carried.stores:
+            self.add_state_store(store)
+        return self.add(asynchronous)
 
     def add_sink(
         self,

@@ -1,19 +1,31 @@
 """Post: what a station does for one task.
 
-It keeps the calls of the task between its micro-batches: one dispatcher per operator says which of them run, and what has been
-settled waits here until the task no longer holds the ticket. It has no clock and no thread: the station brings the time and runs what
-is to be run, so everything that is decided can be tested with values.
+It keeps the calls of the task between its micro-batches: per operator a dispatcher, which says which of them run, behind an exchange,
+which keeps what has been settled until the task has committed it. It has no clock and no thread: the station brings the time and
+runs what is to be run, so everything that is decided can be tested with values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
+from penstock.core.asynchronous.exchange import Exchange
 from penstock.core.asynchronous.station import Answered, Work
-from penstock.drivers.station.messages import Answer, Question
+from penstock.core.model.errors import StationError
+from penstock.drivers.station.messages import Question
+
+
+class _Desk(NamedTuple):
+    """What is kept for one operator: the digest of its options, and since when each of its calls has been running."""
+
+    options: bytes
+    dispatcher: Dispatcher
+    exchange: Exchange
+    began: dict[int, int]
 
 
 class Post:
@@ -26,18 +38,15 @@ class Post:
     def __init__(self, task: str) -> None:
         self._task = task
         self._batch = -1
-        self._dispatchers: dict[str, Dispatcher] = {}
-        self._options: dict[str, bytes] = {}
-        self._open: set[Ticket] = set()
-        self._settled: dict[Ticket, Settled] = {}
-        self._running: dict[tuple[str, int], int] = {}
+        self._desks: dict[str, _Desk] = {}
+        self._numbers = count(1)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do and nothing to fetch."""
-        return not (self._open or self._settled or self._running)
+        return all(desk.exchange.idle for desk in self._desks.values())
 
-    def ask(self, question: Question, loaded: Mapping[bytes, Any], now_ms: int) -> Answer:
+    def ask(self, question: Question, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
         """Take in what a task says.
 
         Args:
@@ -46,87 +55,78 @@ class Post:
             now_ms: The time, ms since the epoch.
 
         Returns:
-            What has come of its calls. A question of a micro-batch that is over is refused: an attempt at it that was thought
-            lost may still be at work somewhere.
+            What has come of its calls.
+
+        Raises:
+            StationError: If the question is of a micro-batch that is over: an attempt at it that was thought lost may still be at
+                work somewhere.
         """
         if question.batch < self._batch:
-            return Answer(
-                refused=f"task {self._task} is in micro-batch {self._batch} already; this attempt at {question.batch} is too late"
+            raise StationError(
+                f"task {self._task} is in micro-batch {self._batch} already; this attempt at {question.batch} is too late"
             )
         self._batch = question.batch
-        self._forget(question.held)
         for operator, digest in question.options.items():
             self._set_options(operator, digest, loaded)
+        lost = self._begin(question.held) - {order.ticket for order in question.orders}
         for order in question.orders:
-            if order.ticket not in self._open and order.ticket not in self._settled:
-                self._open.add(order.ticket)
-                call = Call(order.ticket, loaded[order.function], *order[2:])
-                self._dispatchers[order.ticket.operator].offer(call, now_ms)
-        self._collect()
-        known = self._open | self._settled.keys()
-        return Answer(
-            Answered(
-                tuple(self._settled.items()),
-                tuple(sorted(question.held - known)),
-                {name: self._seen(name, now_ms) for name in self._dispatchers},
-            )
+            exchange = self._desks[order.ticket.operator].exchange
+            if not exchange.knows(order.ticket):
+                exchange.offer(Call(order.ticket, loaded[order.function], *order[2:]), now_ms)
+        return Answered(
+            tuple(self._settled()),
+            tuple(sorted(lost)),
+            {name: self._seen(desk, now_ms) for name, desk in self._desks.items()},
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
         """Give what begins now, with its operator."""
-        for name, dispatcher in self._dispatchers.items():
-            for start in dispatcher.start(now_ms):
-                self._running[name, start.number] = now_ms
+        for name, desk in self._desks.items():
+            for start in desk.dispatcher.start(now_ms):
+                desk.began[start.number] = now_ms
                 yield name, start
-        self._collect()
 
     def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
         """Take in the answers to what was begun."""
-        self._running.pop((operator, number), None)
-        self._dispatchers[operator].end(number, answers, now_ms)
-        self._collect()
+        desk = self._desks[operator]
+        desk.began.pop(number, None)
+        desk.dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
         """Give up what takes too long; give its operators and numbers."""
         expired = [
-            (name, n) for name, dispatcher in self._dispatchers.items() for n in dispatcher.expire(now_ms)
+            (name, number) for name, desk in self._desks.items() for number in desk.dispatcher.expire(now_ms)
         ]
-        for one in expired:
-            self._running.pop(one, None)
-        self._collect()
+        for name, number in expired:
+            self._desks[name].began.pop(number, None)
         return expired
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Give when something begins or is given up without an answer; None if never."""
-        times = [dispatcher.wake_at_ms(now_ms) for dispatcher in self._dispatchers.values()]
+        times = [desk.dispatcher.wake_at_ms(now_ms) for desk in self._desks.values()]
         return min((at for at in times if at is not None), default=None)
 
-    def _forget(self, held: frozenset[Ticket]) -> None:
-        """Forget what the task no longer holds."""
-        self._settled = {ticket: settled for ticket, settled in self._settled.items() if ticket in held}
-        orphans = self._open - held
-        if orphans:
-            for dispatcher in self._dispatchers.values():
-                dispatcher.forget(orphans)
-            self._open -= orphans
+    def _begin(self, held: frozenset[Ticket]) -> set[Ticket]:
+        """Begin with what the task holds; give what is lost of it."""
+        by_operator: dict[str, list[Ticket]] = {}
+        for ticket in held:
+            by_operator.setdefault(ticket.operator, []).append(ticket)
+        lost = {ticket for ticket in held if ticket.operator not in self._desks}
+        for name, desk in self._desks.items():
+            lost.update(desk.exchange.begin(by_operator.get(name, ())))
+        return lost
+
+    def _settled(self) -> Iterator[tuple[Ticket, Settled]]:
+        for desk in self._desks.values():
+            yield from desk.exchange.answers()
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
         """Make the dispatcher of an operator, anew if its options have changed: what it had is lost to the task then."""
-        if self._options.get(operator) == digest:
+        if operator in self._desks and self._desks[operator].options == digest:
             return
-        self._open = {ticket for ticket in self._open if ticket.operator != operator}
-        self._options[operator] = digest
-        self._dispatchers[operator] = Dispatcher(loaded[digest], f"{self._task}:{operator}")
+        dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)
+        self._desks[operator] = _Desk(digest, dispatcher, Exchange(dispatcher), {})
 
-    def _collect(self) -> None:
-        for dispatcher in self._dispatchers.values():
-            for ticket, settled in dispatcher.take_settled():
-                if ticket in self._open:  # else its task has gone on without it
-                    self._open.remove(ticket)
-                    self._settled[ticket] = settled
-
-    def _seen(self, operator: str, now_ms: int) -> Work:
-        began = [at for (name, _), at in self._running.items() if name == operator]
-        ready = sum(1 for ticket in self._open if ticket.operator == operator) - len(began)
-        ages = [now_ms - at for at in began] or [0]
-        return Work(len(began), max(ready, 0), max(ages), min(ages))
+    def _seen(self, desk: _Desk, now_ms: int) -> Work:
+        ages = [now_ms - began for began in desk.began.values()] or [0]
+        return Work(len(desk.began), desk.dispatcher.waiting, max(ages), min(ages))

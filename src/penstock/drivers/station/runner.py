@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.asynchronous.dispatcher import Start
-from penstock.drivers.station.messages import Answer, Question
+from penstock.core.asynchronous.station import Answered
+from penstock.drivers.station.messages import Question
 from penstock.drivers.station.post import Post
 
 _THREADS = 1_024
@@ -46,14 +47,16 @@ class Runner:
         """Whether there is nothing to do and nothing to fetch."""
         return not self._tasks and all(post.idle for post in self._posts.values())
 
-    def ask(self, question: Question, loaded: dict[bytes, Any]) -> Answer:
-        """Take in what a task says, and begin what may begin."""
+    def ask(self, question: Question, loaded: dict[bytes, Any]) -> Answered:
+        """Take in what a task says, and begin what may begin.
+
+        Raises:
+            StationError: If the question is of a micro-batch that is over.
+        """
         post = self._posts.setdefault(question.task, Post(question.task))
-        answer = post.ask(question, loaded, now_ms())
+        answered = post.ask(question, loaded, now_ms())
         self._look_soon()
-        if answer.answered is None:
-            return answer
-        return Answer(replace(answer.answered, loop_lag_ms=self.loop_lag_ms))
+        return replace(answered, loop_lag_ms=self.loop_lag_ms)
 
     async def pulse(self) -> None:
         """Measure for ever by how much the event loop is late."""

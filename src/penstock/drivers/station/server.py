@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import LENGTH_BYTES, Answer, Question, framed, told
 from penstock.drivers.station.runner import Runner
 
@@ -75,7 +76,12 @@ class Station:
         self._load(question.pickles)
         needed = {order.function for order in question.orders} | set(question.options.values())
         unknown = needed - self._loaded.keys()
-        return Answer(unknown=frozenset(unknown)) if unknown else self._runner.ask(question, self._loaded)
+        if unknown:
+            return Answer(unknown=frozenset(unknown))
+        try:
+            return Answer(self._runner.ask(question, self._loaded))
+        except StationError as refused:
+            return Answer(refused=refused.message)
 
     def _load(self, pickles: Mapping[bytes, bytes]) -> None:
         for digest, data in pickles.items():

@@ -11,10 +11,13 @@ from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import NodeContext
 from penstock.core.engine.ledger import Ledger, Request, Unfinished
 from penstock.core.engine.operators.processors import made
+from penstock.core.engine.operators.shelf import Shelf
+from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.record import Headers, Record, RecordMetadata
 from penstock.core.plan.asynchronous import (
     AcknowledgingProcess,
+    Asynchronous,
     ForeachAsync,
     IssuingProcess,
     MapValuesAsync,
@@ -32,7 +35,7 @@ def _(node: MapValuesAsync, compiled: Compiled) -> Call:
     def applies(one: Unfinished, value: Any) -> None:
         child(one.key, value, one.timestamp, one.headers)
 
-    return Ledger(node.name, node.calls, node.carried, compiled.runtime, asks, applies).take
+    return _ledger(node, compiled.runtime, asks, applies).take
 
 
 @compile_node.register
@@ -45,7 +48,7 @@ def _(node: ForeachAsync, compiled: Compiled) -> Call:
     def applies(one: Unfinished, value: Any) -> None:
         pass
 
-    return Ledger(node.name, node.calls, node.carried, compiled.runtime, asks, applies).take
+    return _ledger(node, compiled.runtime, asks, applies).take
 
 
 @compile_node.register
@@ -73,16 +76,26 @@ def _(node: ProcessAsync, compiled: Compiled) -> Call:
                 raise ProcessingError(f"{name!r} has no child {where!r}; its children: {known}")
 
     serial = {"serial": 1} if stores else {}
-    ledger = Ledger(name, node.calls, node.carried, runtime, asks, applies, **serial)
-    return ledger.take
+    return _ledger(node, runtime, asks, applies, **serial).take
+
+
+def _ledger(
+    node: Asynchronous | IssuingProcess,
+    runtime: Runtime,
+    asks: Callable[[Unfinished], tuple[Callable[..., Any], tuple[Any, ...]]],
+    applies: Callable[[Unfinished, Any], None],
+    **options: int,
+) -> Ledger:
+    carried = node.carried
+    rows, keys = runtime.stores[carried.delayed.name], runtime.stores[carried.delayed_keys.name]
+    shelf = Shelf(rows, keys, runtime.memory(node.name))
+    return Ledger(node.name, node.calls, carried, runtime, asks, applies, shelf, **options)
 
 
 @compile_node.register
 def _(node: IssuingProcess, compiled: Compiled) -> Call:
     context = made(node, compiled, IssuingContext)
-    context.ledger = Ledger(
-        node.name, node.calls, node.carried, compiled.runtime, context.asked, context.answered
-    )
+    context.ledger = _ledger(node, compiled.runtime, context.asked, context.answered)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -155,6 +168,7 @@ def _(node: AcknowledgingProcess, compiled: Compiled) -> Call:
             process(Record(key, value, timestamp, headers))
         except Exception as error:
             runtime.on_error("process", name, error)
+            context.taken.give_up()
 
     context.taken = Acknowledgements(name, node.carried, runtime, run)
     return context.taken.take

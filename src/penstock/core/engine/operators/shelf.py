@@ -1,0 +1,141 @@
+"""Shelf: unfinished records that wait for a time, out of the way.
+
+A task on Spark begins each micro-batch by reading its ledgers. A hundred thousand delayed records would make each of them slow, though
+none of them has anything to do. So a record that waits, and that no other record has to wait for, is put on the shelf: its
+row lies in a store in the order of due times, and is read when its time has come.
+
+What a task has to know of the shelf all the same is small. The offsets, for the frontier, are remembered as runs in the
+operator's memory. Where a record that waits holds back its key, a second store finds it by its key: as soon as another record of
+the key comes, the first one is taken down, and both are handled as if there were no shelf.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Final
+
+from penstock.core.engine.operators.timeline import Timeline, place_at
+from penstock.core.engine.runtime import NEVER
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import RecordMetadata
+
+_NUMBER: Final = struct.Struct(">q")
+
+
+class Shelf:
+    """The shelf of one operator. Owned by its ledger.
+
+    Args:
+        rows: The store of the rows, by due time and number.
+        keys: The store of where the row of a key is.
+        memory: What the operator remembers.
+    """
+
+    def __init__(self, rows: Any, keys: Any, memory: dict[str, Any]) -> None:
+        self._rows = Timeline(rows)
+        self._keys = keys
+        self._memory = memory
+        self._changed = False
+        self._count: int = memory.get("shelved_records", 0)
+        self._with_key: int = memory.get("shelved_with_key", 0)
+        self._offsets: dict[TopicPartition, Counter[int]] = {
+            TopicPartition(topic, partition): Counter(dict(_offsets(runs)))
+            for topic, partition, runs in memory.get("shelved", ())
+        }
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def next(self) -> int:
+        """When the first record is due, ms since the epoch; ``NEVER`` if there is none."""
+        return self._rows.next if self._count else NEVER
+
+    def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Give the offsets of the records here, and how many there are of each."""
+        for partition, offsets in self._offsets.items():
+            for offset, times in offsets.items():
+                yield partition, offset, times
+
+    def put(
+        self, number: int, due_ms: int, key: bytes | None, origin: RecordMetadata | None, row: Any
+    ) -> None:
+        """Put a record here.
+
+        Args:
+            number: The record.
+            due_ms: When it is due, ms since the epoch.
+            key: What finds it, if another record of its key must not overtake it; it is the only one here with that key.
+            origin: Where it came from.
+            row: The record.
+        """
+        place = place_at(due_ms, _NUMBER.pack(number))
+        at = None if origin is None else (origin.topic, origin.partition, origin.offset)
+        self._rows.put(place, (key, at, row), known=False)
+        if key is not None:
+            self._keys.put(key, place)
+        self._note(key, at, 1)
+
+    def take(self) -> tuple[int, Any]:
+        """Take the first record down; there is one, as :attr:`next` says."""
+        place, (key, origin, row) = self._rows.take()
+        if key is not None:
+            self._keys.put(key, None)
+        self._note(key, origin, -1)
+        return _number(place), row
+
+    def take_key(self, key: bytes) -> tuple[int, Any] | None:
+        """Take the record of a key down, None if there is none."""
+        place = self._keys.get(key) if self._with_key else None
+        if place is None:
+            return None
+        _, origin, row = self._rows.get(place)
+        self._rows.remove(place)
+        self._keys.put(key, None)
+        self._note(key, origin, -1)
+        return _number(place), row
+
+    def save(self) -> None:
+        """Write down which offsets are here, if that has changed."""
+        if self._changed:
+            self._changed = False
+            self._memory["shelved_records"] = self._count
+            self._memory["shelved_with_key"] = self._with_key
+            self._memory["shelved"] = [
+                [*partition, _runs(offsets)] for partition, offsets in self._offsets.items() if offsets
+            ]
+
+    def _note(self, key: bytes | None, origin: tuple[str, int, int] | None, change: int) -> None:
+        self._changed = True
+        self._count += change
+        self._with_key += change if key is not None else 0
+        if origin is not None:
+            topic, partition, offset = origin
+            offsets = self._offsets.setdefault(TopicPartition(topic, partition), Counter())
+            offsets[offset] += change
+            if not offsets[offset]:
+                del offsets[offset]
+
+
+def _number(place: bytes) -> int:
+    number: int = _NUMBER.unpack_from(place, 8)[0]
+    return number
+
+
+def _runs(offsets: Counter[int]) -> list[list[int]]:
+    """Give offsets as runs: first, length, and how many there are of each."""
+    runs = []
+    numbered = enumerate(sorted(offsets.items()))
+    for (_, times), run in groupby(numbered, key=lambda each: (each[1][0] - each[0], each[1][1])):
+        members = [offset for _, (offset, _) in run]
+        runs.append([members[0], len(members), times])
+    return runs
+
+
+def _offsets(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
+    for first, length, times in runs:
+        for offset in range(first, first + length):
+            yield offset, times

@@ -1,0 +1,597 @@
+"""Asynchronous operators through the test driver: order, answers, failures, limits, effects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, ProductionError, TopologyError
+from penstock.testing import TopologyTestDriver as Driver
+
+INT = ps.serdes.int64
+
+
+class Journal:
+    """Notes when calls begin and end, in ms of the driver's clock."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, Any]] = []
+        self.ended: list[tuple[int, Any]] = []
+        self.running = 0
+        self.most = 0
+
+    async def sleep(self, key: Any, value: str) -> str:
+        """Take as many ms as the value says behind its colon."""
+        self.begun.append((_now(), value))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(int(value.rpartition(":")[2]) / 1000)
+        finally:
+            self.running -= 1
+        self.ended.append((_now(), value))
+        return value.upper()
+
+
+def _now() -> int:
+    return round(asyncio.get_running_loop().time() * 1000)
+
+
+def mapping(function: Callable[..., Any], *, with_key: bool = True, **options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values_async(function, with_key=with_key, name="call", **options).to("out")
+    return builder.build()
+
+
+def out(driver: Driver) -> list[Any]:
+    return [record.value for record in driver.read("out")]
+
+
+def pipe(driver: Driver, *rows: tuple[str | None, str]) -> None:
+    for key, value in rows:
+        driver.pipe("in", key, value)
+
+
+class TestOrder:
+    ROWS = (("a", "a1:30"), ("b", "b1:10"), ("a", "a2:5"), ("c", "c1:20"))
+
+    @pytest.mark.parametrize(
+        ("order", "expected"),
+        [
+            ("completion", ["A2:5", "B1:10", "C1:20", "A1:30"]),
+            ("partition", ["A1:30", "B1:10", "A2:5", "C1:20"]),
+            ("key", ["B1:10", "C1:20", "A1:30", "A2:5"]),
+        ],
+    )
+    def test_results_go_on_in_the_order_that_was_asked_for(self, order: Any, expected: list[str]) -> None:
+        with Driver(mapping(Journal().sleep, order=order)) as driver:
+            pipe(driver, *self.ROWS)
+            assert out(driver) == []
+            driver.advance_wall_clock(100)
+            assert out(driver) == expected
+
+    def test_calls_of_one_key_never_overlap(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep)) as driver:
+            pipe(driver, ("a", "1:10"), ("a", "2:10"), ("a", "3:10"), ("b", "4:10"))
+            driver.advance_wall_clock(100)
+        assert journal.begun == [(0, "1:10"), (0, "4:10"), (10, "2:10"), (20, "3:10")]
+
+    def test_records_without_a_key_have_no_order(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep)) as driver:
+            pipe(driver, (None, "1:10"), (None, "2:5"))
+            driver.advance_wall_clock(10)
+            assert out(driver) == ["2:5", "1:10"]
+
+    def test_keys_that_cannot_be_hashed_are_keys_too(self) -> None:
+        journal, builder = Journal(), ps.StreamsBuilder()
+        stream = builder.stream("in", key=ps.serdes.json, value=ps.serdes.string)
+        stream.map_values_async(journal.sleep, with_key=True).to("out")
+        with Driver(builder.build()) as driver:
+            for value in ("1:10", "2:5"):
+                driver.pipe("in", {"id": 1}, value)
+            driver.advance_wall_clock(15)
+        assert journal.ended == [(10, "1:10"), (15, "2:5")]
+
+    def test_key_timestamp_and_headers_stay(self) -> None:
+        with Driver(mapping(Journal().sleep)) as driver:
+            driver.pipe("in", "k", "v:7", timestamp=42, headers=(("h", b"x"),))
+            driver.advance_wall_clock(7)
+            assert driver.read("out") == [ps.Record("k", "V:7", 42, (("h", b"x"),))]
+
+    def test_plain_functions_are_called_on_the_spot(self) -> None:
+        with Driver(mapping(str.upper, with_key=False)) as driver:
+            pipe(driver, ("k", "v"))
+            assert out(driver) == ["V"]
+
+
+class TestFrontier:
+    def test_an_offset_is_never_committed_past_an_unfinished_record(self) -> None:
+        with Driver(mapping(Journal().sleep, order="completion")) as driver:
+            pipe(driver, ("a", "1:10"), ("b", "2:50"), ("c", "3:20"))
+            committed = []
+            for _ in range(6):
+                committed.append(driver.committed_offset("in"))
+                driver.advance_wall_clock(10)
+            assert committed == [0, 1, 1, 1, 1, 3]
+            assert out(driver) == ["1:10", "3:20", "2:50"]
+
+    def test_one_record_that_hangs_holds_nothing_up(self) -> None:
+        with Driver(mapping(Journal().sleep, max_in_flight=2)) as driver:
+            pipe(driver, ("hang", "x:60000"), *((f"k{i}", f"{i}:1") for i in range(200)))
+            driver.advance_wall_clock(200)
+            assert len(out(driver)) == 200
+            assert driver.committed_offset("in") == 0
+
+
+class TestLimits:
+    def test_at_most_so_many_calls_run_at_once(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep, max_in_flight=3)) as driver:
+            pipe(driver, *((f"k{i}", f"{i}:10") for i in range(10)))
+            driver.advance_wall_clock(40)
+            assert len(out(driver)) == 10
+        assert journal.most == 3
+
+    def test_and_so_many_of_one_key(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep, order="completion", max_in_flight_per_key=2)) as driver:
+            pipe(driver, *(("hot", f"{i}:10") for i in range(4)), ("cold", "c:10"))
+            driver.advance_wall_clock(20)
+        assert [value for at, value in journal.begun if at == 0] == ["0:10", "1:10", "c:10"]
+
+    def test_a_hot_key_does_not_hold_cold_ones_back(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep, max_in_flight=5)) as driver:
+            pipe(driver, *(("hot", f"{i}:10") for i in range(500)), ("cold", "c:10"))
+            driver.advance_wall_clock(10)
+            assert "C:10" in out(driver)
+
+    def test_so_many_calls_begin_in_a_time(self) -> None:
+        journal = Journal()
+        with Driver(mapping(journal.sleep, rate_limit=(2, timedelta(seconds=1)))) as driver:
+            pipe(driver, *((f"k{i}", f"{i}:1") for i in range(5)))
+            driver.advance_wall_clock(5000)
+        assert [at for at, _ in journal.begun] == [0, 0, 500, 1000, 1500]
+
+    def test_an_endpoint_that_keeps_failing_is_left_alone_and_then_tried_again(self) -> None:
+        tried: list[tuple[int, str]] = []
+        down = {"bad"}
+
+        async def fetch(key: str, value: str) -> str:
+            tried.append((_now(), value))
+            if key in down:
+                raise OSError("down")
+            return value
+
+        topology = mapping(
+            fetch,
+            circuit_breaker=ps.CircuitBreaker(failures=2, reset_after=100),
+            endpoint=lambda key, value: key,
+            retry=ps.Retry(initial=10, factor=1, jitter=0),
+        )
+        with Driver(topology) as driver:
+            pipe(driver, ("bad", "x"), ("good", "y"))
+            driver.advance_wall_clock(250)
+            assert [at for at, value in tried if value == "x"] == [0, 10, 110, 210]
+            assert out(driver) == ["y"]
+            down.clear()
+            driver.advance_wall_clock(250)
+            assert out(driver) == ["x"]
+
+
+class TestAnswers:
+    def test_delayed_records_come_again_at_their_time_as_the_same_attempt(self) -> None:
+        seen: list[tuple[int, int]] = []
+
+        async def later(record: Any, context: ps.CallContext) -> Any:
+            seen.append((_now(), context.attempt))
+            if len(seen) < 3:
+                return ps.delay(in_=timedelta(minutes=5))
+            context.forward(record)
+            return None
+
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process_async(later).to("out")
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(timedelta(minutes=9))
+            assert out(driver) == []
+            assert driver.committed_offset("in") == 0
+            driver.advance_wall_clock(timedelta(minutes=1))
+            assert out(driver) == ["v"]
+        assert seen == [(0, 1), (300_000, 1), (600_000, 1)]
+
+    def test_a_time_may_be_given_as_a_datetime(self) -> None:
+        at = datetime(2030, 1, 1, tzinfo=timezone.utc)
+        assert ps.delay(until=at) == ps.delay(until=int(at.timestamp() * 1000))
+        with pytest.raises(ValueError, match="without a time zone"):
+            ps.delay(until=datetime(2030, 1, 1))
+        with pytest.raises(ValueError, match=r"until=\.\.\., or how long from now, in_="):
+            ps.delay()
+
+    def test_a_record_behind_a_delayed_one_of_its_key_waits_and_others_do_not(self) -> None:
+        told: set[str] = set()
+
+        def once(key: str, value: str) -> Any:
+            if value == "slow" and value not in told:
+                told.add(value)
+                return ps.delay(in_=1000)
+            return value
+
+        with Driver(mapping(once)) as driver:
+            pipe(driver, ("a", "slow"), ("a", "behind"), ("b", "other"))
+            assert out(driver) == ["other"]
+            driver.advance_wall_clock(1000)
+            assert out(driver) == ["slow", "behind"]
+
+    def test_skipped_records_end_and_are_counted(self) -> None:
+        with Driver(mapping(lambda value: ps.skip() if value == "x" else value, with_key=False)) as driver:
+            pipe(driver, ("a", "x"), ("b", "y"))
+            assert out(driver) == ["y"]
+            assert driver.metrics()["dropped_records"] == 1
+            assert driver.committed_offset("in") == 2
+
+    def test_a_call_may_ask_for_the_dead_letter_topic(self) -> None:
+        topology = mapping(
+            lambda value: ps.dead_letter("no such product"),
+            with_key=False,
+            on_failure=ps.dead_letter("dead"),
+        )
+        with Driver(topology) as driver:
+            driver.pipe("in", "k", "v", timestamp=9, headers=(("h", b"x"),))
+            (letter,) = driver.read("dead")
+            assert (letter.key, letter.value, letter.timestamp) == (b"k", b"v", 9)
+            assert dict(letter.headers) == {
+                "h": b"x",
+                "penstock.error.stage": b"call",
+                "penstock.error.node": b"call",
+                "penstock.error.topic": b"in",
+                "penstock.error.partition": b"0",
+                "penstock.error.offset": b"0",
+                "penstock.error.error": b"no such product",
+                "penstock.error.attempts": b"1",
+                "penstock.error.traceback": b"",
+            }
+
+    def test_without_a_topic_of_the_operator_it_is_that_of_the_application(self) -> None:
+        topology = mapping(lambda value: ps.dead_letter("why"), with_key=False)
+        with Driver(topology, policies=ps.ErrorPolicies(dead_letter_topic="all")) as driver:
+            pipe(driver, ("k", "v"))
+            assert len(driver.read("all")) == 1
+        with Driver(topology) as driver, pytest.raises(ProductionError, match="dead_letter_topic"):
+            pipe(driver, ("k", "v"))
+
+
+class TestFailures:
+    @staticmethod
+    def failing(times: int, error: type[Exception] = OSError) -> tuple[Callable[..., Any], list[int]]:
+        tried: list[int] = []
+
+        async def call(key: str, value: str) -> str:
+            tried.append(_now())
+            if len(tried) <= times:
+                raise error("down")
+            return value
+
+        return call, tried
+
+    def test_waits_grow_up_to_a_cap_and_are_never_early(self) -> None:
+        call, tried = self.failing(5)
+        retry = ps.Retry(initial=10, factor=3, cap=100, jitter=0)
+        with Driver(mapping(call, retry=retry)) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(1000)
+            assert out(driver) == ["v"]
+        assert tried == [0, 10, 40, 130, 230, 330]
+
+    def test_after_the_last_attempt_the_application_stops_and_says_what_to_do(self) -> None:
+        call, tried = self.failing(9)
+        retry = ps.Retry(initial=1, max_attempts=3, jitter=0)
+        with Driver(mapping(call, retry=retry)) as driver:
+            pipe(driver, ("k", "v"))
+            with pytest.raises(
+                ProcessingError,
+                match=r"call in task 0_0 at topic 'in', partition 0, offset 0 \(key b'k', value b'v'\) failed for good after "
+                r"3 attempts: OSError: down\. Correct the function, let retry=",
+            ):
+                driver.advance_wall_clock(100)
+        assert len(tried) == 3
+
+    def test_or_the_record_is_left_out(self) -> None:
+        call, _ = self.failing(1)
+        with Driver(mapping(call, on_failure="skip")) as driver:
+            pipe(driver, ("k", "bad"), ("k", "good"))
+            assert out(driver) == ["good"]
+            assert driver.metrics()["dropped_records"] == 1
+
+    def test_or_kept_with_its_cause_and_attempts(self) -> None:
+        call, _ = self.failing(9)
+        retry = ps.Retry(initial=1, max_attempts=4)
+        with Driver(mapping(call, retry=retry, on_failure=ps.dead_letter("dead"))) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(100)
+            (letter,) = driver.read("dead")
+            headers = dict(letter.headers)
+            assert headers["penstock.error.attempts"] == b"4"
+            assert headers["penstock.error.error"] == b"OSError: down"
+            assert b"down" in (headers["penstock.error.traceback"] or b"")
+            assert driver.committed_offset("in") == 1
+
+    def test_only_the_named_errors_are_tried_again(self) -> None:
+        call, tried = self.failing(1, KeyError)
+        with Driver(mapping(call, retry=ps.Retry(on=(OSError,)), on_failure="skip")) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(10_000)
+        assert tried == [0]
+
+    def test_no_attempt_begins_too_long_after_the_first(self) -> None:
+        call, tried = self.failing(99)
+        retry = ps.Retry(initial=40, factor=1, jitter=0, max_elapsed=100)
+        with Driver(mapping(call, retry=retry, on_failure="skip")) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(10_000)
+        assert tried == [0, 40, 80]
+
+    def test_jitter_is_bounded_and_the_same_each_time(self) -> None:
+        retry = ps.Retry(initial=1000, factor=1, jitter=0.2)
+        waits = [retry.wait_ms(attempt, seed="x") for attempt in range(1, 200)]
+        assert min(waits) >= 800
+        assert max(waits) <= 1200
+        assert len(set(waits)) > 50
+        assert waits == [retry.wait_ms(attempt, seed="x") for attempt in range(1, 200)]
+
+    def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(self) -> None:
+        journal = Journal()
+
+        async def slow_once(key: str, value: str) -> str:
+            return await journal.sleep(key, value if journal.begun else "first:500")
+
+        retry = ps.Retry(initial=5, jitter=0, max_attempts=2)
+        with Driver(mapping(slow_once, timeout=50, retry=retry)) as driver:
+            pipe(driver, ("k", "v:10"))
+            driver.advance_wall_clock(1000)
+            assert out(driver) == ["V:10"]
+        assert journal.begun == [(0, "first:500"), (55, "v:10")]
+        assert journal.ended == [(65, "v:10")]
+
+    def test_all_attempts_together_may_take_so_long(self) -> None:
+        call, tried = self.failing(99)
+        topology = mapping(
+            call,
+            retry=ps.Retry(initial=30, factor=1, jitter=0),
+            total_timeout=100,
+            on_failure=ps.dead_letter("dead"),
+        )
+        with Driver(topology) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(1000)
+            (letter,) = driver.read("dead")
+        assert tried == [0, 30, 60, 90]
+        assert b"total timeout" in (dict(letter.headers)["penstock.error.error"] or b"")
+
+    def test_what_fails_behind_the_call_is_treated_as_anywhere(self) -> None:
+        builder = ps.StreamsBuilder()
+        called = builder.stream("in").map_values_async(lambda value: value)
+        called.map_values(int, name="number").to("out", value=INT)
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("k", "1"))
+            with pytest.raises(ProcessingError, match=r"number failed .* offset 1 \(key b'k', value b'x'\)"):
+                pipe(driver, ("k", "x"))
+
+
+class TestBatches:
+    def test_a_full_batch_is_called_at_once_and_the_rest_after_a_wait(self) -> None:
+        batches: list[tuple[int, list[str]]] = []
+
+        async def upper(values: list[str]) -> list[str]:
+            batches.append((_now(), values))
+            return [value.upper() for value in values]
+
+        with Driver(mapping(upper, with_key=False, batch=(3, 100))) as driver:
+            pipe(driver, *((f"k{i}", f"v{i}") for i in range(4)))
+            driver.advance_wall_clock(100)
+            assert out(driver) == ["V0", "V1", "V2", "V3"]
+        assert batches == [(0, ["v0", "v1", "v2"]), (100, ["v3"])]
+
+    def test_records_of_one_key_fit_in_one_batch_in_their_order(self) -> None:
+        batches: list[list[str]] = []
+
+        def upper(values: list[str]) -> list[str]:
+            batches.append(values)
+            return values
+
+        with Driver(mapping(upper, with_key=False, batch=(3, 100))) as driver:
+            pipe(driver, *(("hot", f"v{i}") for i in range(6)))
+            assert out(driver) == [f"v{i}" for i in range(6)]
+        assert batches == [["v0", "v1", "v2"], ["v3", "v4", "v5"]]
+
+    def test_each_record_has_an_answer_of_its_own(self) -> None:
+        turns: list[list[str]] = []
+
+        def each(values: list[str]) -> list[Any]:
+            turns.append(values)
+            answers: dict[str, Any] = {"again": ps.retry(in_=10), "bad": ValueError("no"), "none": ps.skip()}
+            return [answers.get(value, value) if len(turns) == 1 else value for value in values]
+
+        topology = mapping(each, with_key=False, batch=(4, 50), on_failure=ps.dead_letter("dead"))
+        with Driver(topology) as driver:
+            pipe(driver, *((value, value) for value in ("good", "again", "bad", "none")))
+            assert out(driver) == ["good"]
+            driver.advance_wall_clock(60)
+            assert out(driver) == ["again"]
+            assert [letter.value for letter in driver.read("dead")] == [b"bad"]
+        assert turns == [["good", "again", "bad", "none"], ["again"]]
+
+    def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
+        with (
+            Driver(mapping(lambda values: values[0], with_key=False, batch=(2, 0))) as driver,
+            pytest.raises(ProcessingError, match="batch of 1 records gave a str; let it return a list"),
+        ):
+            pipe(driver, ("k", "v"))
+
+
+class TestProcess:
+    @staticmethod
+    def totals(function: Callable[..., Any], **options: Any) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+        stream = builder.stream("in").process_async(function, stores=["totals"], name="sum", **options)
+        stream.to("out", key=ps.serdes.string, value=INT)
+        return builder.build()
+
+    def test_a_call_reads_the_state_of_its_key_and_its_own_writes(self) -> None:
+        async def add(record: Any, context: ps.CallContext) -> None:
+            totals = context.state_store("totals")
+            await asyncio.sleep(0.01)
+            totals.put(record.key, (totals.get(record.key) or 0) + int(record.value))
+            context.forward(record.with_value(totals.get(record.key)))
+
+        with Driver(self.totals(add)) as driver:
+            pipe(driver, ("a", "1"), ("a", "2"), ("b", "5"), ("a", "3"))
+            assert driver.store("totals").get("a") is None
+            driver.advance_wall_clock(30)
+            assert [(r.key, r.value) for r in driver.read("out")] == [("a", 1), ("b", 5), ("a", 3), ("a", 6)]
+            assert dict(driver.store("totals").all()) == {"a": 6, "b": 5}
+
+    def test_effects_are_applied_in_the_order_of_the_program(self) -> None:
+        seen: list[Any] = []
+
+        def both(record: Any, context: ps.CallContext) -> None:
+            context.state_store("totals").put("k", 1)
+            context.forward(record)
+            context.state_store("totals").delete("k")
+            context.forward(record)
+
+        builder = ps.StreamsBuilder()
+        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+        driver: Driver
+        stream = builder.stream("in").process_async(both, stores=["totals"])
+        stream.foreach(lambda key, value: seen.append(driver.store("totals").get("k")))
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("k", "v"))
+        assert seen == [1, None]
+
+    def test_a_call_that_fails_leaves_nothing_behind(self) -> None:
+        def write(record: Any, context: ps.CallContext) -> Any:
+            context.state_store("totals").put("k", 1)
+            context.forward(record.with_value(1))
+            return ps.retry(in_=10) if context.attempt < 3 else ps.skip()
+
+        with Driver(self.totals(write)) as driver:
+            pipe(driver, ("k", "v"))
+            driver.advance_wall_clock(100)
+            assert driver.read("out") == []
+            assert driver.store("totals").get("k") is None
+
+    def test_what_does_not_travel_with_the_record_cannot_be_read(self) -> None:
+        def other(record: Any, context: ps.CallContext) -> None:
+            context.state_store("totals").get("other")
+
+        with Driver(self.totals(other)) as driver, pytest.raises(ProcessingError, match="own key travels"):
+            pipe(driver, ("k", "v"))
+
+        def unknown(record: Any, context: ps.CallContext) -> None:
+            context.state_store("counts")
+
+        with (
+            Driver(self.totals(unknown)) as driver,
+            pytest.raises(ProcessingError, match="connected: totals"),
+        ):
+            pipe(driver, ("k", "v"))
+
+    def test_an_unknown_child_is_told(self) -> None:
+        with (
+            Driver(self.totals(lambda record, context: context.forward(record, "nobody"))) as driver,
+            pytest.raises(ProcessingError, match="'sum' has no child 'nobody'"),
+        ):
+            pipe(driver, ("k", "v"))
+
+    def test_foreach_ends_the_stream(self) -> None:
+        seen: list[Any] = []
+        builder = ps.StreamsBuilder()
+        builder.stream("in").foreach_async(lambda key, value: seen.append((key, value)))
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("k", "v"))
+            assert driver.committed_offset("in") == 1
+        assert seen == [("k", "v")]
+
+
+def test_operators_follow_each_other() -> None:
+    builder = ps.StreamsBuilder()
+    first, second = Journal(), Journal()
+    stream = builder.stream("in").map_values_async(first.sleep, with_key=True)
+    stream.map_values_async(second.sleep, with_key=True).to("out")
+    with Driver(builder.build()) as driver:
+        pipe(driver, ("a", "x:10"), ("a", "y:10"))
+        driver.advance_wall_clock(20)
+        assert out(driver) == ["X:10"]
+        assert driver.committed_offset("in") == 1
+        driver.advance_wall_clock(10)
+        assert out(driver) == ["Y:10"]
+    assert second.begun == [(10, "X:10"), (20, "Y:10")]
+
+
+def test_results_may_be_counted() -> None:
+    builder = ps.StreamsBuilder()
+    called = builder.stream("in").map_values_async(Journal().sleep, with_key=True)
+    called.group_by_key().count(store="counts").to_stream().to("out", value=INT)
+    with Driver(builder.build()) as driver:
+        pipe(driver, ("a", "x:10"), ("b", "x:5"), ("a", "y:1"))
+        driver.advance_wall_clock(20)
+        assert [(r.key, r.value) for r in driver.read("out")] == [("b", 1), ("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": "time"}, "order is 'key', 'partition' or 'completion'"),
+        ({"max_in_flight": 0}, "max_in_flight is at least 1"),
+        ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is at least 1"),
+        ({"timeout": 0}, "timeout is at least 1 ms"),
+        ({"on_failure": "ignore"}, "on_failure is 'fail', 'skip' or"),
+        ({"batch": (0, 5)}, "a batch has at least one record"),
+        ({"batch": (5, -1)}, "is not negative"),
+        ({"rate_limit": (0, 5)}, "rate_limit"),
+        ({"endpoint": str}, "circuit_breaker"),
+        (
+            {"endpoint": str, "circuit_breaker": ps.CircuitBreaker(), "batch": (2, 5)},
+            "one operator per endpoint",
+        ),
+    ],
+)
+def test_impossible_options_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        mapping(str, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ps.Retry(cap=1), "shorter than initial"),
+        (lambda: ps.Retry(factor=0.5), "do not get shorter"),
+        (lambda: ps.Retry(jitter=2), "part of the wait"),
+        (lambda: ps.Retry(max_attempts=0), "at least one attempt"),
+        (lambda: ps.CircuitBreaker(failures=0), "at least one failure"),
+    ],
+)
+def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        make()
+
+
+def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in")
+    with pytest.raises(TopologyError, match="calls a function or a coroutine function, not 'text'"):
+        stream.map_values_async("text")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="no key-value store of that name"):
+        stream.process_async(print, stores=["nowhere"])
+    with pytest.raises(TopologyError, match="use map_values_async"):
+        stream.process_async(print, batch=(2, 5))

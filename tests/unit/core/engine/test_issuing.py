@@ -1,0 +1,216 @@
+"""Processors that issue calls, and processors that acknowledge records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.asynchronous.call import Done
+from penstock.core.model.errors import ProcessingError, TopologyError
+from penstock.core.model.ids import TopicPartition
+from penstock.testing import TopologyTestDriver as Driver
+from unit.helpers import Host, processing, values
+
+IN = TopicPartition("in", 0)
+
+
+def upper(text: str, times: int = 1) -> str:
+    return text.upper() * times
+
+
+async def aside(text: str) -> Any:
+    return ps.skip() if text == "x" else text
+
+
+class Issuing(ps.Processor[Any, Any, Any, Any]):
+    """Issues two calls for each record."""
+
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        self.context.issue(upper, self.found, record.value)
+        self.context.issue(upper, self.found, record.value, 2)
+
+    def found(self, record: ps.Record[Any, Any], result: str) -> None:
+        at = self.context.record_metadata
+        assert at is not None
+        self.context.forward(record.with_value(f"{result}@{at.offset}"))
+
+
+class Chained(ps.Processor[Any, Any, Any, Any]):
+    """Issues the next call when the first has ended."""
+
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        self.context.issue(aside, self.first, record.value)
+
+    def first(self, record: ps.Record[Any, Any], result: str) -> None:
+        self.context.issue(upper, self.second, result, 2)
+
+    def second(self, record: ps.Record[Any, Any], result: str) -> None:
+        self.context.forward(record.with_value(result))
+
+
+def issuing(supplier: Any, calls: ps.Calls | None = None) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").process(supplier, calls=calls or ps.Calls(), name="worker").to("out")
+    return builder.build()
+
+
+def processes(process: Any) -> ps.Topology:
+    return issuing(processing(process))
+
+
+class TestIssue:
+    def test_results_come_as_the_record_that_was_current(self) -> None:
+        with Driver(issuing(Issuing)) as driver:
+            driver.pipe("in", "k", "a", timestamp=7)
+            driver.pipe("in", "k", "b", timestamp=8)
+            assert [(r.value, r.timestamp) for r in driver.read("out")] == [
+                ("A@0", 7),
+                ("AA@0", 7),
+                ("B@1", 8),
+                ("BB@1", 8),
+            ]
+
+    def test_a_result_may_lead_to_another_call(self) -> None:
+        with Driver(issuing(Chained)) as driver:
+            for value in ("x", "y"):
+                driver.pipe("in", "k", value)
+            assert [r.value for r in driver.read("out")] == ["YY"]
+            assert driver.committed_offset("in") == 2
+
+    def test_calls_go_on_in_a_new_processor(self) -> None:
+        host = Host(issuing(Chained))
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.restart()
+        host.task.done(call.ticket, Done("v"))
+        (call,) = host.step().issue
+        assert call.args == ("v", 2)
+        host.restart()
+        host.task.done(call.ticket, Done("VV"))
+        outcome = host.step()
+        assert (values(outcome), outcome.committable) == (["VV"], {IN: 1})
+
+    def test_a_punctuator_may_issue_calls(self) -> None:
+        class Ticking(ps.Processor[Any, Any, Any, Any]):
+            def init(self, context: Any) -> None:
+                super().init(context)
+                context.schedule(10, ps.wall_clock, self.tick)
+
+            def tick(self, now_ms: int) -> None:
+                self.context.issue(upper, self.found, f"tick {now_ms}")
+
+            def found(self, record: ps.Record[Any, Any], result: str) -> None:
+                self.context.forward(ps.Record("t", result, record.timestamp))
+
+        with Driver(issuing(Ticking)) as driver:
+            driver.advance_wall_clock(10)
+            assert [r.value for r in driver.read("out")] == ["TICK 10"]
+
+    def test_the_result_goes_to_a_method_of_the_processor(self) -> None:
+        topology = processes(lambda context, record: context.issue(upper, print, "x"))
+        with (
+            Driver(topology) as driver,
+            pytest.raises(ProcessingError, match="let on_done be a method of the processor"),
+        ):
+            driver.pipe("in", "k", "v")
+
+    @pytest.mark.parametrize("call", [lambda: 1, "text"])
+    def test_the_call_can_be_found_again(self, call: Any) -> None:
+        class Wrong(Issuing):
+            def process(self, record: ps.Record[Any, Any]) -> None:
+                self.context.issue(call, self.found)
+
+        with (
+            Driver(issuing(Wrong)) as driver,
+            pytest.raises(ProcessingError, match="a function that is defined at the top of a module"),
+        ):
+            driver.pipe("in", "k", "v")
+
+    def test_other_processors_issue_nothing(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process(Issuing).to("out")
+        with (
+            Driver(builder.build()) as driver,
+            pytest.raises(ProcessingError, match=r"add it with calls=ps\.Calls"),
+        ):
+            driver.pipe("in", "k", "v")
+
+    def test_options_that_mean_nothing_are_refused(self) -> None:
+        with pytest.raises(TopologyError, match="leave one out"):
+            ps.Topology().add_source("s", "in").add_processor(
+                "p", Issuing, "s", calls=ps.Calls(), acknowledges=True
+            )
+        with pytest.raises(TopologyError, match="a processor issues each call itself"):
+            issuing(Issuing, ps.Calls(batch=(2, 5)))
+
+
+def acknowledging(process: Any) -> ps.Topology:
+    topology = ps.Topology().add_source("source", "in")
+    topology.add_processor("worker", processing(process), "source", acknowledges=True)
+    return topology.add_sink("sink", "out", "worker")
+
+
+class TestAcknowledge:
+    def test_a_record_is_finished_when_the_processor_says_so(self) -> None:
+        taken: list[Any] = []
+
+        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+            taken.append(context.record_metadata)
+            if record.value == "all":
+                for at in taken:
+                    context.acknowledge(at)
+            elif record.value == "second":
+                context.acknowledge(taken[1])
+
+        host = Host(acknowledging(process))
+        assert host.run("in", *(("k", v, 1) for v in ("a", "b"))).committable == {IN: 0}
+        outcome = host.run("in", ("k", "second", 1))
+        assert outcome.committable == {IN: 0}
+        assert outcome.calls["worker"].with_station == 2
+        del taken[1]
+        assert host.run("in", ("k", "all", 1)).committable == {IN: 4}
+        assert list(host.store("worker-unfinished").all()) == []
+
+    def test_a_new_processor_is_given_what_the_one_before_did_not_acknowledge(self) -> None:
+        seen: list[tuple[str, int]] = []
+
+        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+            at = context.record_metadata
+            seen.append((record.value, at.offset))
+            if record.value == "now" or len(seen) > 3:
+                context.acknowledge(at)
+
+        host = Host(acknowledging(process))
+        host.run("in", *(("k", v, 1) for v in ("a", "now", "b")))
+        assert seen == [("a", 0), ("now", 1), ("b", 2)]
+        host.restart()
+        assert host.run("in", ("k", "c", 1)).committable == {IN: 4}
+        assert seen[3:] == [("a", 0), ("b", 2), ("c", 3)]
+        host.restart()
+        host.step()
+        assert len(seen) == 6
+
+    def test_nothing_is_acknowledged_twice_or_by_others(self) -> None:
+        def twice(context: Any, record: ps.Record[Any, Any]) -> None:
+            context.acknowledge(context.record_metadata)
+            context.acknowledge(context.record_metadata)
+
+        with (
+            Driver(acknowledging(twice)) as driver,
+            pytest.raises(ProcessingError, match="it was acknowledged before, or never came here"),
+        ):
+            driver.pipe("in", "k", "v")
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process(processing(twice))
+        with Driver(builder.build()) as driver, pytest.raises(ProcessingError, match="acknowledges=True"):
+            driver.pipe("in", "k", "v")
+
+    def test_a_record_that_fails_is_finished_if_it_is_left_out(self) -> None:
+        def fails(context: Any, record: ps.Record[Any, Any]) -> None:
+            raise ValueError("no")
+
+        policies = ps.ErrorPolicies(process="skip")
+        with Driver(acknowledging(fails), policies=policies) as driver:
+            driver.pipe("in", "k", "v")
+            assert driver.committed_offset("in") == 1

@@ -1,0 +1,329 @@
+"""Ledgers of a task: what is issued, what a snapshot remembers, what counts after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Skipped, Ticket, Waits
+from penstock.core.asynchronous.frontier import Progress
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import ProcessingError
+from penstock.core.model.ids import TopicPartition
+from unit.helpers import Host, sent, values
+
+IN = TopicPartition("in", 0)
+
+
+def calling(**options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values_async(str.upper, name="call", **options).to("out")
+    return builder.build()
+
+
+def numbers(outcome: Outcome) -> list[int]:
+    return [call.ticket.number for call in outcome.issue]
+
+
+def answer(host: Host, outcome: Outcome) -> None:
+    """Answer all calls of an outcome, the last one first."""
+    for call in reversed(outcome.issue):
+        host.task.done(call.ticket, Done(call.function(*call.args)))
+
+
+def unfinished(host: Host) -> list[int]:
+    return [number for number, _ in host.store("call-unfinished").all()]
+
+
+class TestIssue:
+    def test_a_step_gives_the_calls_of_the_records_it_took(self) -> None:
+        host = Host(calling())
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        assert call == Call(Ticket("call", 0, 1, ""), str.upper, ("v",), line="k")
+
+    def test_and_gives_each_of_them_once(self) -> None:
+        host = Host(calling())
+        assert numbers(host.run("in", ("k", "v", 1))) == [0]
+        assert numbers(host.step()) == []
+        assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
+
+    def test_effects_are_applied_in_the_step_after_the_answer(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", ("k", "v", 1))
+        assert outcome.committable == {IN: 0}
+        answer(host, outcome)
+        outcome = host.step()
+        assert sent(outcome) == [("k", "V", 1)]
+        assert outcome.committable == {IN: 1}
+
+    def test_a_hot_key_is_handed_over_in_part(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", *(("hot", "v", 1) for _ in range(1000)), ("cold", "v", 1))
+        figures = outcome.calls["call"]
+        assert (figures.with_station, figures.parked, figures.most_per_key) == (129, 872, 1000)
+        assert 1000 in numbers(outcome)
+
+    def test_what_a_station_gave_back_is_handed_over_again_in_its_place(self) -> None:
+        host = Host(calling())
+        first, second = host.run("in", ("k", "v", 1), ("k", "w", 2)).issue
+        host.task.done(first.ticket, Waits(100, 2, 0, "retry"))
+        host.task.done(second.ticket, Returned())
+        outcome = host.step(now_ms=50)
+        assert (numbers(outcome), outcome.wake_at_ms, outcome.attempts_due_ms) == ([], 100, 100)
+        assert (outcome.calls["call"].waiting, outcome.calls["call"].parked) == (1, 1)
+        outcome = host.step(now_ms=100)
+        assert [(c.ticket.number, c.ticket.turn, c.attempt) for c in outcome.issue] == [(0, 2, 2), (1, 2, 1)]
+        assert outcome.attempts_due_ms is None
+
+    def test_answers_to_old_tickets_are_ignored(self) -> None:
+        host = Host(calling())
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket._replace(epoch="other"), Done("X"))
+        host.task.done(call.ticket._replace(turn=2), Done("X"))
+        host.task.done(call.ticket._replace(operator="gone"), Done("X"))
+        outcome = host.step()
+        assert (sent(outcome), outcome.calls["call"].ignored) == ([], 2)
+        host.task.done(call.ticket, Done("V"))
+        host.task.done(call.ticket, Done("again"))
+        outcome = host.step()
+        assert (values(outcome), outcome.calls["call"].ignored) == (["V"], 1)
+
+    def test_a_function_that_makes_the_call_may_fail_too(self) -> None:
+        topology = calling(circuit_breaker=ps.CircuitBreaker(), endpoint=lambda key, value: 1 / 0)
+        host = Host(topology)
+        host.feed("in", [("k", "v", 1)])
+        with pytest.raises(ProcessingError, match="ZeroDivisionError"):
+            host.step()
+
+    def test_figures_tell_what_happened_since_the_last_step(self) -> None:
+        host = Host(calling(on_failure="skip", order="partition"), now_ms=5)
+        a, b, c, d = host.run("in", *((k, "v", 1) for k in "abcd")).issue
+        host.task.done(b.ticket, Done("B"))
+        host.task.done(c.ticket, Waits(50, 2, 0, "retry"))
+        host.task.done(d.ticket, Skipped())
+        figures = host.step(now_ms=10).calls["call"]
+        assert (figures.with_station, figures.waiting, figures.held) == (1, 1, 2)
+        assert (figures.settled, figures.retries, figures.oldest_ms) == (3, 1, 5)
+        host.task.done(a.ticket, Failed(1, "no"))
+        outcome = host.step(now_ms=20)
+        assert values(outcome) == ["B"]
+        assert outcome.metrics.dropped == {"failed call": 1}
+        assert "failed for good after 1 attempt: no" in outcome.notices[0]
+        assert outcome.calls["call"].settled == 1
+
+
+class TestRestart:
+    def test_what_begins_and_ends_in_a_step_leaves_no_trace(self) -> None:
+        host = Host(calling())
+        answer(host, host.run("in", ("k", "v", 1)))
+        assert unfinished(host) == [0]
+        assert host.step().changes == {"call-unfinished": [(bytes(8), None)]}
+        assert unfinished(host) == []
+
+    def test_calls_go_on_and_their_answers_count(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", ("k", "v", 1), ("k", "w", 2))
+        host.restart()
+        assert numbers(host.step()) == []
+        assert host.task.under_way() == tuple(call.ticket for call in outcome.issue)
+        answer(host, outcome)
+        assert values(host.step()) == ["V", "W"]
+        assert unfinished(host) == []
+
+    def test_lost_calls_are_issued_again_as_the_same_attempts(self) -> None:
+        host = Host(calling())
+        (first,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(first.ticket, Waits(10, 3, 0, "retry"))
+        (second,) = host.step(now_ms=10).issue
+        host.restart()
+        host.task.lost(host.task.under_way())
+        (again,) = host.step().issue
+        assert (again.ticket, again.attempt, again.begun_ms) == (Ticket("call", 0, 3, ""), 3, 0)
+        host.task.done(second.ticket, Done("late"))
+        assert values(host.step()) == []
+        host.task.done(again.ticket, Done("V"))
+        assert values(host.step()) == ["V"]
+
+    def test_due_times_stay(self) -> None:
+        host = Host(calling())
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket, Waits(5000, 4, 7, "retry"))
+        host.step()
+        host.restart()
+        assert host.step(now_ms=4999).attempts_due_ms == 5000
+        (call,) = host.step(now_ms=5000).issue
+        assert (call.attempt, call.begun_ms) == (4, 7)
+
+    def test_records_keep_their_order_and_their_numbers(self) -> None:
+        host = Host(calling())
+        host.run("in", *(("hot", f"v{i}", i) for i in range(300)))
+        host.restart()
+        host.feed("in", [("hot", "last", 300)])
+        host.task.lost(host.task.under_way())
+        seen: list[str | None] = []
+        for _ in range(10):
+            outcome = host.step()
+            answer(host, outcome)
+            seen += values(outcome)
+        assert seen == [*(f"V{i}" for i in range(300)), "LAST"]
+
+    def test_an_answer_that_waits_for_its_turn_is_not_asked_for_again(self) -> None:
+        host = Host(calling(order="partition"))
+        first, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
+        host.task.done(second.ticket, Done("W"))
+        assert values(host.step()) == []
+        host.restart()
+        assert host.task.under_way() == (first.ticket,)
+        host.task.done(first.ticket, Done("V"))
+        assert values(host.step()) == ["V", "W"]
+        assert unfinished(host) == []
+
+    def test_what_waited_for_its_turn_goes_on_when_there_are_no_turns_any_more(self) -> None:
+        host = Host(calling(order="partition"))
+        _, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
+        host.task.done(second.ticket, Done("W"))
+        host.step()
+        host.sub = calling(order="completion").plan("app").subtopologies[0]
+        host.restart()
+        assert values(host.step()) == ["W"]
+        assert unfinished(host) == [0]
+
+    def test_an_exception_that_cannot_be_kept_is_no_obstacle(self) -> None:
+        host = Host(calling(order="partition", on_failure="skip"))
+        _, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
+        host.task.done(second.ticket, Failed(1, "no", ValueError(lambda: None)))
+        host.step()
+        host.restart()
+        assert unfinished(host) == [0, 1]
+
+
+class TestShelf:
+    """Records that wait for a time, and that no other waits for, are not read before that time."""
+
+    @staticmethod
+    def delayed(*keys: str | None, order: Any = "key") -> Host:
+        host = Host(calling(order=order))
+        calls = host.run("in", *((key, f"v{i}", i) for i, key in enumerate(keys))).issue
+        for number, call in enumerate(calls):
+            host.task.done(call.ticket, Waits(1000 + number, 1, None, "delay"))
+        host.step(now_ms=5)
+        host.restart()
+        return host
+
+    @staticmethod
+    def in_memory(host: Host) -> int:
+        return sum(len(book._unfinished) for book in host.task._books)  # type: ignore[attr-defined]
+
+    def test_a_restart_does_not_read_them(self) -> None:
+        host = self.delayed("a", "b", None, None)
+        assert (self.in_memory(host), unfinished(host)) == (0, [])
+        outcome = host.step(now_ms=999)
+        assert (outcome.attempts_due_ms, outcome.calls["call"].waiting) == (1000, 4)
+        assert outcome.committable == {IN: 0}
+        assert [call.args for call in host.step(now_ms=1002).issue] == [("v0",), ("v1",), ("v2",)]
+        assert host.step(now_ms=1002).attempts_due_ms == 1003
+
+    def test_they_retire_as_any_other(self) -> None:
+        host = self.delayed("a", "b")
+        host.restart()
+        answer(host, host.step(now_ms=2000))
+        outcome = host.step()
+        assert sorted(values(outcome), key=str) == ["V0", "V1"]
+        assert outcome.committable == {IN: 2}
+        assert outcome.attempts_due_ms is None
+        host.restart()
+        assert host.step().committable == {IN: 2}
+
+    def test_one_that_the_next_of_its_key_must_not_overtake_is_taken_down(self) -> None:
+        host = self.delayed("a", "b")
+        host.feed("in", [("a", "behind", 5)])
+        assert numbers(host.step(now_ms=500)) == []
+        assert self.in_memory(host) == 2
+        host.restart()
+        outcome = host.step(now_ms=1000)
+        assert [call.args for call in outcome.issue] == [("v0",), ("behind",)]
+        answer(host, outcome)
+        assert values(host.step()) == ["V0", "BEHIND"]
+
+    def test_at_order_completion_it_is_not(self) -> None:
+        host = self.delayed("a", order="completion")
+        host.feed("in", [("a", "other", 5)])
+        assert [call.args for call in host.step(now_ms=500).issue] == [("other",)]
+        assert self.in_memory(host) == 1
+
+    def test_at_order_partition_all_stay_in_the_ledger(self) -> None:
+        host = self.delayed("a", "b", order="partition")
+        assert unfinished(host) == [0, 1]
+
+    def test_they_are_taken_down_when_the_order_is_edited_to_partition(self) -> None:
+        host = self.delayed("a", "b", order="completion")
+        host.sub = calling(order="partition").plan("app").subtopologies[0]
+        host.restart()
+        outcome = host.run("in", ("c", "v2", 5))
+        (call,) = outcome.issue
+        host.task.done(call.ticket, Done("V2"))
+        assert values(host.step()) == []
+        answer(host, host.step(now_ms=2000))
+        assert values(host.step()) == ["V0", "V1", "V2"]
+
+    def test_offsets_are_remembered_as_runs(self) -> None:
+        host = self.delayed("a", "b", "c")
+        assert host.task.snapshot().operators["call"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
+        assert host.task.snapshot().progress == {IN: Progress(3, ((0, 3),))}
+
+    def test_records_of_one_offset_are_counted(self) -> None:
+        builder = ps.StreamsBuilder()
+        doubled = builder.stream("in").flat_map(lambda key, value: [(key, value), (f"{key}2", value)])
+        doubled.map_values_async(str.upper, name="call").to("out")
+        host = Host(builder.build())
+        for call in host.run("in", ("a", "v", 1)).issue:
+            host.task.done(call.ticket, Waits(1000 * (1 + call.ticket.number), 1, None, "delay"))
+        host.step()
+        host.restart()
+        answer(host, host.step(now_ms=1000))
+        assert host.step(now_ms=1000).committable == {IN: 0}
+        host.restart()
+        answer(host, host.step(now_ms=2000))
+        assert host.step(now_ms=2000).committable == {IN: 1}
+
+
+class TestProgress:
+    def test_a_snapshot_tells_what_is_finished_beyond_the_frontier(self) -> None:
+        host = Host(calling(order="completion"))
+        calls = host.run("in", *((k, "v", 1) for k in "abcd")).issue
+        for number in (1, 3):
+            host.task.done(calls[number].ticket, Done("V"))
+        assert host.step().committable == {IN: 0}
+        assert host.task.snapshot().progress == {IN: Progress(4, ((0, 1), (2, 1)))}
+
+    def test_records_that_are_read_again_are_known(self) -> None:
+        host = Host(calling(order="completion"))
+        calls = host.run("in", *((k, k, 1) for k in "abc")).issue
+        host.task.done(calls[1].ticket, Done("B"))
+        host.step()
+        host.restart(lambda snapshot: snapshot.without_committed())
+        host.offsets[IN] = 0
+        host.task.lost(host.task.under_way())
+        outcome = host.run("in", *((k, k, 1) for k in "abcd"))
+        assert [call.args for call in outcome.issue] == [("a",), ("c",), ("d",)]
+        answer(host, outcome)
+        outcome = host.step()
+        assert sorted(values(outcome), key=str) == ["A", "C", "D"]
+        assert outcome.committable == {IN: 4}
+
+    def test_without_asynchronous_operators_nothing_is_remembered(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("out")
+        host = Host(builder.build())
+        outcome = host.run("in", ("k", "v", 1))
+        assert (outcome.issue, outcome.calls, host.task.calls) == ((), {}, {})
+        assert host.task.snapshot().progress == {}
+
+
+def test_a_task_tells_how_its_operators_call() -> None:
+    host = Host(calling(max_in_flight=7))
+    assert isinstance(host.task, Task)
+    assert host.task.calls["call"].max_in_flight == 7

@@ -1,0 +1,129 @@
+"""What a station decides for one task, by values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.asynchronous.call import Done, Raised, Ticket, Waits
+from penstock.core.asynchronous.dispatcher import Start
+from penstock.core.model.calls import Calls, Retry
+from penstock.core.model.errors import StationError
+from penstock.drivers.station.messages import Order, Question
+from penstock.drivers.station.post import Post
+
+FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
+LOADED: dict[bytes, Any] = {
+    FUNCTION: str.upper,
+    OPTIONS: Calls(retry=Retry(initial=10, jitter=0)),
+    OTHERS: Calls(order="completion"),
+}
+
+
+def ticket(number: int, epoch: str) -> Ticket:
+    return Ticket("call", number, 1, epoch)
+
+
+def order(at: Ticket, line: str = "k") -> Order:
+    return Order(at, FUNCTION, ("v",), line, 1, None, "")
+
+
+def question(
+    *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS
+) -> Question:
+    every = frozenset(held) | {each.ticket for each in orders}
+    return Question("0_0", batch, every, orders, {"call": options})
+
+
+def starts(post: Post, now_ms: int = 0) -> list[Start]:
+    return [start for _, start in post.start(now_ms)]
+
+
+def begun(post: Post, now_ms: int = 0) -> list[Ticket]:
+    return [call.ticket for start in starts(post, now_ms) for call in start.calls]
+
+
+def test_an_answer_is_given_until_the_task_no_longer_holds_its_ticket() -> None:
+    post, first = Post("0_0"), ticket(0, "a")
+    post.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(post)
+    post.end("call", start.number, ["V"], 5)
+    for _ in range(2):
+        answer = post.ask(question(held=(first,), batch=2), LOADED, 6)
+        assert (answer.settled, answer.lost) == (((first, Done("V")),), ())
+    assert not post.idle
+    assert post.ask(question(batch=3), LOADED, 7).settled == ()
+    assert post.idle
+
+
+def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
+    post, first = Post("0_0"), ticket(0, "a")
+    for _ in range(2):
+        post.ask(question(order(first)), LOADED, 0)
+    assert begun(post) == [first]
+
+
+def test_what_it_does_not_know_is_lost() -> None:
+    post, held = Post("0_0"), ticket(0, "a")
+    assert post.ask(question(held=(held,)), LOADED, 0).lost == (held,)
+    gone = Ticket("gone", 0, 1, "a")
+    assert post.ask(question(held=(gone,)), LOADED, 0).lost == (gone,)
+
+
+def test_calls_of_a_failed_attempt_at_a_batch_are_not_made() -> None:
+    post = Post("0_0")
+    post.ask(question(*(order(ticket(n, "a"), f"k{n}") for n in range(3))), LOADED, 0)
+    post.ask(question(), LOADED, 0)
+    assert begun(post) == []
+    assert post.idle
+
+
+def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
+    post = Post("0_0")
+    post.ask(question(order(ticket(0, "a"))), LOADED, 0)
+    (start,) = starts(post)
+    post.end("call", start.number, [Raised(OSError("down"))], 1)
+    again = ticket(5, "b")
+    post.ask(question(), LOADED, 2)
+    answer = post.ask(question(order(again)), LOADED, 2)
+    assert answer.settled == ()
+    assert begun(post) == [again]
+
+
+def test_a_record_that_waits_blocks_its_key_until_it_comes_again() -> None:
+    post, first, behind = Post("0_0"), ticket(0, "a"), ticket(1, "a")
+    post.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(post)
+    post.end("call", start.number, [Raised(OSError("down"))], 1)
+    (settled,) = post.ask(question(held=(first,), batch=2), LOADED, 2).settled
+    assert settled == (first, Waits(11, 2, 0, "retry"))
+    post.ask(question(order(behind), batch=3), LOADED, 3)
+    assert begun(post, 3) == []
+    again = first._replace(turn=2)
+    post.ask(question(order(again), batch=4), LOADED, 11)
+    assert begun(post, 11) == [again]
+
+
+def test_answers_to_calls_under_other_options_change_nothing() -> None:
+    post, first = Post("0_0"), ticket(0, "a")
+    post.ask(question(order(first)), LOADED, 0)
+    (old,) = starts(post)
+    assert post.ask(question(held=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    second = first._replace(turn=2)
+    post.ask(question(order(second), batch=2, options=OTHERS), LOADED, 1)
+    (new,) = starts(post)
+    post.end("call", old.number, ["late"], 2)
+    assert post.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 3).settled == ()
+    post.end("call", new.number, ["V"], 4)
+    assert post.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 5).settled == (
+        (second, Done("V")),
+    )
+
+
+def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
+    post = Post("0_0")
+    post.ask(question(batch=2), LOADED, 0)
+    with pytest.raises(StationError, match="task 0_0 is in micro-batch 2 already"):
+        post.ask(question(order(ticket(0, "a")), batch=1), LOADED, 0)
+    assert begun(post) == []
