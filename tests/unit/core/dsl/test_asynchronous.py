@@ -506,6 +506,22 @@ class TestProcess:
         ):
             pipe(driver, ("k", "v"))
 
+    @pytest.mark.parametrize("wrong", ["value", "child"])
+    def test_if_one_effect_is_impossible_none_is_applied(self, wrong: str) -> None:
+        def write(record: Any, context: ps.CallContext) -> None:
+            context.state_store("totals").put("k", 1)
+            context.forward(record.with_value(1))
+            if wrong == "value":
+                context.state_store("totals").put("k", "text")
+            else:
+                context.forward(record, "nobody")
+
+        with Driver(self.totals(write), policies=ps.ErrorPolicies(process="skip")) as driver:
+            pipe(driver, ("k", "v"))
+            assert driver.read("out") == []
+            assert driver.store("totals").get("k") is None
+            assert driver.committed_offset("in") == 1
+
     def test_an_unknown_child_is_told(self) -> None:
         with (
             Driver(self.totals(lambda record, context: context.forward(record, "nobody"))) as driver,

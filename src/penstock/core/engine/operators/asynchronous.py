@@ -64,14 +64,21 @@ def _(node: ProcessAsync, compiled: Compiled) -> Call:
         return function, (started,)
 
     def applies(one: Unfinished, value: Effects) -> None:
+        check(value)
         for kind, where, what in value:
             if where is None:
                 child(*what)
             elif kind == "put":
                 stores[where].put(*what)
-            elif where in children:
-                children[where](*what)
             else:
+                children[where](*what)
+
+    def check(effects: Effects) -> None:
+        """Refuse effects of which one is impossible, before any is applied."""
+        for kind, where, what in effects:
+            if kind == "put":
+                stores[where or ""].check(*what)
+            elif where is not None and where not in children:
                 known = ", ".join(children) or "none"
                 raise ProcessingError(f"{name!r} has no child {where!r}; its children: {known}")
 
