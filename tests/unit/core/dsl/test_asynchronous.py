@@ -429,6 +429,20 @@ class TestBatches:
             assert [letter.value for letter in driver.read("dead")] == [b"bad"]
         assert turns == [["good", "again", "bad", "none"], ["again"]]
 
+    def test_foreach_gets_a_list_of_keys_and_one_of_values(self) -> None:
+        seen: list[Any] = []
+
+        async def insert(keys: list[str], values: list[str]) -> list[None]:
+            seen.append((keys, values))
+            return [None] * len(keys)
+
+        builder = ps.StreamsBuilder()
+        builder.stream("in").foreach_async(insert, batch=(2, 100))
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("a", "1"), ("b", "2"))
+            assert driver.committed_offset("in") == 2
+        assert seen == [(["a", "b"], ["1", "2"])]
+
     def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
         with (
             Driver(mapping(lambda values: values[0], with_key=False, batch=(2, 0))) as driver,
@@ -610,4 +624,4 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
     with pytest.raises(TopologyError, match="no key-value store of that name"):
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
-        stream.process_async(print, batch=(2, 5))
+        stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]
