@@ -542,7 +542,8 @@ class KStream(JoinableStream[K, V]):
 
         Args:
             function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only its answers mean something.
-            batch: As in :meth:`map_values_async`: the function gets a list of keys and one of values.
+            batch: As in :meth:`map_values_async`: the function gets a list of keys and one of values; None means
+                that all are done.
             store: Name of the store of unfinished records, or how it is kept.
             name: Name of the node.
             options: How calls are made; see :class:`penstock.Calls`.

@@ -432,16 +432,18 @@ class TestBatches:
     def test_foreach_gets_a_list_of_keys_and_one_of_values(self) -> None:
         seen: list[Any] = []
 
-        async def insert(keys: list[str], values: list[str]) -> list[None]:
+        async def insert(keys: list[str], values: list[str]) -> list[Any] | None:
             seen.append((keys, values))
-            return [None] * len(keys)
+            return None if len(seen) == 1 else [ps.skip(), ps.retry(in_=10)]
 
         builder = ps.StreamsBuilder()
         builder.stream("in").foreach_async(insert, batch=(2, 100))
         with Driver(builder.build()) as driver:
             pipe(driver, ("a", "1"), ("b", "2"))
             assert driver.committed_offset("in") == 2
-        assert seen == [(["a", "b"], ["1", "2"])]
+            pipe(driver, ("c", "3"), ("d", "4"))
+            assert driver.committed_offset("in") == 3
+        assert seen == [(["a", "b"], ["1", "2"]), (["c", "d"], ["3", "4"])]
 
     def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
         with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.core.asynchronous.acting import Acting
 from penstock.core.asynchronous.effects import Effects, Performing, Started
 from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
@@ -40,7 +41,7 @@ def _(node: MapValuesAsync, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _(node: ForeachAsync, compiled: Compiled) -> Call:
-    function = node.function
+    function = node.function if node.calls.batch is None else Acting(node.function)
 
     def asks(one: Unfinished) -> Any:
         return function, (one.key, one.value)
