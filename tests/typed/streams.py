@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import assert_type
 
 import penstock as ps
+from penstock.core.model.calls import Answer
 
 builder = ps.StreamsBuilder()
 orders = builder.stream("orders", key=ps.serdes.string, value=ps.serdes.int64)
@@ -36,6 +39,33 @@ assert_type(orders.split().branch(lambda key, value: value > 1).no_default(), di
 orders.map_values(lambda value: value.upper())  # type: ignore[attr-defined]
 orders.filter(lambda key, value: key + value)  # type: ignore[operator]
 orders.merge(orders.map_values(str))  # type: ignore[arg-type]
+
+# Calls of the outside world.
+
+
+async def price(value: int) -> float:
+    return value / 2
+
+
+async def name_or_nothing(key: str, value: int) -> bytes | Answer:
+    return key.encode() if value else ps.skip()
+
+
+async def prices_of(values: list[int]) -> list[float]:
+    return [value / 2 for value in values]
+
+
+async def charge(record: ps.Record[str, int], context: ps.CallContext) -> None:
+    context.forward(record.with_value(str(record.value)))
+
+
+assert_type(orders.map_values_async(price, timeout=5, retry=ps.Retry()), ps.KStream[str, float])
+assert_type(orders.map_values_async(name_or_nothing, with_key=True), ps.KStream[str, bytes])
+assert_type(orders.map_values_async(lambda value: value / 2), ps.KStream[str, float])
+assert_type(orders.map_values_async(prices_of, batch=(10, 5)), ps.KStream[str, Any])
+orders.process_async(charge)
+orders.foreach_async(lambda key, value: key + str(value))
+orders.map_values_async(lambda value: value.upper())  # type: ignore[attr-defined]
 
 # Groupings.
 

@@ -151,7 +151,7 @@ class Performing:
     """
 
     def __init__(self, function: Callable[[Record[Any, Any], CallContext], Any]) -> None:
-        self._function = function
+        self._function = self.__wrapped__ = function
 
     def __call__(self, started: Started) -> Any:
         """Give the effects, or what has to be awaited for them."""

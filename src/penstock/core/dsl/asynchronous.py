@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 
 from penstock.core.dsl.graph import kept_as
 from penstock.core.model.calls import CallOptions, Calls
+from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
 from penstock.core.plan.specs import Kept, KeyValueSpec, LruSpec
@@ -22,12 +23,13 @@ def map_values_async(
     function: Callable[..., Any],
     *,
     with_key: bool,
+    batch: tuple[int, Duration] | None,
     store: Kept | None,
     name: str | None,
     **options: Unpack[CallOptions],
 ) -> str:
     """Add what calls a function for new values; give its node."""
-    node, calls, kept = _parts(stream, "KSTREAM-MAPVALUESASYNC", function, store, name, options)
+    node, calls, kept = _parts(stream, "KSTREAM-MAPVALUESASYNC", function, store, name, options, batch)
     return stream._graph.add(MapValuesAsync(node, (stream._node,), function, calls, kept, with_key))
 
 
@@ -35,12 +37,13 @@ def foreach_async(
     stream: KStream[Any, Any],
     function: Callable[..., Any],
     *,
+    batch: tuple[int, Duration] | None,
     store: Kept | None,
     name: str | None,
     **options: Unpack[CallOptions],
 ) -> None:
     """Add what calls a function at the end of a stream."""
-    node, calls, kept = _parts(stream, "KSTREAM-FOREACHASYNC", function, store, name, options)
+    node, calls, kept = _parts(stream, "KSTREAM-FOREACHASYNC", function, store, name, options, batch)
     stream._graph.add(ForeachAsync(node, (stream._node,), function, calls, kept))
 
 
@@ -56,9 +59,9 @@ def process_async(
     """Add what calls a function that writes and forwards; give its node.
 
     Raises:
-        TopologyError: If a store is no key-value store, or calls are made in batches.
+        TopologyError: If a store is no key-value store, or calls are to be made in batches.
     """
-    if options.get("batch") is not None:
+    if "batch" in options:
         raise TopologyError(
             "process_async(batch=...): a context belongs to one record; use map_values_async for calls of many records"
         )
@@ -81,13 +84,14 @@ def _parts(
     store: Kept | None,
     name: str | None,
     options: CallOptions,
+    batch: tuple[int, Duration] | None = None,
 ) -> tuple[str, Calls, Carried]:
     if not callable(function):
         raise TopologyError(
             f"an asynchronous operator calls a function or a coroutine function, not {function!r}"
         )
     graph = stream._graph
-    calls = Calls(**options)
+    calls = Calls(**options, batch=batch)
     node = graph.name(kind, name)
     key, value = stream._key or graph.default_key, stream._value or graph.default_value
     kept = carried(kept_as(store, f"{node}-unfinished"), key, value)

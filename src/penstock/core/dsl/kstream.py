@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from typing_extensions import Unpack
@@ -13,7 +13,8 @@ from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.joinable import JoinableStream
 from penstock.core.dsl.printing import Printing
-from penstock.core.model.calls import CallOptions, Calls
+from penstock.core.model.calls import Answer, CallOptions, Calls
+from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.record import Record
 from penstock.core.model.serdes import Serde
@@ -405,11 +406,68 @@ class KStream(JoinableStream[K, V]):
         stream = self.process(supplier, stores=stores, name=name)
         return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
 
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[V], Awaitable[V2 | Answer]],
+        *,
+        with_key: Literal[False] = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[K, V], Awaitable[V2 | Answer]],
+        *,
+        with_key: Literal[True],
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[V], V2 | Answer],
+        *,
+        with_key: Literal[False] = ...,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[K, V], V2 | Answer],
+        *,
+        with_key: Literal[True],
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = ...,
+        batch: tuple[int, Duration],
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, Any]: ...
+
     def map_values_async(
         self,
         function: Callable[..., Any],
         *,
         with_key: bool = False,
+        batch: tuple[int, Duration] | None = None,
         store: Kept | None = None,
         name: str | None = None,
         **options: Unpack[CallOptions],
@@ -423,6 +481,7 @@ class KStream(JoinableStream[K, V]):
                 one, which runs in a pool of threads. It may return ``ps.retry()``, ``ps.delay(...)``, ``ps.dead_letter(...)``
                 or ``ps.skip()``. With ``batch=...`` it gets lists, and returns a list.
             with_key: Whether the function wants the key too.
+            batch: ``(max_records, max_wait)``: one call takes up to so many records, and waits so long for them.
             store: Name of the store of unfinished records, or how it is kept.
             name: Name of the node.
             options: How calls are made; see :class:`penstock.Calls`.
@@ -445,14 +504,36 @@ class KStream(JoinableStream[K, V]):
             [Record(key='anna', value=3, timestamp=0, headers=())]
         """
         node = asynchronous.map_values_async(
-            self, function, with_key=with_key, store=store, name=name, **options
+            self, function, with_key=with_key, batch=batch, store=store, name=name, **options
         )
         return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
 
+    @overload
     def foreach_async(
         self,
-        function: Callable[[K, V], Any],
+        function: Callable[[K, V], object],
         *,
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+
+    @overload
+    def foreach_async(
+        self,
+        function: Callable[[list[K], list[V]], object],
+        *,
+        batch: tuple[int, Duration],
+        store: Kept | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+
+    def foreach_async(
+        self,
+        function: Callable[..., object],
+        *,
+        batch: tuple[int, Duration] | None = None,
         store: Kept | None = None,
         name: str | None = None,
         **options: Unpack[CallOptions],
@@ -461,6 +542,8 @@ class KStream(JoinableStream[K, V]):
 
         Args:
             function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only its answers mean something.
+            batch: As in :meth:`map_values_async`: the function gets a list of keys and one of values; None means
+                that all are done.
             store: Name of the store of unfinished records, or how it is kept.
             name: Name of the node.
             options: How calls are made; see :class:`penstock.Calls`.
@@ -468,11 +551,11 @@ class KStream(JoinableStream[K, V]):
         Raises:
             TopologyError: If an option is impossible.
         """
-        asynchronous.foreach_async(self, function, store=store, name=name, **options)
+        asynchronous.foreach_async(self, function, batch=batch, store=store, name=name, **options)
 
     def process_async(
         self,
-        function: Callable[[Record[K, V], CallContext], Any],
+        function: Callable[[Record[K, V], CallContext], Awaitable[Answer | None] | Answer | None],
         *,
         stores: Iterable[str] = (),
         store: Kept | None = None,

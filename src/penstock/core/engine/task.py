@@ -299,18 +299,14 @@ class Task:
         """Give what has been done of each partition."""
         frontiers = self._runtime.frontiers
         return {
-            partition: frontiers.get(partition, Frontier()).progress(position)
-            for partition, position in self._positions().items()
+            at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
         }
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Give the offset before which everything has been taken, also where nothing came in this micro-batch."""
-        known = {partition: progress.position for partition, progress in self._restored.progress.items()}
-        for queue in self._group.queues.values():
-            position = queue.committable()
-            if position is not None:
-                known[queue.partition] = position
-        return known
+        """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        before = {at: progress.position for at, progress in self._restored.progress.items()}
+        queues = self._group.queues.values()
+        return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
 
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
@@ -488,7 +484,7 @@ class Task:
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {p: self._frontier(p, position) for p, position in self._positions().items()},
+            {at: self._frontier(at, position) for at, position in self._positions().items()},
             _first(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,

@@ -230,6 +230,10 @@ OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
 """What becomes of a record whose call failed for good: the application stops, it is left out, or it is kept in a topic."""
 
 
+Answer: TypeAlias = TryAgain | Later | DeadLetter | Skip
+"""What a call may give in place of a result."""
+
+
 class CallOptions(TypedDict, total=False):
     """The options of asynchronous operators, as keywords. What each means is told by :class:`Calls`."""
 
@@ -240,7 +244,6 @@ class CallOptions(TypedDict, total=False):
     total_timeout: Duration | None
     retry: Retry | None
     on_failure: OnFailure
-    batch: tuple[int, Duration] | None
     rate_limit: tuple[int, Duration] | None
     circuit_breaker: CircuitBreaker | None
     endpoint: Callable[[Any, Any], str] | None

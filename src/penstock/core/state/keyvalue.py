@@ -60,6 +60,16 @@ class KeyValueStore(Generic[K, V]):
         entry = self._objects.entry(value)
         self.write(self._objects.key_bytes(key), entry)
 
+    def check(self, key: K, value: V | None) -> None:
+        """Refuse what could not be put, without putting it.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        self._objects.key_bytes(key)
+        self._objects.check(value)
+
     def put_if_absent(self, key: K, value: V) -> V | None:
         """Set the value of a key that has none; give the value it had before, or None."""
         old = self.get(key)

@@ -20,13 +20,14 @@ class Objects(Generic[K, V]):
         values: How entries become bytes; an entry is a value, or (value, timestamp) in a timestamped store.
     """
 
-    __slots__ = ("_key", "_key_from", "_store", "_timestamped", "values")
+    __slots__ = ("_key", "_key_from", "_more_stamps", "_store", "_timestamped", "values")
 
     def __init__(self, spec: StoreSpec, *, more_stamps: int = 0) -> None:
         self._store = spec.name
         self._key = spec.key.serialize
         self._key_from = spec.key.deserialize
         self._timestamped = spec.timestamped
+        self._more_stamps = more_stamps
         self.values = Values(spec.name, spec.value, spec.timestamped + more_stamps)
 
     def key_bytes(self, key: Any) -> bytes:
@@ -60,6 +61,18 @@ class Objects(Generic[K, V]):
                 f"store {self._store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
             )
         return value
+
+    def check(self, value: V | None) -> None:
+        """Refuse a value that could not be put.
+
+        Raises:
+            SerdeError: If the value does not fit the store.
+        """
+        entry = self.entry(value)
+        if entry is not None:
+            for _ in range(self._more_stamps):
+                entry = (entry, 0)
+            self.values.check(entry)
 
     def kept(self, value: V | None) -> Any:
         """Give what an overlay keeps of a value that is put.

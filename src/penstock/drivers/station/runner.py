@@ -124,4 +124,5 @@ class Runner:
 
 
 def _is_coroutine(function: Any) -> bool:
+    function = inspect.unwrap(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -429,6 +429,22 @@ class TestBatches:
             assert [letter.value for letter in driver.read("dead")] == [b"bad"]
         assert turns == [["good", "again", "bad", "none"], ["again"]]
 
+    def test_foreach_gets_a_list_of_keys_and_one_of_values(self) -> None:
+        seen: list[Any] = []
+
+        async def insert(keys: list[str], values: list[str]) -> list[Any] | None:
+            seen.append((keys, values))
+            return None if len(seen) == 1 else [ps.skip(), ps.retry(in_=10)]
+
+        builder = ps.StreamsBuilder()
+        builder.stream("in").foreach_async(insert, batch=(2, 100))
+        with Driver(builder.build()) as driver:
+            pipe(driver, ("a", "1"), ("b", "2"))
+            assert driver.committed_offset("in") == 2
+            pipe(driver, ("c", "3"), ("d", "4"))
+            assert driver.committed_offset("in") == 3
+        assert seen == [(["a", "b"], ["1", "2"]), (["c", "d"], ["3", "4"])]
+
     def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
         with (
             Driver(mapping(lambda values: values[0], with_key=False, batch=(2, 0))) as driver,
@@ -505,6 +521,22 @@ class TestProcess:
             pytest.raises(ProcessingError, match="connected: totals"),
         ):
             pipe(driver, ("k", "v"))
+
+    @pytest.mark.parametrize("wrong", ["value", "child"])
+    def test_if_one_effect_is_impossible_none_is_applied(self, wrong: str) -> None:
+        def write(record: Any, context: ps.CallContext) -> None:
+            context.state_store("totals").put("k", 1)
+            context.forward(record.with_value(1))
+            if wrong == "value":
+                context.state_store("totals").put("k", "text")
+            else:
+                context.forward(record, "nobody")
+
+        with Driver(self.totals(write), policies=ps.ErrorPolicies(process="skip")) as driver:
+            pipe(driver, ("k", "v"))
+            assert driver.read("out") == []
+            assert driver.store("totals").get("k") is None
+            assert driver.committed_offset("in") == 1
 
     def test_an_unknown_child_is_told(self) -> None:
         with (
@@ -594,4 +626,4 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
     with pytest.raises(TopologyError, match="no key-value store of that name"):
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
-        stream.process_async(print, batch=(2, 5))
+        stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]

@@ -243,3 +243,22 @@ class TestErrors:
                 match=r"store 'shelf': 3 stored bytes cannot be read as int64 .* changed without a new store name\?",
             ):
                 read()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64),
+        ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, ttl=1000),
+        ps.stores.lru("s", ps.serdes.string, ps.serdes.int64, capacity=2),
+    ],
+)
+def test_what_could_not_be_put_is_refused_without_putting(spec: Any) -> None:
+    store = open_store(spec, MemoryStores())
+    store.check("k", 1)
+    store.check("k", None)
+    with pytest.raises(SerdeError, match="int64"):
+        store.check("k", "text")
+    with pytest.raises(StoreError, match="must not be None"):
+        store.check(None, 1)
+    assert store.get("k") is None

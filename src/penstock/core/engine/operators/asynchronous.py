@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.core.asynchronous.acting import Acting
 from penstock.core.asynchronous.effects import Effects, Performing, Started
 from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
@@ -40,7 +41,7 @@ def _(node: MapValuesAsync, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _(node: ForeachAsync, compiled: Compiled) -> Call:
-    function = node.function
+    function = node.function if node.calls.batch is None else Acting(node.function)
 
     def asks(one: Unfinished) -> Any:
         return function, (one.key, one.value)
@@ -64,14 +65,21 @@ def _(node: ProcessAsync, compiled: Compiled) -> Call:
         return function, (started,)
 
     def applies(one: Unfinished, value: Effects) -> None:
+        check(value)
         for kind, where, what in value:
             if where is None:
                 child(*what)
             elif kind == "put":
                 stores[where].put(*what)
-            elif where in children:
-                children[where](*what)
             else:
+                children[where](*what)
+
+    def check(effects: Effects) -> None:
+        """Refuse effects of which one is impossible, before any is applied."""
+        for kind, where, what in effects:
+            if kind == "put":
+                stores[where or ""].check(*what)
+            elif where is not None and where not in children:
                 known = ", ".join(children) or "none"
                 raise ProcessingError(f"{name!r} has no child {where!r}; its children: {known}")
 
