@@ -66,8 +66,10 @@ class Unfinished:
         "due_ms",
         "headers",
         "key",
+        "key_id",
         "number",
         "origin",
+        "partition",
         "request",
         "serdes",
         "settled",
@@ -90,7 +92,9 @@ class Unfinished:
     ) -> None:
         self.number = number
         self.origin = origin
+        self.partition = None if origin is None else TopicPartition(origin.topic, origin.partition)
         self.key = key
+        self.key_id = _hashable(key)
         self.value = value
         self.timestamp = timestamp
         self.headers = headers
@@ -103,11 +107,6 @@ class Unfinished:
         self.turn = 0
         self.settled: Settled | None = None
         self.serdes: tuple[Serde[Any], Serde[Any]] | None = None
-
-    @property
-    def partition(self) -> TopicPartition | None:
-        """The partition it came from."""
-        return None if self.origin is None else TopicPartition(self.origin.topic, self.origin.partition)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -432,7 +431,7 @@ class Ledger:
     def _resume(self) -> None:
         """Go on with what the last micro-batch left unfinished."""
         for partition, offset, times in self._shelf.offsets():
-            self._runtime.frontiers.setdefault(partition, Frontier()).begin(offset, times)
+            self._frontier(partition).begin(offset, times)
         ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
         for one in ones:
             self._stored.add(one.number)
@@ -487,23 +486,27 @@ class Ledger:
         self._retirement.add(one.number, self._group(one))
 
     def _begin(self, one: Unfinished) -> None:
-        partition = one.partition
-        if partition is not None and one.origin is not None:
-            self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)
+        if one.partition is not None and one.origin is not None:
+            self._frontier(one.partition).begin(one.origin.offset)
 
     def _leave(self, one: Unfinished) -> None:
         del self._unfinished[one.number]
         self._changed.add(one.number)
-        partition = one.partition
-        if partition is not None and one.origin is not None:
-            self._runtime.frontiers[partition].end(one.origin.offset)
+        if one.partition is not None and one.origin is not None:
+            self._runtime.frontiers[one.partition].end(one.origin.offset)
+
+    def _frontier(self, partition: TopicPartition) -> Frontier:
+        frontier = self._runtime.frontiers.get(partition)
+        if frontier is None:
+            frontier = self._runtime.frontiers[partition] = Frontier()
+        return frontier
 
     def _line(self, one: Unfinished) -> Hashable:
-        return _hashable(one.key) if self._lined_up else None
+        return one.key_id if self._lined_up else None
 
     def _group(self, one: Unfinished) -> Hashable:
         if self._calls.order == "key":
-            return _hashable(one.key)
+            return one.key_id
         return one.partition if self._calls.order == "partition" else None
 
 
