@@ -255,9 +255,9 @@ class Ledger:
         """What retires after a restart because the order was edited."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(name)
-        self._next: int = self._memory.get("next", 0)
         self._shelf = shelf
         self._overflow = overflow
+        self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()
         self._resume()
         runtime.books.append(self)
 
@@ -465,8 +465,16 @@ class Ledger:
             self._changed.add(number)
             yield Unfinished.from_row(number, row)
 
+    def _first_free(self) -> int:
+        """Give a number that no record has if that was not known: memories go by the operator's name, which an edit may change."""
+        last = max((number for number, _ in self._store.all()), default=-1)
+        return 1 + max(last, self._shelf.last_number(), self._overflow.last_number())
+
     def _enter_again(self, one: Unfinished) -> None:
         self._know(one)
+        if one.ticket is not None and one.ticket.operator != self.name:
+            one.ticket = None  # whoever answers does so by the operator's name
+            self._changed.add(one.number)
         self._enter(one)
         if one.settled is not None:
             self._retiring += self._retirement.finish(one.number)

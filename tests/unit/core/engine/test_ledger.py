@@ -350,6 +350,37 @@ class TestHotKeys:
         assert values(host.step()) == [f"V{i}" for i in range(1000)]
 
 
+class TestRenamed:
+    """An operator whose name was generated gets another one by an edit; its store keeps the name that was given."""
+
+    @staticmethod
+    def edited(host: Host, *, name: str) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values_async(str.upper, name=name, store="kept").to("out")
+        host.sub = builder.build().plan("app").subtopologies[0]
+        host.restart()
+
+    def test_its_records_go_on(self) -> None:
+        host = Host(calling())
+        self.edited(host, name="old")
+        waits, _ = host.run("in", ("a", "delayed", 1), ("b", "called", 2)).issue
+        host.task.done(waits.ticket, Waits(1000, 1, None, "delay"))
+        host.step()
+        host.feed("in", [("hot", f"v{i}", 3) for i in range(600)])
+        host.step()
+        self.edited(host, name="new")
+        host.task.lost(host.task.under_way())
+        host.feed("in", [("hot", "last", 4)])
+        seen: list[str | None] = []
+        for now in (0, 0, 0, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000):
+            outcome = host.step(now_ms=now)
+            answer(host, outcome)
+            seen += values(outcome)
+        assert sorted(seen, key=str) == sorted(["CALLED", "DELAYED", "LAST", *(f"V{i}" for i in range(600))])
+        assert [value for value in seen if value[0] in "VL"] == [*(f"V{i}" for i in range(600)), "LAST"]  # type: ignore[index]
+        assert outcome.committable == {IN: 603}
+
+
 class TestProgress:
     def test_a_snapshot_tells_what_is_finished_beyond_the_frontier(self) -> None:
         host = Host(calling(order="completion"))

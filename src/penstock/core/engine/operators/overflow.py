@@ -8,6 +8,7 @@ few hundred records of a key at hand; those behind lie here, in their order, and
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -30,10 +31,10 @@ class Overflow:
     def __init__(self, rows: Any, memory: dict[str, Any]) -> None:
         self._rows = rows
         self._memory = memory
-        self._offsets = Offsets(memory.get("overflow", ()))
-        self._counts: dict[bytes, int] = {
-            bytes.fromhex(key): count for key, count in memory.get("overflow_keys", {}).items()
-        }
+        if "overflow" not in memory:
+            self._count_up()
+        self._offsets = Offsets(memory["overflow"])
+        self._counts: dict[bytes, int] = {bytes.fromhex(k): n for k, n in memory["overflow_keys"].items()}
         self._total = sum(self._counts.values())
 
     def __len__(self) -> int:
@@ -56,6 +57,10 @@ class Overflow:
         """Give the offsets of the records here, and how many there are of each."""
         return iter(self._offsets)
 
+    def last_number(self) -> int:
+        """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
+        return max((_number(at) for at, _ in self._rows.all()), default=-1)
+
     def put(self, key: bytes, number: int, place: Place | None, row: Any) -> None:
         """Put a record behind all others of its key."""
         self._rows.put(_at(key) + _NUMBER.pack(number), (place, row))
@@ -75,13 +80,27 @@ class Overflow:
             self._counts[key] = left
         else:
             del self._counts[key]
-        return [(_NUMBER.unpack_from(at, len(at) - 8)[0], row) for at, (_, row) in found]
+        return [(_number(at), row) for at, (_, row) in found]
 
     def save(self) -> None:
         """Write down what is here, if that has changed."""
         if self._offsets.changed:
             self._memory["overflow"] = self._offsets.runs()
             self._memory["overflow_keys"] = {key.hex(): count for key, count in self._counts.items()}
+
+    def _count_up(self) -> None:
+        """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
+        offsets, counts = Offsets(), Counter[str]()
+        for at, (place, _) in self._rows.all():
+            offsets.count(place, 1)
+            counts[at[_LENGTH.size : -_NUMBER.size].hex()] += 1
+        self._memory["overflow"] = offsets.runs()
+        self._memory["overflow_keys"] = dict(counts)
+
+
+def _number(at: bytes) -> int:
+    number: int = _NUMBER.unpack_from(at, len(at) - _NUMBER.size)[0]
+    return number
 
 
 def _at(key: bytes) -> bytes:

@@ -34,12 +34,15 @@ class Shelf:
     """
 
     def __init__(self, rows: Any, keys: Any, memory: dict[str, Any]) -> None:
+        self._store = rows
         self._rows = Timeline(rows)
         self._keys = keys
         self._memory = memory
-        self._count: int = memory.get("shelved_records", 0)
-        self._with_key: int = memory.get("shelved_with_key", 0)
-        self._offsets = Offsets(memory.get("shelved", ()))
+        if "shelved" not in memory:
+            self._count_up()
+        self._count: int = memory["shelved_records"]
+        self._with_key: int = memory["shelved_with_key"]
+        self._offsets = Offsets(memory["shelved"])
 
     def __len__(self) -> int:
         return self._count
@@ -52,6 +55,10 @@ class Shelf:
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
         """Give the offsets of the records here, and how many there are of each."""
         return iter(self._offsets)
+
+    def last_number(self) -> int:
+        """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
+        return max((_number(place) for place, _ in self._store.all()), default=-1)
 
     def put(
         self, number: int, due_ms: int, key: bytes | None, origin: RecordMetadata | None, row: Any
@@ -97,6 +104,15 @@ class Shelf:
             self._memory["shelved_records"] = self._count
             self._memory["shelved_with_key"] = self._with_key
             self._memory["shelved"] = self._offsets.runs()
+
+    def _count_up(self) -> None:
+        """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
+        offsets, found = Offsets(), [(key, origin) for _, (key, origin, _) in self._store.all()]
+        for _, origin in found:
+            offsets.count(origin, 1)
+        self._memory["shelved_records"] = len(found)
+        self._memory["shelved_with_key"] = sum(key is not None for key, _ in found)
+        self._memory["shelved"] = offsets.runs()
 
     def _note(self, key: bytes | None, origin: Place | None, change: int) -> None:
         self._count += change
