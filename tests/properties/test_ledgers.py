@@ -17,6 +17,7 @@ import penstock as ps
 from penstock.core.asynchronous.call import Call, Raised
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.asynchronous.exchange import Exchange
+from penstock.core.engine import ledger
 from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
 from penstock.core.model.calls import CallOrder
@@ -106,9 +107,9 @@ class Cluster:
         rows = [pickle.loads(row) for _, row in self.stores.open("call-unfinished").scan(None, None)]
         return {origin[2] for origin, *_, settled in rows if settled is not None}
 
-    def shelved(self) -> int:
+    def remembered(self, what: str) -> Any:
         memory = self.snapshot.operators.get("call", {}) if self.snapshot is not None else {}
-        return int(memory.get("shelved_records", 0))
+        return memory.get(what, 0)
 
     def work(self) -> None:
         """A millisecond passes at the station."""
@@ -143,7 +144,10 @@ def calling(order: CallOrder, batch: tuple[int, int] | None = None) -> ps.Topolo
 
 
 @pytest.mark.parametrize("order", ["key", "partition", "completion"])
-def test_whatever_dies_each_record_retires_once_and_in_order(order: CallOrder) -> None:
+def test_whatever_dies_each_record_retires_once_and_in_order(
+    order: CallOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_LONG_LINE", 3)
     visits = Visits()
 
     @settings(max_examples=60, deadline=None)
@@ -164,7 +168,8 @@ def test_whatever_dies_each_record_retires_once_and_in_order(order: CallOrder) -
                 cluster.new_station()
             for _ in range(dice.randrange(6)):
                 cluster.work()
-            visits["on the shelf"] += cluster.shelved() > 0
+            visits["on the shelf"] += cluster.remembered("shelved_records") > 0
+            visits["parked"] += bool(cluster.remembered("overflow_keys"))
             visits["finished beyond"] += bool(cluster.finished) and cluster.committed < max(cluster.finished)
             if len(cluster.out) == count and cluster.position == count:
                 break
@@ -177,13 +182,20 @@ def test_whatever_dies_each_record_retires_once_and_in_order(order: CallOrder) -
             check_keys(cluster, expected)
         cluster.micro_batch(crash=False)
         assert cluster.committed == count
-        for store in ("call-unfinished", "call-unfinished-delayed", "call-unfinished-delayed-keys"):
+        for store in (
+            "call-unfinished",
+            "call-unfinished-delayed",
+            "call-unfinished-delayed-keys",
+            "call-unfinished-parked",
+        ):
             assert list(cluster.stores.open(store).scan(None, None)) == []
 
     runs()
     visits.demand(crash=50, **{"station lost": 10, "finished beyond": 20})
     if order != "partition":
         visits.demand(**{"on the shelf": 20})
+    if order == "key":
+        visits.demand(parked=20)
 
 
 def check_keys(cluster: Cluster, expected: list[Any]) -> None:

@@ -139,7 +139,9 @@ class Dispatcher:
                 self._settled.append((call.ticket, Returned()))
                 return
             del self._blocked[key]
-        line = self._lines.setdefault(key, _Line())
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
         if line.out < self._per_line:
             line.out += 1
             self._ready.append((call, now_ms))

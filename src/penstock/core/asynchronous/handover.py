@@ -54,6 +54,11 @@ class Handover:
         """How many unfinished records the longest line has."""
         return max((line.size for key, line in self._lines.items() if key is not None), default=0)
 
+    def in_line(self, line: Hashable) -> int:
+        """Give how many unfinished records of a line are here."""
+        there = self._lines.get(line)
+        return 0 if there is None else there.size
+
     def add(self, number: int, line: Hashable) -> None:
         """Take in a record, behind all others of its line; None is in line with nothing."""
         self._line_of[number] = line

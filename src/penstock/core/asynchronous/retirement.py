@@ -29,7 +29,10 @@ class Retirement:
     def add(self, number: int, group: Hashable) -> None:
         """Take in a record, behind all of its group; None is no group."""
         if group is not None:
-            self._groups.setdefault(group, deque()).append(number)
+            waiting = self._groups.get(group)
+            if waiting is None:
+                waiting = self._groups[group] = deque()
+            waiting.append(number)
             self._group_of[number] = group
 
     def is_alone(self, number: int) -> bool:

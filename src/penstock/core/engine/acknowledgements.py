@@ -52,12 +52,13 @@ class Acknowledgements:
         self._again: list[Unfinished] = []
         self._acknowledged = 0
         self._memory = runtime.memory(name)
-        self._next: int = self._memory.get("next", 0)
         for number, row in self._store.all():
             one = Unfinished.from_row(number, row)
             self._enter(one)
             self._stored.add(number)
             self._again.append(one)
+        after = 1 + max(self._unfinished, default=-1)
+        self._next: int = self._memory.get("next", after)
         runtime.books.append(self)
 
     def take(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.plan.asynchronous import Carried
 
 if TYPE_CHECKING:
+    from penstock.core.engine.operators.overflow import Overflow
     from penstock.core.engine.operators.shelf import Shelf
 
 _WITH_STATION: Final = 10_000
@@ -40,6 +42,8 @@ _WITH_STATION: Final = 10_000
 _TIMES_IN_FLIGHT: Final = 20
 _IN_LINE: Final = 128
 """How many records of one key are handed over at order ``key``: they follow each other without a micro-batch in between."""
+_LONG_LINE: Final = 512
+"""How many unfinished records of one key a ledger has at hand."""
 
 
 class Request(NamedTuple):
@@ -66,8 +70,10 @@ class Unfinished:
         "due_ms",
         "headers",
         "key",
+        "key_id",
         "number",
         "origin",
+        "partition",
         "request",
         "serdes",
         "settled",
@@ -90,7 +96,9 @@ class Unfinished:
     ) -> None:
         self.number = number
         self.origin = origin
+        self.partition = None if origin is None else TopicPartition(origin.topic, origin.partition)
         self.key = key
+        self.key_id: Hashable = None
         self.value = value
         self.timestamp = timestamp
         self.headers = headers
@@ -103,11 +111,6 @@ class Unfinished:
         self.turn = 0
         self.settled: Settled | None = None
         self.serdes: tuple[Serde[Any], Serde[Any]] | None = None
-
-    @property
-    def partition(self) -> TopicPartition | None:
-        """The partition it came from."""
-        return None if self.origin is None else TopicPartition(self.origin.topic, self.origin.partition)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -214,6 +217,7 @@ class Ledger:
         asks: Gives the function to call for a record, and its arguments.
         applies: Applies the effects of a result.
         shelf: Where records lie that wait for a time; those of order ``partition`` hold others up and stay here.
+        overflow: Where records of hot keys lie; those of order ``partition`` hold others up and stay here.
         serial: How many records of a key may be with the station at order ``key``.
     """
 
@@ -226,6 +230,7 @@ class Ledger:
         asks: Callable[[Unfinished], tuple[Callable[..., Any], tuple[Any, ...]]],
         applies: Callable[[Unfinished, Any], None],
         shelf: Shelf,
+        overflow: Overflow,
         *,
         serial: int = _IN_LINE,
     ) -> None:
@@ -251,8 +256,9 @@ class Ledger:
         longer has to wait because the order was edited."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(name)
-        self._next: int = self._memory.get("next", 0)
         self._shelf = shelf
+        self._overflow = overflow
+        self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()
         self._resume()
         runtime.books.append(self)
 
@@ -267,9 +273,13 @@ class Ledger:
             self._next, runtime.metadata(), key, value, timestamp, headers, request, runtime.now_ms
         )
         self._next += 1
-        self._take_down(one.key)
-        self._enter(one)
+        self._know(one)
         self._begin(one)
+        if self._must_be_parked(one):
+            self._park(one)
+            return
+        self._take_down(one)
+        self._enter(one)
         self._handover.add(one.number, self._line(one))
         self._changed.add(one.number)
 
@@ -277,7 +287,8 @@ class Ledger:
         """Give the calls to hand to the station now."""
         runtime, calls = self._runtime, []
         while self._shelf.next <= runtime.now_ms:
-            self._unshelve(*self._shelf.take())
+            self._again(*self._shelf.take())
+        self._refill()
         while (number := self._handover.take(runtime.now_ms)) is not None:
             one = self._unfinished[number]
             try:
@@ -410,6 +421,7 @@ class Ledger:
                 self._stored.remove(number)
         self._changed.clear()
         self._shelf.save()
+        self._overflow.save()
 
     def next_due(self) -> int | None:
         """Give when a record is to be handed over or retires next, ms since the epoch; None if never."""
@@ -427,9 +439,9 @@ class Ledger:
         figures = CallFigures(
             handover.out,
             handover.waiting + len(self._shelf),
-            handover.parked,
+            handover.parked + len(self._overflow),
             self._retirement.held,
-            handover.longest_line,
+            handover.longest_line + self._overflow.longest,
             None if oldest is None else oldest.came_ms,
             **self._counts,
         )
@@ -438,25 +450,38 @@ class Ledger:
 
     def _resume(self) -> None:
         """Go on with what the last micro-batch left unfinished."""
-        for partition, offset, times in self._shelf.offsets():
-            self._runtime.frontiers.setdefault(partition, Frontier()).begin(offset, times)
+        for partition, offset, times in chain(self._shelf.offsets(), self._overflow.offsets()):
+            self._frontier(partition).begin(offset, times)
         ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
         for one in ones:
             self._stored.add(one.number)
             self._begin(one)
         if not self._shelving:
-            ones = sorted([*ones, *self._emptied_shelf()], key=attrgetter("number"))
+            ones = sorted([*ones, *self._emptied_stores()], key=attrgetter("number"))
         for one in ones:
             self._enter_again(one)
 
-    def _emptied_shelf(self) -> Iterator[Unfinished]:
+    def _emptied_stores(self) -> Iterator[Unfinished]:
         """Take everything down after the order was edited to one in which what waits holds all others up."""
+        rows = []
         while self._shelf.next != NEVER:
-            number, row = self._shelf.take()
+            rows.append(self._shelf.take())
+        for key in self._overflow.keys:
+            rows += self._overflow.take(key, len(self._overflow))
+        for number, row in rows:
             self._changed.add(number)
             yield Unfinished.from_row(number, row)
 
+    def _first_free(self) -> int:
+        """Give a number that no record has if that was not known: memories go by the operator's name, which an edit may change."""
+        last = max((number for number, _ in self._store.all()), default=-1)
+        return 1 + max(last, self._shelf.last_number(), self._overflow.last_number())
+
     def _enter_again(self, one: Unfinished) -> None:
+        self._know(one)
+        if one.ticket is not None and one.ticket.operator != self.name:
+            one.ticket = None  # whoever answers does so by the operator's name
+            self._changed.add(one.number)
         self._enter(one)
         if one.settled is not None:
             self._retiring += self._retirement.finish(one.number)
@@ -464,66 +489,93 @@ class Ledger:
         out = one.ticket is not None
         self._handover.resume(one.number, self._line(one), due_ms=one.due_ms, out=out)
 
-    def _take_down(self, key: Any) -> None:
-        """Take from the shelf what a record of a key must not overtake."""
-        if self._closing and key is not None and len(self._shelf):
-            found = self._shelf.take_key(_key_bytes(key))
+    def _take_down(self, one: Unfinished) -> None:
+        """Take from the shelf what a record must not overtake."""
+        if self._closing and one.key is not None and len(self._shelf):
+            found = self._shelf.take_key(_key_bytes(one))
             if found is not None:
-                self._unshelve(*found)
+                self._again(*found)
 
-    def _unshelve(self, number: int, row: tuple[Any, ...]) -> None:
+    def _again(self, number: int, row: tuple[Any, ...]) -> None:
         self._enter_again(Unfinished.from_row(number, row))
         self._changed.add(number)
 
+    def _must_be_parked(self, one: Unfinished) -> bool:
+        """Tell whether a record comes behind so many of its key that it is not needed at hand."""
+        if not self._lined_up or not self._shelving or one.key is None:
+            return False
+        if self._handover.in_line(one.key_id) >= _LONG_LINE:
+            return True
+        return len(self._overflow) > 0 and _key_bytes(one) in self._overflow
+
+    def _park(self, one: Unfinished) -> None:
+        origin = one.origin
+        place = None if origin is None else (origin.topic, origin.partition, origin.offset)
+        self._overflow.put(_key_bytes(one), one.number, place, one.row())
+
+    def _refill(self) -> None:
+        """Take parked records to hand where the first ones of their key have gone."""
+        for key in self._overflow.keys:
+            here = self._handover.in_line(pickle.loads(key))
+            if here <= _LONG_LINE // 2:
+                for number, row in self._overflow.take(key, _LONG_LINE - here):
+                    self._again(number, row)
+
     def _can_be_shelved(self, one: Unfinished) -> bool:
         if not self._shelving or one.due_ms is None or one.due_ms <= self._runtime.now_ms:
+            return False
+        if len(self._overflow) and _key_bytes(one) in self._overflow:
             return False
         return self._handover.waits_alone(one.number) and self._retirement.is_alone(one.number)
 
     def _put_on_shelf(self, one: Unfinished) -> None:
         assert one.due_ms is not None
-        found_by = _key_bytes(one.key) if self._closing and one.key is not None else None
+        found_by = _key_bytes(one) if self._closing and one.key is not None else None
         self._shelf.put(one.number, one.due_ms, found_by, one.origin, one.row())
         del self._unfinished[one.number]
         self._handover.leave(one.number)
         self._retirement.leave(one.number)
 
-    def _enter(self, one: Unfinished) -> None:
+    def _know(self, one: Unfinished) -> None:
+        """Find out what tells the record's key from others, as a dict does."""
         one.serdes = self._serdes
+        try:
+            hash(one.key)
+            one.key_id = one.key
+        except TypeError:
+            one.key_id = _told(self._serdes[0], one.key)
+
+    def _enter(self, one: Unfinished) -> None:
         self._unfinished[one.number] = one
         self._retirement.add(one.number, self._group(one))
 
     def _begin(self, one: Unfinished) -> None:
-        partition = one.partition
-        if partition is not None and one.origin is not None:
-            self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)
+        if one.partition is not None and one.origin is not None:
+            self._frontier(one.partition).begin(one.origin.offset)
 
     def _leave(self, one: Unfinished) -> None:
         del self._unfinished[one.number]
         self._changed.add(one.number)
-        partition = one.partition
-        if partition is not None and one.origin is not None:
-            self._runtime.frontiers[partition].end(one.origin.offset)
+        if one.partition is not None and one.origin is not None:
+            self._runtime.frontiers[one.partition].end(one.origin.offset)
+
+    def _frontier(self, partition: TopicPartition) -> Frontier:
+        frontier = self._runtime.frontiers.get(partition)
+        if frontier is None:
+            frontier = self._runtime.frontiers[partition] = Frontier()
+        return frontier
 
     def _line(self, one: Unfinished) -> Hashable:
-        return _hashable(one.key) if self._lined_up else None
+        return one.key_id if self._lined_up else None
 
     def _group(self, one: Unfinished) -> Hashable:
         if self._calls.order == "key":
-            return _hashable(one.key)
+            return one.key_id
         return one.partition if self._calls.order == "partition" else None
 
 
-def _hashable(key: Any) -> Hashable:
-    try:
-        hash(key)
-    except TypeError:
-        return _key_bytes(key)
-    return key  # type: ignore[no-any-return]
-
-
-def _key_bytes(key: Any) -> bytes:
-    return pickle.dumps(key, protocol=5)
+def _key_bytes(one: Unfinished) -> bytes:
+    return pickle.dumps(one.key_id, protocol=5)
 
 
 def _told(serde: Serde[Any], part: Any) -> bytes | None:

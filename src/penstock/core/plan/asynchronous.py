@@ -27,6 +27,7 @@ class Carried:
         store: The store, by number of the record.
         delayed: The store of those that wait for a time, by that time.
         delayed_keys: The store that finds those by their keys.
+        parked: The store of those of hot keys, by key.
         key: Serde of the records' keys, for dead letters and messages.
         value: Serde of their values, likewise.
     """
@@ -34,13 +35,14 @@ class Carried:
     store: StoreSpec
     delayed: StoreSpec
     delayed_keys: StoreSpec
+    parked: StoreSpec
     key: Serde[Any]
     value: Serde[Any]
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         """All of them."""
-        return self.store, self.delayed, self.delayed_keys
+        return self.store, self.delayed, self.delayed_keys, self.parked
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,7 +139,8 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
         return key_value(name, by, serdes.pickle, engine=store.engine, changelog=store.changelog)
 
     delayed, delayed_keys = kept("-delayed", serdes.bytes), kept("-delayed-keys", serdes.bytes)
-    return Carried(kept("", serdes.int64), delayed, delayed_keys, key, value)
+    parked = kept("-parked", serdes.bytes)
+    return Carried(kept("", serdes.int64), delayed, delayed_keys, parked, key, value)
 
 
 def asynchronous_process(

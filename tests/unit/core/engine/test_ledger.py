@@ -290,6 +290,97 @@ class TestShelf:
         assert host.step(now_ms=2000).committable == {IN: 1}
 
 
+class TestHotKeys:
+    """Of a key that has many unfinished records, the first few hundred are at hand; the others lie in a store."""
+
+    @staticmethod
+    def hot(count: int) -> Host:
+        host = Host(calling())
+        host.feed("in", [("hot", f"v{i}", i) for i in range(count)])
+        return host
+
+    def test_a_restart_reads_a_part_of_them(self) -> None:
+        host = self.hot(2000)
+        figures = host.step().calls["call"]
+        assert (figures.with_station, figures.parked, figures.most_per_key) == (128, 1872, 2000)
+        host.restart()
+        assert TestShelf.in_memory(host) == 512
+        assert host.step().calls["call"].parked == 1872
+        assert host.step().committable == {IN: 0}
+
+    def test_all_retire_in_their_order(self) -> None:
+        host = self.hot(1500)
+        host.feed("in", [("cold", "c", 1)])
+        seen: list[str | None] = []
+        for turn in range(40):
+            outcome = host.step()
+            answer(host, outcome)
+            seen += values(outcome)
+            if turn % 5 == 2:
+                host.restart()
+                host.task.lost(host.task.under_way())
+            if turn == 3:
+                host.feed("in", [("hot", "last", 1)])
+        assert [value for value in seen if value != "C"] == [*(f"V{i}" for i in range(1500)), "LAST"]
+        assert host.step().committable == {IN: 1502}
+        assert host.task.snapshot().operators["call"]["overflow"] == []
+
+    def test_keys_that_cannot_be_hashed_lie_there_too(self) -> None:
+        builder = ps.StreamsBuilder()
+        stream = builder.stream("in", key=ps.serdes.json, value=ps.serdes.string)
+        stream.map_values_async(str.upper, name="call").to("out")
+        host = Host(builder.build())
+        host.feed("in", [('{"id":1}', f"v{i}", i) for i in range(1000)])
+        seen: list[str | None] = []
+        for _ in range(30):
+            outcome = host.step()
+            answer(host, outcome)
+            seen += values(outcome)
+        assert seen == [f"V{i}" for i in range(1000)]
+
+    def test_they_are_taken_out_when_the_order_is_edited_to_partition(self) -> None:
+        host = self.hot(1000)
+        host.step()
+        host.sub = calling(order="partition").plan("app").subtopologies[0]
+        host.restart()
+        host.task.lost(host.task.under_way())
+        outcome = host.step()
+        assert len(outcome.issue) == 1000
+        answer(host, outcome)
+        assert values(host.step()) == [f"V{i}" for i in range(1000)]
+
+
+class TestRenamed:
+    """An operator whose name was generated gets another one by an edit; its store keeps the name that was given."""
+
+    @staticmethod
+    def edited(host: Host, *, name: str) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values_async(str.upper, name=name, store="kept").to("out")
+        host.sub = builder.build().plan("app").subtopologies[0]
+        host.restart()
+
+    def test_its_records_go_on(self) -> None:
+        host = Host(calling())
+        self.edited(host, name="old")
+        waits, _ = host.run("in", ("a", "delayed", 1), ("b", "called", 2)).issue
+        host.task.done(waits.ticket, Waits(1000, 1, None, "delay"))
+        host.step()
+        host.feed("in", [("hot", f"v{i}", 3) for i in range(600)])
+        host.step()
+        self.edited(host, name="new")
+        host.task.lost(host.task.under_way())
+        host.feed("in", [("hot", "last", 4)])
+        seen: list[str | None] = []
+        for now in (0, 0, 0, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000):
+            outcome = host.step(now_ms=now)
+            answer(host, outcome)
+            seen += values(outcome)
+        assert sorted(seen, key=str) == sorted(["CALLED", "DELAYED", "LAST", *(f"V{i}" for i in range(600))])
+        assert [value for value in seen if value[0] in "VL"] == [*(f"V{i}" for i in range(600)), "LAST"]  # type: ignore[index]
+        assert outcome.committable == {IN: 603}
+
+
 class TestProgress:
     def test_a_snapshot_tells_what_is_finished_beyond_the_frontier(self) -> None:
         host = Host(calling(order="completion"))

@@ -11,6 +11,7 @@ from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import NodeContext
 from penstock.core.engine.ledger import Ledger, Request, Unfinished
+from penstock.core.engine.operators.overflow import Overflow
 from penstock.core.engine.operators.processors import made
 from penstock.core.engine.operators.shelf import Shelf
 from penstock.core.engine.runtime import Runtime
@@ -96,8 +97,9 @@ def _ledger(
 ) -> Ledger:
     carried = node.carried
     rows, keys = runtime.stores[carried.delayed.name], runtime.stores[carried.delayed_keys.name]
-    shelf = Shelf(rows, keys, runtime.memory(node.name))
-    return Ledger(node.name, node.calls, carried, runtime, asks, applies, shelf, **options)
+    memory = runtime.memory(node.name)
+    shelf, overflow = Shelf(rows, keys, memory), Overflow(runtime.stores[carried.parked.name], memory)
+    return Ledger(node.name, node.calls, carried, runtime, asks, applies, shelf, overflow, **options)
 
 
 @compile_node.register

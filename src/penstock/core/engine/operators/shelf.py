@@ -12,11 +12,10 @@ the key comes, the first one is taken down, and both are handled as if there wer
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any, Final
 
+from penstock.core.engine.operators.offsets import Offsets, Place
 from penstock.core.engine.operators.timeline import Timeline, place_at
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.ids import TopicPartition
@@ -35,16 +34,15 @@ class Shelf:
     """
 
     def __init__(self, rows: Any, keys: Any, memory: dict[str, Any]) -> None:
+        self._store = rows
         self._rows = Timeline(rows)
         self._keys = keys
         self._memory = memory
-        self._changed = False
-        self._count: int = memory.get("shelved_records", 0)
-        self._with_key: int = memory.get("shelved_with_key", 0)
-        self._offsets: dict[TopicPartition, Counter[int]] = {
-            TopicPartition(topic, partition): Counter(dict(_offsets(runs)))
-            for topic, partition, runs in memory.get("shelved", ())
-        }
+        if "shelved" not in memory:
+            self._count_up()
+        self._count: int = memory["shelved_records"]
+        self._with_key: int = memory["shelved_with_key"]
+        self._offsets = Offsets(memory["shelved"])
 
     def __len__(self) -> int:
         return self._count
@@ -56,9 +54,11 @@ class Shelf:
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
         """Give the offsets of the records here, and how many there are of each."""
-        for partition, offsets in self._offsets.items():
-            for offset, times in offsets.items():
-                yield partition, offset, times
+        return iter(self._offsets)
+
+    def last_number(self) -> int:
+        """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
+        return max((_number(place) for place, _ in self._store.all()), default=-1)
 
     def put(
         self, number: int, due_ms: int, key: bytes | None, origin: RecordMetadata | None, row: Any
@@ -73,7 +73,7 @@ class Shelf:
             row: The record.
         """
         place = place_at(due_ms, _NUMBER.pack(number))
-        at = None if origin is None else (origin.topic, origin.partition, origin.offset)
+        at: Place | None = None if origin is None else (origin.topic, origin.partition, origin.offset)
         self._rows.put(place, (key, at, row), known=False)
         if key is not None:
             self._keys.put(key, place)
@@ -100,42 +100,26 @@ class Shelf:
 
     def save(self) -> None:
         """Write down which offsets are here, if that has changed."""
-        if self._changed:
-            self._changed = False
+        if self._offsets.changed:
             self._memory["shelved_records"] = self._count
             self._memory["shelved_with_key"] = self._with_key
-            self._memory["shelved"] = [
-                [*partition, _runs(offsets)] for partition, offsets in self._offsets.items() if offsets
-            ]
+            self._memory["shelved"] = self._offsets.runs()
 
-    def _note(self, key: bytes | None, origin: tuple[str, int, int] | None, change: int) -> None:
-        self._changed = True
+    def _count_up(self) -> None:
+        """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
+        offsets, found = Offsets(), [(key, origin) for _, (key, origin, _) in self._store.all()]
+        for _, origin in found:
+            offsets.count(origin, 1)
+        self._memory["shelved_records"] = len(found)
+        self._memory["shelved_with_key"] = sum(key is not None for key, _ in found)
+        self._memory["shelved"] = offsets.runs()
+
+    def _note(self, key: bytes | None, origin: Place | None, change: int) -> None:
         self._count += change
         self._with_key += change if key is not None else 0
-        if origin is not None:
-            topic, partition, offset = origin
-            offsets = self._offsets.setdefault(TopicPartition(topic, partition), Counter())
-            offsets[offset] += change
-            if not offsets[offset]:
-                del offsets[offset]
+        self._offsets.count(origin, change)
 
 
 def _number(place: bytes) -> int:
     number: int = _NUMBER.unpack_from(place, 8)[0]
     return number
-
-
-def _runs(offsets: Counter[int]) -> list[list[int]]:
-    """Give offsets as runs: first, length, and how many there are of each."""
-    runs = []
-    numbered = enumerate(sorted(offsets.items()))
-    for (_, times), run in groupby(numbered, key=lambda each: (each[1][0] - each[0], each[1][1])):
-        members = [offset for _, (offset, _) in run]
-        runs.append([members[0], len(members), times])
-    return runs
-
-
-def _offsets(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
-    for first, length, times in runs:
-        for offset in range(first, first + length):
-            yield offset, times
