@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import penstock as ps
 
-from .helpers import Apps, lag, values_by_key
+from .helpers import Apps, committed_records, eventually, lag, values_by_key, written
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -64,3 +65,88 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
         most = max(most, len(open_calls))
     assert 50 < most <= 100  # two tasks
     assert running.metrics()["processed_records"] == 5_000
+
+
+def test_a_slow_call_holds_up_nobody_and_no_offset_goes_past_it(apps: Apps, tmp_path: Path) -> None:
+    source, sink, go_on = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
+
+    async def call(value: str) -> str:
+        journaled(tmp_path / "journal", value)
+        while value == "7" and not go_on.exists():
+            await asyncio.sleep(0.05)
+        return f"{value}!"
+
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values_async(call, order="completion", max_in_flight=20).to(sink)
+    apps.kafka.produce(source, records(1_000))
+    with apps.start(builder.build()) as running:
+        eventually(lambda: written(apps.kafka, sink) == 999, "all but the slow one")
+        eventually(lambda: apps.kafka.committed(apps.id, source) == {0: 7}, "the offset of the slow one")
+        batch = running.status().batch
+        eventually(lambda: running.status().batch > batch + 1, "micro-batches to go on")
+        (calls,) = running.status().calls.values()
+        assert (calls.running, calls.with_station, calls.waiting, calls.parked) == (1, 1, 0, 0)
+    # The station has ended with its executor, so the call is made again, and only that one.
+    go_on.touch()
+    apps.run(builder.build())
+    assert written(apps.kafka, sink) == 1_000
+    assert lag(apps.kafka, apps.id, source) == 0
+    lines = (tmp_path / "journal").read_text().splitlines()
+    assert sorted(set(lines), key=int) == [*map(str, range(1_000))]
+    assert len(lines) <= 1_001
+
+
+def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tmp_path: Path) -> None:
+    source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+    journal = tmp_path / "journal"
+
+    def call(value: str) -> object:
+        journaled(journal, f"{value} {time.time()}")  # noqa: TID251 - of the world outside
+        if value == "bad":
+            raise ConnectionError("nobody there")
+        done = journal.read_text().count(f"{value} ")
+        if value == "later" and done == 1:
+            return ps.delay(in_=8_000)
+        return f"{value}!"
+
+    builder = ps.StreamsBuilder()
+    retry = ps.Retry(initial=200, factor=2, cap=1_000, jitter=0, max_attempts=4)
+    answers = builder.stream(source).map_values_async(
+        call, retry=retry, on_failure=ps.dead_letter(dead), timeout=5_000
+    )
+    answers.to(sink)
+    apps.kafka.produce(source, [("a", "bad"), ("b", "later"), ("c", "good")])
+    with apps.start(builder.build()):
+        eventually(lambda: written(apps.kafka, dead) == 1, "the dead letter")
+        eventually(lambda: written(apps.kafka, sink) == 1, "the good one")
+        assert lag(apps.kafka, apps.id, source) > 0  # the delayed one is not finished
+    with apps.start(builder.build()):
+        eventually(lambda: written(apps.kafka, sink) == 2, "the delayed one")
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the offset")
+    assert values_by_key(apps.kafka.consume(sink)) == {"c": ["good!"], "b": ["later!"]}
+    (letter,) = apps.kafka.consume(dead)
+    assert letter.value == b"bad"
+    assert b"nobody there" in b" ".join(value or b"" for _, value in letter.headers)
+    at: dict[str, list[float]] = defaultdict(list)
+    for line in journal.read_text().splitlines():
+        value, moment = line.split()
+        at[value].append(float(moment))
+    assert {value: len(moments) for value, moments in at.items()} == {"bad": 4, "later": 2, "good": 1}
+    waits = [later - before for before, later in zip(at["bad"], at["bad"][1:])]
+    assert all(wait >= least for wait, least in zip(waits, (0.2, 0.4, 0.8), strict=True))
+    assert at["later"][1] - at["later"][0] >= 8
+
+
+def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 2)
+
+    async def enriched(value: str) -> str:
+        await asyncio.sleep(random.Random(value).random() / 50)
+        return f"{value}!"
+
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values_async(enriched, max_in_flight=50).to(sink)
+    apps.kafka.produce(source, records(3_000))
+    apps.run(builder.build(), processing_guarantee="exactly_once")
+    assert values_by_key(committed_records(apps.kafka, sink)) == expected(3_000)
+    assert lag(apps.kafka, apps.id, source) <= 2 * 2  # markers of transactions count as offsets
