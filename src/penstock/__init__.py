@@ -20,7 +20,7 @@ from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStre
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
-from penstock.core.model.expressions import Expression, col
+from penstock.core.model.expressions import Expression, col, struct
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from penstock.core.model.record import (
@@ -109,6 +109,7 @@ __all__ = [
     "spark",
     "stores",
     "stream_time",
+    "struct",
     "testing",
     "wall_clock",
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining, plus_one, zero
+from penstock.core.dsl.aggregators import combining
 from penstock.core.dsl.cogrouped import CogroupedKStream
+from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
-from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windows import (
     EmitStrategy,
@@ -19,7 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
-from penstock.core.plan.folds import STEPS, Fold
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with, kind_of
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(Folding[K, V], Generic[K, V]):
     """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
 
     Every aggregation leaves out records with a null key or a null value, and counts them as dropped. The timestamp of a
@@ -66,7 +66,7 @@ class KGroupedStream(Generic[K, V]):
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fold=Fold.COUNT)
+        return self._folded(store, Fold.COUNT)
 
     def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
@@ -76,43 +76,6 @@ class KGroupedStream(Generic[K, V]):
             store: Name of the store of the results.
         """
         return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
-
-    def sum(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Add up the values per key, as ``reduce`` with ``operator.add`` does.
-
-        Args:
-            store: Name of the store of the sums.
-
-        Returns:
-            A table from key to sum, with the serde of the values.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> builder.stream("paid", value=ps.serdes.int64).group_by_key().sum(store="sums").to_stream().to("sums")
-            >>> driver = ps.testing.TopologyTestDriver(builder.build())
-            >>> for amount in (3, 4):
-            ...     driver.pipe("paid", "ann", amount)
-            >>> [record.value for record in driver.read("sums")]
-            [3, 7]
-        """
-        return self._folded(store, Fold.SUM)
-
-    def min(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Keep the smallest value per key; of equal ones the first.
-
-        Args:
-            store: Name of the store of the values.
-        """
-        return self._folded(store, Fold.MIN)
-
-    def max(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Keep the largest value per key; of equal ones the first.
-
-        Args:
-            store: Name of the store of the values.
-        """
-        return self._folded(store, Fold.MAX)
 
     def aggregate(
         self,
@@ -217,8 +180,9 @@ class KGroupedStream(Generic[K, V]):
             )
         return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit, late)
 
-    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, V]:
-        return self._aggregated(store, "REDUCE", None, combining(STEPS[fold]), self._value, fold=fold)
+    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(store, kind_of(fold), recipe.initializer, recipe.aggregator, value, fold=fold)
 
     def _aggregated(
         self,
@@ -236,7 +200,7 @@ class KGroupedStream(Generic[K, V]):
         name = graph.name(f"KSTREAM-{kind}", None)
         spec = graph.add_store(store, f"{name}-store", self._key, value)
         node = nodes.Aggregate(
-            name, (self._source(spec.name),), spec, initializer, aggregator, fold is Fold.COUNT, fold
+            name, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
         )
         return KTable(graph, graph.add(node), self._key, value)
 

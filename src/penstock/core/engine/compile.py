@@ -33,11 +33,13 @@ class Compiled:
     Attributes:
         entries: Per source node what its records are handed to.
         contexts: The processors' contexts, in the order of the topology.
+        shared: Per node, what its function of one record lets its columnar form see and change.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime) -> None:
         self.entries: dict[str, Call] = {}
         self.contexts: list[NodeContext] = []
+        self.shared: dict[str, Any] = {}
         self._sub = sub
         self.runtime = runtime
         self._calls: dict[str, Call] = {}

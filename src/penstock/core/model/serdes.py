@@ -163,7 +163,7 @@ int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, True, (in
 """Whole numbers of 64 bits, big endian (Java: LongSerializer)."""
 float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, True, (float, int))
 """Numbers of 64 bits, big endian (Java: DoubleSerializer)."""
-json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads)
+json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads, accepts=(int, bool))
 """Anything JSON can say, as compact UTF-8."""
 pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, _pickle.loads)
 """Any Python object. Only for stores and topics that nobody else can write to: unpickling runs code."""
@@ -209,6 +209,17 @@ def time_windowed(key: Serde[Any], size: Duration) -> Serde[Windowed]:
     """
     parts = _TimeWindowed(key.serialize, key.deserialize, millis(size))
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
+
+
+def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
+    """Tell whether a serde is one of keys in windows of a fixed size, made of a serde of keys.
+
+    Args:
+        serde: The serde.
+        key: Serde of the keys.
+    """
+    parts = getattr(serde.serialize, "__self__", None)
+    return isinstance(parts, _TimeWindowed) and parts.to_bytes == key.serialize
 
 
 def session_windowed(key: Serde[Any]) -> Serde[Windowed]:

@@ -11,7 +11,7 @@ cannot be read, as the in-memory store of Kafka Streams does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed
@@ -188,12 +188,21 @@ class WindowStore(Generic[K, V]):
         Returns:
             The share, or None if its slice of time has expired, which is counted as a dropped record.
         """
-        self._slices.observe(start)
-        held = self._to_write(start)
-        if held is None:
+        rows = self.rows_to_write(start)
+        if rows is None:
             self._task.drop("expired window")
             return None
-        return self._layout.in_window(start), held.rows
+        return self._layout.in_window(start), rows
+
+    def rows_to_write(self, start: int) -> Overlay | None:
+        """Give the rows of the windows with a start as :meth:`open_window` does; None, uncounted, if their slice has expired."""
+        self._slices.observe(start)
+        held = self._to_write(start)
+        return None if held is None else held.rows
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
+        return self._layout.places(keys, starts)
 
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
