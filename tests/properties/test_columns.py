@@ -74,8 +74,21 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
         s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
     ),
     "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
+    "mean": lambda s: s.group_by_key(key=TEXT, value=JSON).mean().to_stream(),
+    "mapped_table": lambda s: s.group_by_key(key=TEXT, value=JSON).count().map_values(fails).to_stream(),
+    "by_value": lambda s: s.select_key(ps.col()),
+    "per_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON).windowed_by(ps.HoppingWindows(3, 2, grace=1)).max().to_stream()
+    ),
+    "per_key_and_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON)
+        .windowed_by(ps.TumblingWindows(3, grace=0))
+        .mean()
+        .to_stream(lambda window, mean: window.key)
+    ),
 }
-SINKS = {
+SINKS: dict[str, tuple[Any, Any]] = {
+    "own": (None, JSON),
     "json": (TEXT, JSON),
     "text": (TEXT, TEXT),
     "bytes": (TEXT, BYTES),
@@ -112,7 +125,7 @@ def run(topology: ps.Topology, steps: list[Any], policy: Any) -> Run:
                     fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
                     task.feed(TopicPartition(topic, partition), fed, offsets[partition])
                 outcome = task.step(0, budget)
-                stores.apply(outcome.changes)
+                stores.apply(outcome.changes, outcome.dropped_slices)
                 done.outcomes.append(outcome)
                 done.snapshots.append(task.snapshot())
         except PenstockError as error:
@@ -185,6 +198,76 @@ def told(headers: Any) -> Any:
     return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
 
 
+WINDOWS = [
+    ps.TumblingWindows(3, grace=0),
+    ps.TumblingWindows(3, grace=2),
+    ps.HoppingWindows(4, 2, grace=1),
+    ps.HoppingWindows(5, 3, grace=0),
+    ps.TumblingWindows(30_000, grace=0),
+    ps.HoppingWindows(60_000, 20_000, grace=10_000),
+]
+EMITS = [ps.on_window_update, ps.on_window_close, ps.EmitStrategy.on_window_close(close_idle_after=5)]
+LATE: dict[str, Callable[[Stream], object] | None] = {
+    "nobody": None,
+    "elsewhere": lambda late: late.to("late", key=TEXT, value=JSON),
+    "together": lambda late: late.to("out", key=TEXT, value=JSON),
+    "counted": lambda late: late.group_by_key(key=TEXT, value=JSON).count().to_stream().to("out", value=JSON),
+    "mapped": lambda late: late.map_values(fails).to("late", value=JSON),
+}
+BEHIND: dict[str, Callable[[Stream], Stream]] = {
+    "nothing": lambda s: s,
+    "its key": lambda s: s.select_key(lambda window, value: window.key),
+    "expression": lambda s: s.filter(ps.col() >= 2).map_values(ps.col() - 1),
+    "function": lambda s: s.map_values(lambda value: f"{value}"),
+    "functions": lambda s: s.map_values(lambda value: f"{value}").filter(lambda key, value: key.start != 3),
+}
+
+
+def windowed(
+    source: Any, windows: Any, emit: Any, late: str, fold: str, behind: str, key: Any
+) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream("in", key=source[0], value=source[1]).group_by_key()
+    folding = grouped.windowed_by(windows, emit=emit, late=LATE[late])
+    stream = BEHIND[behind](getattr(folding, fold)(store="windows").to_stream())
+    stream.to("out", key=key, value=JSON)
+    return builder.build()
+
+
+FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
+
+
+@settings(max_examples=600)
+@given(
+    source=SOURCES,
+    windows=st.sampled_from(WINDOWS),
+    emit=st.sampled_from(EMITS),
+    late=st.sampled_from(sorted(LATE)),
+    fold=st.sampled_from(["count", "sum", "min", "max", "mean"]),
+    behind=st.sampled_from(sorted(BEHIND)),
+    key=st.sampled_from([None, None, None, TEXT, ps.serdes.time_windowed(BYTES, 3)]),
+    steps=st.one_of(
+        STEPS,
+        st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
+    ),
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+)
+def test_windows_in_columns_do_what_records_one_by_one_do(steps: Any, policy: str, **made: Any) -> None:
+    in_columns = run(windowed(**made), steps, policy)
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(windowed(**made), steps, policy)
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("late", ["nobody", "elsewhere"])
+@pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])
+@pytest.mark.parametrize("windows", [WINDOWS[0], WINDOWS[2]])
+def test_windows_are_taken_in_columns(windows: Any, emit: Any, late: str, fold: str) -> None:
+    topology = windowed((TEXT, INT), windows, emit, late, fold, "nothing", None)
+    assert columnar(topology) == ["KSTREAM-SOURCE-0000000000"]
+
+
 @pytest.mark.parametrize(
     "operators",
     [
@@ -199,6 +282,11 @@ def told(headers: Any) -> Any:
         ["expression", "computed", "filter", "not_expression", "min"],
         ["filter", "min"],
         ["max", "map_values"],
+        ["mean"],
+        ["mapped_table"],
+        ["by_value"],
+        ["per_window"],
+        ["per_key_and_window"],
     ],
     ids=" ".join,
 )

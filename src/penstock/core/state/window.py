@@ -188,15 +188,19 @@ class WindowStore(Generic[K, V]):
         Returns:
             The share, or None if its slice of time has expired, which is counted as a dropped record.
         """
+        self.observe(start)
         rows = self.rows_to_write(start)
         if rows is None:
             self._task.drop("expired window")
             return None
         return self._layout.in_window(start), rows
 
-    def rows_to_write(self, start: int) -> Overlay | None:
-        """Give the rows of the windows with a start as :meth:`open_window` does; None, uncounted, if their slice has expired."""
+    def observe(self, start: int) -> None:
+        """Let the store's time see the start of a window that was written."""
         self._slices.observe(start)
+
+    def rows_to_write(self, start: int) -> Overlay | None:
+        """Give the rows of the windows with a start, None if their slice has expired; the store's time does not see it."""
         held = self._to_write(start)
         return None if held is None else held.rows
 

@@ -43,7 +43,7 @@ def test_an_expression_gives_what_python_gives(values: list[tuple[int, int]]) ->
 
 
 def test_an_expression_is_not_true_or_false() -> None:
-    with pytest.raises(TypeError, match="join expressions"):
+    with pytest.raises(TypeError, match="join conditions"):
         bool(A > 0)
 
 

@@ -294,6 +294,8 @@ class _Aggregation:
             size = pairs.records[done]
             done = bisect_left(pairs.records, size)
             folded = Folded(folded.results[:done], folded.timestamps[:done])
+        if done:
+            self._store.observe(max(pairs.starts[:done]))
         _write(rows, folded.entries(places), places, pairs.starts)
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
