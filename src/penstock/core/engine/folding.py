@@ -1,17 +1,19 @@
 """Folding: a known aggregation of many records at once.
 
-The entries that the keys of a batch have in a store are read first, each once; then the batch is folded onto them without the
-store; then what came out is written, each key once. Every record has its own result all the same.
+A batch is folded onto the entries of its keys without writing to the store; then what came out is written. So each key is read
+once and written once per batch, however many records it has. Every record has its own result all the same.
 
-Nothing is lost when a value cannot be folded: the results end before it, and what is written is made of the results.
+Nothing is lost when a value cannot be folded, or an entry cannot be read: the results end before that record, and what is
+written is made of the results.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from typing import Any
 
 from penstock.core.model.serdes import Serde
@@ -19,8 +21,8 @@ from penstock.core.plan.folds import RECIPES, Fold
 
 Entry = tuple[Any, int]
 """An aggregate and its timestamp."""
-Before = Mapping[bytes, "Entry | None"]
-"""The entries of keys before a batch, None where there is none."""
+Fetch = Callable[[bytes], "Entry | None"]
+"""Gives the entry of a key, None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,30 @@ class Folded:
 
     Attributes:
         results: Per record the aggregate with it; fewer than records if one could not be folded, which is the next one then.
-        timestamps: Per record the largest timestamp of its key so far, ms since the epoch; as many as records.
+        timestamps: Per result the largest timestamp of its key so far, ms since the epoch.
     """
 
     results: list[Any]
     timestamps: list[int]
 
-    def entries(self, keys: Sequence[bytes]) -> dict[bytes, Entry]:
-        """Give the last entry of each key."""
-        return dict(zip(keys, zip(self.results, self.timestamps)))
+    def first(self, number: int) -> Folded:
+        """Give what came out of the first records."""
+        return Folded(self.results[:number], self.timestamps[:number])
+
+    def write(self, keys: Iterable[bytes], put: Callable[[bytes, Entry], None]) -> None:
+        """Write the last entry of each key.
+
+        Args:
+            keys: Per record its key.
+            put: Writes an entry.
+        """
+        results = dict(zip(keys, self.results))
+        timestamps = dict(zip(keys, self.timestamps))  # in the same order
+        deque(map(put, results, zip(results.values(), timestamps.values())), maxlen=0)
 
 
-Folding = Callable[[Before, Sequence[bytes], Sequence[Any], list[int]], Folded]
-"""Entries before, and per record key, value and timestamp, to what comes out."""
+Folding = Callable[[Fetch, Sequence[bytes], Sequence[Any], "list[int]"], Folded]
+"""How entries are read, and per record key, value and timestamp, to what comes out."""
 
 
 def folding(fold: Fold, serde: Serde[Any]) -> Folding:
@@ -59,20 +72,16 @@ def needs_values(fold: Fold) -> bool:
     return fold is not Fold.COUNT
 
 
-def read(fetch: Callable[[bytes], Entry | None], keys: Iterable[bytes]) -> dict[bytes, Entry | None]:
-    """Read the entries of keys, each once."""
-    distinct = dict.fromkeys(keys)
-    return dict(zip(distinct, map(fetch, distinct)))
-
-
-def write(put: Callable[[bytes, Entry], None], entries: Mapping[bytes, Entry]) -> None:
-    """Write the entries of keys."""
-    deque(map(put, entries, entries.values()), maxlen=0)
-
-
-def _counted(before: Before, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]) -> Folded:
-    counters = {key: count(1 if entry is None else entry[0] + 1) for key, entry in before.items()}
-    return Folded(list(map(next, map(counters.__getitem__, keys))), _newest(before, keys, timestamps))
+def _counted(fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]) -> Folded:
+    before = _Before(fetch)
+    keys = before.read(keys)
+    counts = {key: 0 if entry is None else entry[0] for key, entry in before.entries.items()}
+    results: list[int] = []
+    give = results.append
+    for key in keys:
+        counts[key] = number = counts[key] + 1
+        give(number)
+    return Folded(results, before.newest(keys, timestamps[: len(results)]))
 
 
 class _Combining:
@@ -85,12 +94,16 @@ class _Combining:
         self._known = frozenset(serde.accepts)
 
     def folded(
-        self, before: Before, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]
+        self, fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]
     ) -> Folded:
+        before = _Before(fetch)
+        keys = before.read(keys)
         results: list[Any] = []
         give, step, zero, known = results.append, self._step, self._zero, self._known
-        so_far = {key: zero if entry is None else entry[0] for key, entry in before.items()}
-        try:
+        so_far = {key: zero if entry is None else entry[0] for key, entry in before.entries.items()}
+        with suppress(
+            Exception
+        ):  # the number of results tells which one it was; what it was is found record by record
             for key, value in zip(keys, values):
                 old = so_far[key]
                 new = value if old is None else step(old, value)
@@ -98,11 +111,7 @@ class _Combining:
                     self._check(new)
                 so_far[key] = new
                 give(new)
-        except (
-            Exception
-        ):  # which one it was, the number of results tells; what it was, is found record by record
-            pass
-        return Folded(results, _newest(before, keys, timestamps))
+        return Folded(results, before.newest(keys, timestamps[: len(results)]))
 
     def _check(self, new: Any) -> None:
         if new is None:
@@ -110,17 +119,35 @@ class _Combining:
         self._serialize(new)
 
 
-def _newest(before: Before, keys: Sequence[bytes], timestamps: list[int]) -> list[int]:
-    """Give per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
-    stored = max((entry[1] for entry in before.values() if entry is not None), default=-1)
-    if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
-        return timestamps
-    latest = {key: -1 if entry is None else entry[1] for key, entry in before.items()}
-    newest: list[int] = []
-    for key, timestamp in zip(keys, timestamps):
-        if latest[key] > timestamp:
-            timestamp = latest[key]
-        else:
-            latest[key] = timestamp
-        newest.append(timestamp)
-    return newest
+class _Before:
+    """The entries of keys before a batch. Lives as long as the batch."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.entries: dict[bytes, Entry | None] = {}
+
+    def read(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Read the entries, each once; give the keys before the first one whose entry cannot be read."""
+        distinct = dict.fromkeys(keys)
+        found: list[Entry | None] = []
+        try:
+            found.extend(map(self._fetch, distinct))
+        except Exception:  # found again record by record
+            keys = keys[: keys.index(next(islice(distinct, len(found), None)))]
+        self.entries = dict(zip(distinct, found))
+        return keys
+
+    def newest(self, keys: Sequence[bytes], timestamps: list[int]) -> list[int]:
+        """Give per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
+        stored = max((entry[1] for entry in self.entries.values() if entry is not None), default=-1)
+        if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
+            return timestamps
+        latest = {key: -1 if entry is None else entry[1] for key, entry in self.entries.items()}
+        newest: list[int] = []
+        for key, timestamp in zip(keys, timestamps):
+            if latest[key] > timestamp:
+                timestamp = latest[key]
+            else:
+                latest[key] = timestamp
+            newest.append(timestamp)
+        return newest

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.core.engine.columns import Columns, Form, behind, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
-from penstock.core.engine.folding import folding, needs_values, read, write
+from penstock.core.engine.folding import folding, needs_values
 from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import PenstockError
@@ -60,18 +60,18 @@ def _(node: n.Aggregate, compiled: Compiled) -> Form | None:
         columns = _complete(columns, runtime)
         try:
             keys: Any = columns.keys.serialised(key)
-            before = read(fetch, keys)
             values = columns.values.objects() if with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
-        folded = fold(before, keys, values, columns.timestamps)
+        folded = fold(fetch, keys, values, columns.timestamps)
+        folded.write(keys, put)
         done = len(folded.results)
-        write(put, folded.entries(keys))
-        results = columns.with_values(folded.results, folded.timestamps)
-        if done == len(keys):
-            return child(results)
-        child(results.part(0, done))
-        return each(columns.part(done, len(keys)), row, runtime)
+        if done:
+            folded_ones = columns if done == len(keys) else columns.part(0, done)
+            child(folded_ones.with_values(folded.results, folded.timestamps))
+        if done < len(keys):
+            each(columns.part(done, len(keys)), row, runtime)
+        return None
 
     return Form(aggregate, form.calls_functions)
 

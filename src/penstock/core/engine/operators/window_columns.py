@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from penstock.core.engine.columns import Column, Columns, ColumnsCall, Form, behind, columns_of, each
 from penstock.core.engine.compile import Compiled
-from penstock.core.engine.folding import Entry, Folded, folding, needs_values, read, write
+from penstock.core.engine.folding import Entry, Fetch, folding, needs_values
 from penstock.core.engine.operators.nulls import INCOMPLETE, NO_KEY
 from penstock.core.engine.operators.windows import Shared
 from penstock.core.model import serdes
@@ -283,54 +283,46 @@ class _Aggregation:
         batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.at(pairs.records)
         keys: Any = batch.keys.serialised(self._key)
         places = self._store.places(keys, pairs.starts)
+        fetch, put = _reaching(rows, places, pairs.starts)
         try:
-            before = _read(rows, places, pairs.starts)
             values = batch.values.objects() if self._with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return 0
-        folded = self._fold(before, places, values, batch.timestamps)
+        folded = self._fold(fetch, places, values, batch.timestamps)
         done, size = len(folded.results), len(part.timestamps)
         if done < len(places):
             size = pairs.records[done]
             done = bisect_left(pairs.records, size)
-            folded = Folded(folded.results[:done], folded.timestamps[:done])
+            folded = folded.first(done)
         if done:
             self._store.observe(max(pairs.starts[:done]))
-        _write(rows, folded.entries(places), places, pairs.starts)
+            folded.write(places, put)
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
         if self._child is not None and done:
-            keys_in_windows = WindowedKeys(batch.keys, self._key, pairs.starts, self._windows.size_ms)
-            results = batch.with_keys(keys_in_windows)
-            results = results if done == len(places) else results.part(0, done)
-            self._child(results.with_values(folded.results, folded.timestamps))
+            whole = done == len(places)
+            results = batch if whole else batch.part(0, done)
+            starts = pairs.starts if whole else pairs.starts[:done]
+            in_windows = WindowedKeys(results.keys, self._key, starts, self._windows.size_ms)
+            self._child(results.with_keys(in_windows).with_values(folded.results, folded.timestamps))
         return size
 
 
-_Rows = Mapping[int, "Overlay | None"]
-"""Per start of a window the rows that its entries lie in."""
+def _reaching(
+    rows: Mapping[int, Overlay | None], places: list[bytes], starts: Sequence[int]
+) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
+    """Give what reads and writes the entries of places.
 
-
-def _read(rows: _Rows, places: list[bytes], starts: Sequence[int]) -> Mapping[bytes, Entry | None]:
-    """Read the entries of places, each once."""
-    only = _only(rows)
-    if only is not None:
-        return read(only.get, places)
-    return {place: rows[start].get(place) for place, start in zip(places, starts)}  # type: ignore[union-attr]
-
-
-def _write(rows: _Rows, entries: Mapping[bytes, Entry], places: list[bytes], starts: Sequence[int]) -> None:
-    """Write the entries of places."""
-    only = _only(rows)
-    if only is not None:
-        return write(only.put_fitting, entries)
-    for place, start in dict(zip(places, starts)).items():
-        if place in entries:
-            rows[start].put_fitting(place, entries[place])  # type: ignore[union-attr]
-    return None
-
-
-def _only(rows: _Rows) -> Overlay | None:
-    """Give the rows that all entries lie in, None if there are several."""
+    Args:
+        rows: Per start of a window the rows that its entries lie in.
+        places: The places.
+        starts: Start of the window of each.
+    """
     different = {id(one): one for one in rows.values() if one is not None}
-    return next(iter(different.values())) if len(different) == 1 else None
+    if len(different) == 1:
+        (only,) = different.values()
+        return only.get, only.put_fitting
+    of_place: dict[bytes, Any] = {place: rows[start] for place, start in zip(places, starts)}
+    return (lambda place: of_place[place].get(place)), (
+        lambda place, entry: of_place[place].put_fitting(place, entry)
+    )
