@@ -9,11 +9,11 @@ written is made of the results.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from penstock.core.model.serdes import Serde
@@ -32,25 +32,24 @@ class Folded:
     Attributes:
         results: Per record the aggregate with it; fewer than records if one could not be folded, which is the next one then.
         timestamps: Per result the largest timestamp of its key so far, ms since the epoch.
+        keys: The keys, each once, in the order of their first records.
+        numbers: Per record the number of its key.
     """
 
     results: list[Any]
     timestamps: list[int]
+    keys: Sequence[bytes]
+    numbers: Sequence[int]
 
-    def first(self, number: int) -> Folded:
+    def first(self, records: int) -> Folded:
         """Give what came out of the first records."""
-        return Folded(self.results[:number], self.timestamps[:number])
+        return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
-    def write(self, keys: Iterable[bytes], put: Callable[[bytes, Entry], None]) -> None:
-        """Write the last entry of each key.
-
-        Args:
-            keys: Per record its key.
-            put: Writes an entry.
-        """
-        results = dict(zip(keys, self.results))
-        timestamps = dict(zip(keys, self.timestamps))  # in the same order
-        deque(map(put, results, zip(results.values(), timestamps.values())), maxlen=0)
+    def write(self, put: Callable[[bytes, Entry], None]) -> None:
+        """Write the last entry of each key that has a result."""
+        results = dict(zip(self.numbers, self.results))  # in the order of the numbers
+        timestamps = dict(zip(self.numbers, self.timestamps))
+        deque(map(put, self.keys, zip(results.values(), timestamps.values())), maxlen=0)
 
 
 Folding = Callable[[Fetch, Sequence[bytes], Sequence[Any], "list[int]"], Folded]
@@ -73,15 +72,14 @@ def needs_values(fold: Fold) -> bool:
 
 
 def _counted(fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]) -> Folded:
-    before = _Before(fetch)
-    keys = before.read(keys)
-    counts = {key: 0 if entry is None else entry[0] for key, entry in before.entries.items()}
+    before = _Before(fetch, keys)
+    counts = [0 if entry is None else entry[0] for entry in before.entries]
     results: list[int] = []
     give = results.append
-    for key in keys:
-        counts[key] = number = counts[key] + 1
-        give(number)
-    return Folded(results, before.newest(keys, timestamps[: len(results)]))
+    for number in before.readable():
+        counts[number] = counted = counts[number] + 1
+        give(counted)
+    return before.folded(results, timestamps)
 
 
 class _Combining:
@@ -96,22 +94,21 @@ class _Combining:
     def folded(
         self, fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]
     ) -> Folded:
-        before = _Before(fetch)
-        keys = before.read(keys)
+        before = _Before(fetch, keys)
         results: list[Any] = []
         give, step, zero, known = results.append, self._step, self._zero, self._known
-        so_far = {key: zero if entry is None else entry[0] for key, entry in before.entries.items()}
+        so_far = [zero if entry is None else entry[0] for entry in before.entries]
         with suppress(
             Exception
         ):  # the number of results tells which one it was; what it was is found record by record
-            for key, value in zip(keys, values):
-                old = so_far[key]
+            for number, value in zip(before.readable(), values):
+                old = so_far[number]
                 new = value if old is None else step(old, value)
                 if type(new) not in known:
                     self._check(new)
-                so_far[key] = new
+                so_far[number] = new
                 give(new)
-        return Folded(results, before.newest(keys, timestamps[: len(results)]))
+        return before.folded(results, timestamps)
 
     def _check(self, new: Any) -> None:
         if new is None:
@@ -120,34 +117,43 @@ class _Combining:
 
 
 class _Before:
-    """The entries of keys before a batch. Lives as long as the batch."""
+    """The keys of a batch as numbers, and their entries before it. Lives as long as the batch.
 
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self.entries: dict[bytes, Entry | None] = {}
+    Keys are looked up once: comparing bytes that lie all over the memory costs more than all else that is done with them.
+    """
 
-    def read(self, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Read the entries, each once; give the keys before the first one whose entry cannot be read."""
-        distinct = dict.fromkeys(keys)
-        found: list[Entry | None] = []
-        try:
-            found.extend(map(self._fetch, distinct))
-        except Exception:  # found again record by record
-            keys = keys[: keys.index(next(islice(distinct, len(found), None)))]
-        self.entries = dict(zip(distinct, found))
-        return keys
+    def __init__(self, fetch: Fetch, keys: Sequence[bytes]) -> None:
+        numbers: dict[bytes, int] = defaultdict(count().__next__)
+        self._numbers = list(map(numbers.__getitem__, keys))
+        self._keys = list(numbers)
+        self.entries: list[Entry | None] = []
+        with suppress(Exception):  # the records before the first unreadable entry are folded
+            self.entries.extend(map(fetch, self._keys))
 
-    def newest(self, keys: Sequence[bytes], timestamps: list[int]) -> list[int]:
+    def readable(self) -> Sequence[int]:
+        """Give the numbers of the keys of the records before the first one whose entry could not be read."""
+        if len(self.entries) == len(self._keys):
+            return self._numbers
+        return self._numbers[: self._numbers.index(len(self.entries))]
+
+    def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
+        """Give the results of the first records."""
+        timestamps = self._newest(
+            timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
+        )
+        return Folded(results, timestamps, self._keys, self._numbers)
+
+    def _newest(self, timestamps: list[int]) -> list[int]:
         """Give per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
-        stored = max((entry[1] for entry in self.entries.values() if entry is not None), default=-1)
+        stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
         if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
             return timestamps
-        latest = {key: -1 if entry is None else entry[1] for key, entry in self.entries.items()}
+        latest = [-1 if entry is None else entry[1] for entry in self.entries]
         newest: list[int] = []
-        for key, timestamp in zip(keys, timestamps):
-            if latest[key] > timestamp:
-                timestamp = latest[key]
+        for number, timestamp in zip(self._numbers, timestamps):
+            if latest[number] > timestamp:
+                timestamp = latest[number]
             else:
-                latest[key] = timestamp
+                latest[number] = timestamp
             newest.append(timestamp)
         return newest

@@ -36,6 +36,9 @@ class Layout(Protocol):
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
         """Give where the entries of many keys lie, each in a window of its own."""
 
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
@@ -85,6 +88,10 @@ class ByKey:
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, map(ends.__getitem__, starts)))
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return time_at(place, -self._width)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -136,6 +143,10 @@ class ByTime:
         """Give where the entries of many keys lie."""
         packed = {start: pack_time(start) for start in set(starts)}
         return list(map(add, map(packed.__getitem__, starts), keys))
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return time_at(place, 0)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool

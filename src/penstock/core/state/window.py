@@ -208,6 +208,10 @@ class WindowStore(Generic[K, V]):
         """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
         return self._layout.places(keys, starts)
 
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return self._layout.start_of(place)
+
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
         return self._slices.drain()

@@ -64,7 +64,7 @@ def _(node: n.Aggregate, compiled: Compiled) -> Form | None:
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
         folded = fold(fetch, keys, values, columns.timestamps)
-        folded.write(keys, put)
+        folded.write(put)
         done = len(folded.results)
         if done:
             folded_ones = columns if done == len(keys) else columns.part(0, done)

@@ -170,13 +170,14 @@ class _Aggregation:
                 self._take(columns)
 
     def _take(self, columns: Columns) -> None:
-        times, begin = self._times(columns.timestamps), 0
+        times, late = self._times(columns.timestamps)
+        begin, late_times = 0, times if late else None
         for end, happen in self._cuts(columns, times):
-            if not self._add(columns, times, begin, end):
+            if not self._add(columns, late_times, begin, end):
                 return
             happen()
             begin = end
-        if self._add(columns, times, begin, len(columns.timestamps)):
+        if self._add(columns, late_times, begin, len(columns.timestamps)):
             self._shared.advance(max(columns.timestamps))
 
     def _complete(self, columns: Columns) -> Columns:
@@ -191,14 +192,22 @@ class _Aggregation:
             columns = columns.only(kept)
         return columns
 
-    def _times(self, timestamps: list[int]) -> list[int] | None:
-        """Give the operator's time at each record; None if no window has closed in any of them."""
-        time = self._memory.get("time", -1)
-        newest, closing = max(time, max(timestamps)), self._shared.closing
-        late = self._windows.starts(min(timestamps))[0] + self._wait <= newest
+    def _times(self, timestamps: list[int]) -> tuple[list[int] | None, bool]:
+        """Give the operator's time at each record, and whether a record may be late.
+
+        There are no times if nothing depends on them: no window closes, and no record is late. Where time goes forward, a
+        record can only be late for what had closed before the batch.
+        """
+        time, newest = self._memory.get("time", -1), max(timestamps)
+        in_order = timestamps[0] >= time and sorted(timestamps) == timestamps
+        closed_at = self._windows.starts(min(timestamps))[0] + self._wait
+        late = closed_at <= (time if in_order else max(time, newest))
+        closing = self._shared.closing
         if not late and (closing is None or newest < closing.due()):
-            return None
-        return list(islice(accumulate(chain((time,), timestamps), max), 1, None))
+            return None, False
+        if in_order:
+            return timestamps, late
+        return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
 
     def _cuts(self, columns: Columns, times: list[int] | None) -> Iterator[tuple[int, Callable[[], None]]]:
         """Give what happens between records, and how many records come before it."""
@@ -283,7 +292,7 @@ class _Aggregation:
         batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.at(pairs.records)
         keys: Any = batch.keys.serialised(self._key)
         places = self._store.places(keys, pairs.starts)
-        fetch, put = _reaching(rows, places, pairs.starts)
+        fetch, put = _reaching(rows, self._store.start_of)
         try:
             values = batch.values.objects() if self._with_values else ()
         except Exception:  # then record by record, which finds the bad ones
@@ -296,7 +305,7 @@ class _Aggregation:
             folded = folded.first(done)
         if done:
             self._store.observe(max(pairs.starts[:done]))
-            folded.write(places, put)
+            folded.write(put)
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
         if self._child is not None and done:
@@ -309,20 +318,25 @@ class _Aggregation:
 
 
 def _reaching(
-    rows: Mapping[int, Overlay | None], places: list[bytes], starts: Sequence[int]
+    rows: Mapping[int, Overlay | None], start_of: Callable[[bytes], int]
 ) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
     """Give what reads and writes the entries of places.
 
     Args:
         rows: Per start of a window the rows that its entries lie in.
-        places: The places.
-        starts: Start of the window of each.
+        start_of: Gives the start of the window of a place.
     """
     different = {id(one): one for one in rows.values() if one is not None}
     if len(different) == 1:
         (only,) = different.values()
         return only.get, only.put_fitting
-    of_place: dict[bytes, Any] = {place: rows[start] for place, start in zip(places, starts)}
-    return (lambda place: of_place[place].get(place)), (
-        lambda place, entry: of_place[place].put_fitting(place, entry)
-    )
+    held: Mapping[int, Any] = rows
+
+    def fetch(place: bytes) -> Entry | None:
+        entry: Entry | None = held[start_of(place)].get(place)
+        return entry
+
+    def put(place: bytes, entry: Entry) -> None:
+        held[start_of(place)].put_fitting(place, entry)
+
+    return fetch, put
