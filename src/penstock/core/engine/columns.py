@@ -35,7 +35,7 @@ from penstock.core.engine.queue import Chunk
 from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, quickly
 from penstock.core.plan import nodes as n
 from penstock.core.plan.late import Late
 from penstock.core.plan.split import SubTopology
@@ -69,8 +69,7 @@ class Column:
             SerdeError: If an object does not fit, or whatever a serde of the user raises.
         """
         if self.data is None or (self.serde is not serde and self.serde != serde):
-            write = serde.serialize
-            self.data = [None if one is None else write(one) for one in self.objects()]
+            self.data = serialised(serde, self.objects())
             self.serde = serde
         return self.data
 
@@ -336,6 +335,19 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
     ):
         locate(place)
         call(key, value, timestamp, header)
+
+
+def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
+    """Give the bytes of keys or values.
+
+    Raises:
+        SerdeError: If one does not fit, or whatever a serde of the user raises.
+    """
+    quick: list[bytes | None] | None = quickly(serde, objects)  # type: ignore[assignment]
+    if quick is not None:
+        return quick
+    write = serde.serialize
+    return [None if one is None else write(one) for one in objects]
 
 
 def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:

@@ -123,9 +123,12 @@ def _float64_from_bytes(data: builtins.bytes) -> float:
     return _DOUBLE.unpack(data)[0]  # type: ignore[no-any-return]
 
 
+_to_json = _json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def _json_to_bytes(value: Any) -> builtins.bytes:
     try:
-        return _json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return _to_json(value).encode()
     except (TypeError, ValueError) as error:
         raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
 
@@ -167,6 +170,32 @@ json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads, accepts=(int, bool
 """Anything JSON can say, as compact UTF-8."""
 pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, _pickle.loads)
 """Any Python object. Only for stores and topics that nobody else can write to: unpickling runs code."""
+
+
+_QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] = {
+    _string_to_bytes: str.encode,
+    _int64_to_bytes: _LONG.pack,
+    _float64_to_bytes: _DOUBLE.pack,
+}
+
+
+def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] | None:
+    """Serialise many objects at a fraction of the price of one by one.
+
+    Args:
+        serde: The serde.
+        objects: Objects that may be None.
+
+    Returns:
+        Their bytes; None if the serde has no such way, or if one of them is None or does not fit.
+    """
+    write = _QUICK.get(serde.serialize)
+    if write is None:
+        return None
+    try:
+        return list(map(write, objects))
+    except Exception:
+        return None
 
 
 def change(of: Serde[Any]) -> Serde[Any]:
