@@ -80,6 +80,16 @@ def test_what_goes_in_columns_gives_the_same_record_by_record(path: Path, batch_
     assert replayed.dropped == recording.dropped
 
 
+def test_counts_with_and_without_windows_go_in_columns() -> None:
+    windowed = {
+        "tumbling_count",
+        "hopping_count",
+        "tumbling_emit_on_window_close",
+        "hopping_emit_on_window_close",
+    }
+    assert {"word_count", "count_by_key", *windowed} <= IN_COLUMNS
+
+
 def test_every_scenario_has_recordings() -> None:
     assert {scenario_of(path) for path in FILES} == SCENARIOS.keys()
 
