@@ -7,6 +7,7 @@ are added up exactly, however large they become; a number with a fraction makes 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.core.model.serdes import Serde
@@ -28,6 +29,8 @@ class Sums(NamedTuple):
     number: int
 
 
+_sums: Callable[[type[Sums], tuple[int | float, int]], Sums] = tuple.__new__
+"""Makes sums at half the price of their constructor."""
 NONE: Final = Sums(0, 0)
 """No numbers."""
 
@@ -43,7 +46,9 @@ def with_one(sums: Sums, value: Any) -> Sums:
     Raises:
         TypeError: If it is none.
     """
-    return Sums(sums.total + _number(value), sums.number + 1)
+    if not isinstance(value, (int, float)):
+        raise _no_number(value)
+    return _sums(Sums, (sums[0] + value, sums[1] + 1))
 
 
 def without_one(sums: Sums, value: Any) -> Sums | None:
@@ -52,7 +57,9 @@ def without_one(sums: Sums, value: Any) -> Sums | None:
     Raises:
         TypeError: If it is none.
     """
-    return None if sums.number == 1 else Sums(sums.total - _number(value), sums.number - 1)
+    if not isinstance(value, (int, float)):
+        raise _no_number(value)
+    return None if sums.number == 1 else Sums(sums.total - value, sums.number - 1)
 
 
 def joined(one: Sums, other: Sums) -> Sums:
@@ -60,10 +67,10 @@ def joined(one: Sums, other: Sums) -> Sums:
     return Sums(one.total + other.total, one.number + other.number)
 
 
-def _number(value: Any) -> int | float:
-    if isinstance(value, (int, float)):
-        return value
-    raise TypeError(f"a mean is made of numbers (int or float), but got {type(value).__name__} {value!r:.60}")
+def _no_number(value: Any) -> TypeError:
+    return TypeError(
+        f"a mean is made of numbers (int or float), but got {type(value).__name__} {value!r:.60}"
+    )
 
 
 def _to_bytes(sums: Sums) -> bytes:
