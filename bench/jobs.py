@@ -6,14 +6,17 @@ import penstock as ps
 from penstock import serdes
 from penstock.core.plan.topology import Topology
 
-JOBS = ("count", "map")
+JOBS = ("count", "map", "windowed-count")
+WINDOW_MS = 10_000
 
 
 def topology(job: str, source: str, sink: str) -> Topology:
     """Build the topology of a job.
 
     Args:
-        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case.
+        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
+            ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
+            keys in windows and whole numbers.
         source: Topic to read.
         sink: Topic to write.
     """
@@ -22,6 +25,9 @@ def topology(job: str, source: str, sink: str) -> Topology:
     if job == "count":
         counts = stream.group_by_key().count(store="counts").to_stream()
         counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "windowed-count":
+        grouped = stream.group_by_key().windowed_by(ps.TumblingWindows(WINDOW_MS, grace=0))
+        grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
     else:

@@ -8,13 +8,15 @@ and the first, empty batch included.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from bench import check
-from bench.load import Workload, produce
+from bench.jobs import WINDOW_MS
+from bench.load import SPAN_MS, Workload, produce
 from bench.processes import ROOT, run_for_json, run_ours
 from bench.stage import Stage
 from penstock.testing._java import find_java
@@ -120,8 +122,9 @@ class RaceResult:
 
 def fill(stage: Stage) -> tuple[str, Workload]:
     """Make the input topic that all races of a run read."""
-    workload, topic = Workload(stage.records, stage.keys), stage.topic("input")
-    produce(stage.kafka.bootstrap_servers, topic, workload.blocks())
+    begin_ms = (time.time_ns() // 1_000_000 - SPAN_MS) // WINDOW_MS * WINDOW_MS
+    workload, topic = Workload(stage.records, stage.keys, begin_ms=begin_ms), stage.topic("input")
+    produce(stage.kafka.bootstrap_servers, topic, workload.blocks(), workload.timestamps())
     return topic, workload
 
 

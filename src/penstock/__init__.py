@@ -20,6 +20,7 @@ from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStre
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.errors import PenstockError
+from penstock.core.model.expressions import Expression, col, struct
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from penstock.core.model.record import (
@@ -68,6 +69,7 @@ __all__ = [
     "ConsumerRecord",
     "EmitStrategy",
     "ErrorPolicies",
+    "Expression",
     "GlobalKTable",
     "HoppingWindows",
     "JoinWindows",
@@ -99,6 +101,7 @@ __all__ = [
     "ValueTransformer",
     "VersionedRecord",
     "Windowed",
+    "col",
     "errors",
     "on_window_close",
     "on_window_update",
@@ -106,6 +109,7 @@ __all__ = [
     "spark",
     "stores",
     "stream_time",
+    "struct",
     "testing",
     "wall_clock",
 ]

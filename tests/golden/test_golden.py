@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+
+from penstock.core.engine import columns
+from unit.helpers import columnar
 
 from .replay import DATA, REPLAYS, Recording, Replay, first_difference, main, with_test_driver
 from .scenarios import SCENARIOS
@@ -58,6 +62,32 @@ def test_joins_that_ask_give_every_result_if_no_row_changes_twice(path: Path, re
     recording = Recording.load(path).in_batches_of(7, rows_once=True)
     replayed = replay(SCENARIOS[recording.scenario].build(), recording)
     assert first_difference(recording.outputs, replayed.outputs) is None
+
+
+IN_COLUMNS = {name for name, scenario in SCENARIOS.items() if columnar(scenario.build())}
+
+
+@pytest.mark.parametrize("batch_size", [1, 1000])
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if scenario_of(path) in IN_COLUMNS], ids=lambda path: path.stem
+)
+def test_what_goes_in_columns_gives_the_same_record_by_record(path: Path, batch_size: int) -> None:
+    recording = Recording.load(path).in_batches_of(batch_size)
+    with patch.object(columns, "entries", lambda sub, compiled: {}):
+        replayed = REPLAYS["new-task-per-batch"](SCENARIOS[recording.scenario].build(), recording)
+    assert replayed.stores == recording.stores
+    assert first_difference(recording.outputs, replayed.outputs) is None
+    assert replayed.dropped == recording.dropped
+
+
+def test_counts_with_and_without_windows_go_in_columns() -> None:
+    windowed = {
+        "tumbling_count",
+        "hopping_count",
+        "tumbling_emit_on_window_close",
+        "hopping_emit_on_window_close",
+    }
+    assert {"word_count", "count_by_key", *windowed} <= IN_COLUMNS
 
 
 def test_every_scenario_has_recordings() -> None:

@@ -67,6 +67,12 @@ grouped.aggregate(int, with_key)  # type: ignore[misc]
 grouped.aggregate(no_names, with_key, value=ps.serdes.int64)  # type: ignore[arg-type]
 grouped.reduce(lambda one, other: str(one + other))  # type: ignore[arg-type, return-value]
 
+assert_type(grouped.sum(), ps.KTable[str, int])
+assert_type(grouped.mean(), ps.KTable[str, float])
+assert_type(prices.group_by(lambda key, value: (key, value)).sum(), ps.KTable[str, float])
+assert_type(prices.group_by(lambda key, value: (key, value)).mean(), ps.KTable[str, float])
+orders.filter(ps.col() > 1).filter_not(ps.col().is_null())
+
 # Windows.
 
 per_minute = grouped.windowed_by(ps.TumblingWindows(60_000, grace=0))
@@ -74,6 +80,8 @@ visits = grouped.windowed_by(ps.SessionWindows(60_000, grace=0), emit=ps.on_wind
 assert_type(per_minute, ps.TimeWindowedKStream[str, int])
 assert_type(visits, ps.SessionWindowedKStream[str, int])
 assert_type(per_minute.count(), ps.KTable[ps.Windowed, int])
+assert_type(per_minute.max(), ps.KTable[ps.Windowed, int])
+assert_type(visits.mean(), ps.KTable[ps.Windowed, float])
 assert_type(per_minute.aggregate(no_names, with_key, value=names), ps.KTable[ps.Windowed, list[str]])
 assert_type(visits.aggregate(no_names, with_key, together, value=names), ps.KTable[ps.Windowed, list[str]])
 assert_type(per_minute.count().to_stream(lambda window, _: window.start), ps.KStream[int, int])

@@ -50,6 +50,16 @@ def values(outcome: Outcome, topic: str = "out") -> list[str | None]:
     return [value for _, value, _ in sent(outcome, topic)]
 
 
+def columnar(topology: ps.Topology) -> list[str]:
+    """Give the sources whose records are taken in columns."""
+    tasks = [
+        Task(sub, TaskId(sub.id, 0), application_id="app", stores=MemoryStores())
+        for sub in topology.plan("app").subtopologies
+        if not sub.global_stores
+    ]
+    return [source for task in tasks for source in task._columnar]
+
+
 class At:
     """The surroundings of a store that is looked at between steps."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining, plus_one, zero
+from penstock.core.dsl.aggregators import combining
 from penstock.core.dsl.cogrouped import CogroupedKStream
+from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
-from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windows import (
     EmitStrategy,
@@ -19,6 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with, kind_of
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(Folding[K, V], Generic[K, V]):
     """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
 
     Every aggregation leaves out records with a null key or a null value, and counts them as dropped. The timestamp of a
@@ -65,7 +66,7 @@ class KGroupedStream(Generic[K, V]):
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
+        return self._folded(store, Fold.COUNT)
 
     def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
@@ -179,6 +180,10 @@ class KGroupedStream(Generic[K, V]):
             )
         return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit, late)
 
+    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(store, kind_of(fold), recipe.initializer, recipe.aggregator, value, fold=fold)
+
     def _aggregated(
         self,
         store: Kept | None,
@@ -187,14 +192,16 @@ class KGroupedStream(Generic[K, V]):
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
         *,
-        fits: bool = False,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
         graph = self._graph
         name = graph.name(f"KSTREAM-{kind}", None)
         spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.Aggregate(name, (self._source(spec.name),), spec, initializer, aggregator, fits)
+        node = nodes.Aggregate(
+            name, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
+        )
         return KTable(graph, graph.add(node), self._key, value)
 
     def _source(self, store: str) -> str:

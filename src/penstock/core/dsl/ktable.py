@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
+from penstock.core.dsl.aggregators import combining, minus_one, without_one
+from penstock.core.dsl.folding import MEAN
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.joinable_table import JoinableTable
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.suppressing import suppressing
-from penstock.core.model import serdes
+from penstock.core.model import means, serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes
+from penstock.core.plan.folds import RECIPES, Fold
 from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
 from penstock.core.plan.transforming import TransformRows, ValueTransformer
@@ -253,7 +256,49 @@ class KGroupedTable(Generic[K, V]):
 
     def count(self, *, store: Kept | None = None) -> KTable[K, int]:
         """Count the rows per new key."""
-        return self._aggregated(store, "COUNT", zero, plus_one, minus_one, serdes.int64)
+        counting = RECIPES[Fold.COUNT]
+        return self._aggregated(
+            store, "COUNT", counting.initializer, counting.aggregator, minus_one, serdes.int64
+        )
+
+    def sum(self, *, store: Kept | None = None) -> KTable[K, V]:
+        """Add up the values per new key; the old value of a row that changes is subtracted.
+
+        A group that has lost all its rows has the sum 0, as with ``reduce``. Floats may leave a rest behind.
+
+        Args:
+            store: Name of the store of the sums.
+
+        Returns:
+            A table from new key to sum, with the serde of the values.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> prices = builder.table("prices", value=ps.serdes.int64, store="prices")
+            >>> prices.group_by(lambda key, value: (key[0], value), value=ps.serdes.int64).sum(store="sums").to_stream().to("sums")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for key, price in (("a1", 3), ("a2", 4), ("a1", 5)):
+            ...     driver.pipe("prices", key, price)
+            >>> [record.value for record in driver.read("sums")]
+            [3, 7, 9]
+        """
+        return self.reduce(operator.add, operator.sub, store=store)
+
+    def mean(self, *, store: Kept | None = None) -> KTable[K, float]:
+        """Give the mean of the values per new key, which are numbers (int or float); a group without rows has none.
+
+        Args:
+            store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+
+        Returns:
+            A table from new key to mean, with ``serdes.float64``.
+        """
+        adding = RECIPES[Fold.MEAN]
+        sums = self._aggregated(
+            store, "AGGREGATE", adding.initializer, adding.aggregator, without_one, means.serde
+        )
+        return sums.map_values(MEAN, value=serdes.float64)
 
     def reduce(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.core.dsl.aggregators import both, combining, merging, plus_one, zero
+from penstock.core.dsl.aggregators import combining, merging
+from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
@@ -13,6 +14,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with, kind_of
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
 from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
@@ -49,13 +51,13 @@ class _WindowedKStream(Generic[K, V, W]):
         self._late = late
 
 
-class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]):
+class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"], Folding[Windowed, V]):
     """Records by key and window. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
     key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
     *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
-    sliding windows they are left out.
+    sliding windows, and by ``sum``, ``min``, ``max`` and ``mean``, they are left out.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
@@ -84,7 +86,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
             >>> [(r.key, r.value) for r in driver.read("counts")]
             [('ann', 1), ('ann', 2), ('ann', 1)]
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
+        return self._folded(store, Fold.COUNT)
 
     def reduce(
         self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
@@ -123,6 +125,10 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
             store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
         )
 
+    def _folded(self, store: Kept | None, fold: Fold) -> KTable[Windowed, Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(store, kind_of(fold), recipe.initializer, recipe.aggregator, value, fold=fold)
+
     def _aggregated(
         self,
         store: Kept | None,
@@ -131,7 +137,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
         *,
-        fits: bool = False,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
@@ -146,19 +152,22 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
             opened = _open(graph, kept) if emit.at_close else None
             node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
-            node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
+            fits = fits_always(fold)
+            node = WindowedAggregate(
+                name, parents, spec, windows, emit, initializer, aggregator, fits, fold=fold
+            )
         graph.add(node)
         with_late(graph, name, self._key, self._value, self._late)
         return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
 
 
-class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding[Windowed, V]):
     """Records by key and session. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
     the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
     one follows; with results at the close of sessions there is only one for each, when it has closed. Records without a key, and records late for their session, are left out and counted as dropped; null values
-    are not left out.
+    are not left out, but by ``sum``, ``min``, ``max`` and ``mean``.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
@@ -187,7 +196,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             >>> [(r.key.start, r.key.end, r.value) for r in driver.read("visits")]
             [(100, 100, 1), (100, 100, None), (100, 130, 2), (161, 161, 1)]
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, both, serdes.int64)
+        return self._folded(store, Fold.COUNT)
 
     def reduce(
         self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
@@ -228,6 +237,12 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             store, "AGGREGATE", initializer, aggregator, merger, value or self._graph.default_value
         )
 
+    def _folded(self, store: Kept | None, fold: Fold) -> KTable[Windowed, Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(
+            store, kind_of(fold), recipe.initializer, recipe.aggregator, recipe.merger, value, fold=fold
+        )
+
     def _aggregated(
         self,
         store: Kept | None,
@@ -236,6 +251,8 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
+        *,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
@@ -247,7 +264,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         opened = _open(graph, kept) if self._emit.at_close else None
         source = self._source(spec.name)
         node = SessionAggregate(
-            name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
+            name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger, fold
         )
         graph.add(node)
         with_late(graph, name, self._key, self._value, self._late)

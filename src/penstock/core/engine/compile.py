@@ -33,11 +33,13 @@ class Compiled:
     Attributes:
         entries: Per source node what its records are handed to.
         contexts: The processors' contexts, in the order of the topology.
+        shared: Per node, what its function of one record lets its columnar form see and change.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime) -> None:
         self.entries: dict[str, Call] = {}
         self.contexts: list[NodeContext] = []
+        self.shared: dict[str, Any] = {}
         self._sub = sub
         self.runtime = runtime
         self._calls: dict[str, Call] = {}
@@ -47,6 +49,14 @@ class Compiled:
             else:
                 self._calls[node.name] = compile_node(node, self)
         self.contexts.reverse()
+
+    def call(self, node: n.Node) -> Call:
+        """Give the function of a node."""
+        return self._calls[node.name]
+
+    def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
+        """Give the nodes that follow a node."""
+        return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
         """Give one function that calls all children of a node, but the stream of its late records."""

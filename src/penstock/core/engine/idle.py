@@ -59,6 +59,10 @@ class IdleClock:
 
         return watched
 
+    def note_input(self) -> None:
+        """Take note of input that went by the operator's function."""
+        self._fresh = True
+
     def step(self, now_ms: int, *, quiet: bool) -> None:
         """End a step of the task.
 

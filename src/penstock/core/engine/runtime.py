@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
@@ -49,6 +50,15 @@ class Held(NamedTuple):
             partition = TopicPartition(self.origin.topic, self.origin.partition)
             offset = self.origin.offset
         return partition, offset, self.key, self.value, self.timestamp, self.headers
+
+
+class Piece(NamedTuple):
+    """Records that were taken from a queue together: ``start`` to before ``end`` of a chunk."""
+
+    partition: TopicPartition
+    chunk: Chunk
+    start: int
+    end: int
 
 
 NEVER = (1 << 63) - 1
@@ -103,10 +113,33 @@ class Runtime:
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []
+        self._pieces: Sequence[Piece] = ()
+        self._firsts: list[int] = []
+        self._here = range(0)
+        self._shift = 0
         self._rows: dict[str, list[Row]] = {}
+        self._blocks: dict[str, list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
 
     # Where we are.
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Begin with records of several runs: a *place* counts through all of them."""
+        self._pieces, self._firsts, self._here = pieces, [], range(0)
+        first = 0
+        for piece in pieces:
+            self._firsts.append(first)
+            first += piece.end - piece.start
+
+    def locate(self, place: int) -> None:
+        """Make the record at a place the current one."""
+        if place not in self._here:
+            number = bisect_right(self._firsts, place) - 1
+            piece, first = self._pieces[number], self._firsts[number]
+            self.partition, self.chunk = piece.partition, piece.chunk
+            self._here = range(first, first + piece.end - piece.start)
+            self._shift = piece.start - first
+        self.index = place + self._shift
 
     def metadata(self) -> RecordMetadata | None:
         """Give topic, partition and offset of the current record; None in a punctuator."""
@@ -137,13 +170,27 @@ class Runtime:
         """Give the list that collects the records for a topic; it stays the same object for the task's life."""
         return self._rows.setdefault(topic, [])
 
+    def send(self, topic: str, records: Records) -> None:
+        """Send any number of records at once, behind all that was collected for the topic."""
+        if not len(records):
+            return
+        blocks, rows = self._blocks.setdefault(topic, []), self.rows(topic)
+        if rows:
+            blocks.append(_columns(rows))
+            rows.clear()
+        blocks.append(records)
+
     def placed(self, topic: str) -> list[PlacedRow]:
         """Give the list that collects the records for a topic whose partitions a partitioner chooses."""
         return self._placed.setdefault(topic, [])
 
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
         """Give what was collected, as columns, and begin anew."""
-        sends = [(topic, _columns(rows)) for topic, rows in self._rows.items() if rows]
+        sends = [
+            (topic, self._sealed(topic, rows))
+            for topic, rows in self._rows.items()
+            if rows or topic in self._blocks
+        ]
         for topic, rows in self._placed.items():
             if rows:
                 records = _columns([row[:4] for row in rows])
@@ -151,13 +198,22 @@ class Runtime:
                 sends.append((topic, records))
         for collected in (*self._rows.values(), *self._placed.values()):
             collected.clear()  # type: ignore[attr-defined]
+        self._blocks.clear()
         return tuple(sends)
+
+    def _sealed(self, topic: str, rows: list[Row]) -> Records:
+        if topic not in self._blocks:
+            return _columns(rows)
+        sealed = Records()
+        for block in (*self._blocks[topic], *([_columns(rows)] if rows else ())):
+            sealed.extend(block)
+        return sealed
 
     # What fails.
 
-    def drop(self, reason: str) -> None:
-        """Count a record that is left out."""
-        self.dropped[reason] += 1
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count records that are left out."""
+        self.dropped[reason] += count
 
     def notice(self, line: str) -> None:
         """Ask for a line in the log."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
+from penstock.core.engine import columns
 from penstock.core.engine import operators as operators  # how the nodes run
 from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
@@ -23,7 +24,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
 from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.engine.readiness import InputFacts, Readiness
-from penstock.core.engine.runtime import Runtime
+from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
@@ -88,6 +89,13 @@ class Task:
         }
         self._compiled = Compiled(sub, self._runtime)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
+        self._columnar = columns.entries(sub, self._compiled)
+        self._readers = {
+            source.name: columns.readers(source, columnar=source.name in self._columnar)
+            for source in sub.sources
+        }
+        self._aside: list[Piece] = []
+        """Runs of one source that were taken and wait to be processed together, in columns."""
         self._group = PartitionGroup(
             {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
         )
@@ -176,6 +184,7 @@ class Task:
                 self._take_ready(now_ms, budget)
             else:
                 self._take_all(budget)
+            self._run_aside()
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
         finally:
@@ -237,16 +246,16 @@ class Task:
     # Records.
 
     def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        to_key, to_value = source.key.deserialize, source.value.deserialize
+        to_keys, to_values = self._readers[source.name]
         if source.timestamp is None and min(records.timestamps, default=0) >= 0:
             with suppress(Exception):  # then record by record, which finds the bad ones
-                keys = [None if key is None else to_key(key) for key in records.keys]
-                values = [None if value is None else to_value(value) for value in records.values]
+                keys, values = to_keys(records.keys), to_values(records.values)
                 return Chunk(records, None, keys, values, records.timestamps, records.headers)
         return self._one_by_one(source, queue, records)
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
+        raw_key, raw_value = columns.kept_serialised(source, columnar=source.name in self._columnar)
         good = Chunk(records, [], [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()
         for row in range(len(records)):
@@ -255,8 +264,8 @@ class Task:
                 continue
             partition_time = max(partition_time, at.timestamp)
             good.rows.append(row)  # type: ignore[union-attr]
-            good.keys.append(at.key)
-            good.values.append(at.value)
+            good.keys.append(records.keys[row] if raw_key else at.key)
+            good.values.append(records.values[row] if raw_value else at.value)
             good.timestamps.append(at.timestamp)
             if good.headers is not None:
                 good.headers.append(at.headers)
@@ -300,13 +309,40 @@ class Task:
 
     def _run(self, queue: RecordQueue, end: int) -> None:
         """Process a run of records of one queue."""
+        if self._sources[queue.partition.topic].name in self._columnar:
+            return self._set_aside(queue, end)
+        self._run_aside()
+        return self._run_rows(queue, end)
+
+    def _set_aside(self, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others of its source."""
+        piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
+        if self._aside and self._source_of(self._aside[0]) is not self._source_of(piece):
+            self._run_aside()
+        self._aside.append(piece)
+        queue.taken(end)
+        self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
+        self._metrics["processed"] += end - piece.start
+
+    def _run_aside(self) -> None:
+        """Process what was set aside, in columns."""
+        if self._aside:
+            pieces, self._aside = self._aside, []
+            self._runtime.take(pieces)
+            entry = self._columnar[self._source_of(pieces[0]).name]
+            entry.call(entry.columns(pieces))
+
+    def _source_of(self, piece: Piece) -> Source:
+        return self._sources[piece.partition.topic]
+
+    def _run_rows(self, queue: RecordQueue, end: int) -> None:
+        """Process a run record by record."""
         runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
         entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
         runtime.partition, runtime.chunk = queue.partition, chunk
+        # What is before the run is not walked over: inputs that alternate would take quadratic time.
         columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
-        if (
-            start
-        ):  # what is before the run is not walked over: inputs that alternate would take quadratic time
+        if start:
             columns = [column[start:end] for column in columns]
         headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
         rows = zip(range(start, end), *columns, headers)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from penstock.core.model.record import ConsumerRecord, RecordContext
 from penstock.core.model.serdes import Serde
+from penstock.core.plan.folds import Fold
 from penstock.core.plan.stores import StoreSpec
 
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
@@ -219,11 +220,13 @@ class Aggregate(Materialised):
         initializer: Makes the first aggregate of a key; None takes the first value itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the key.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
+        fold: What the aggregator does, if it is no function of the user.
     """
 
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
+    fold: Fold | None = None
 
 
 @dataclass(frozen=True)

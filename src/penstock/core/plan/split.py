@@ -211,7 +211,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
         if node.drop_null_keys:
-            parts.append(Filter(f"{node.name}-filter", parents, _has_key))
+            parts.append(Filter(f"{node.name}-filter", parents, has_key))
             parents = (parts[-1].name,)
         parts.append(Sink(f"{node.name}-sink", parents, topic, node.key, node.value))
         parts.append(Source(f"{node.name}-source", (), (topic,), node.key, node.value))
@@ -225,7 +225,8 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
     return expanded
 
 
-def _has_key(key: object, value: object) -> bool:
+def has_key(key: object, value: object) -> bool:
+    """Tell whether a record belongs to a partition at all."""
     return key is not None
 
 

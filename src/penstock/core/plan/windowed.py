@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from penstock.core.plan.folds import Fold
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
 
@@ -46,6 +47,7 @@ class WindowedAggregate(_GivesResults, Materialised):
         aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
         shared: Whether other nodes, each with a stream time of its own, write to the store too.
+        fold: What the aggregator does, if it is no function of the user.
     """
 
     store: WindowSpec
@@ -55,6 +57,7 @@ class WindowedAggregate(_GivesResults, Materialised):
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
     shared: bool = False
+    fold: Fold | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class SessionAggregate(_KeepsOpen, Materialised):
         initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
         merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
+        fold: What the aggregator does, if it is no function of the user.
     """
 
     store: SessionSpec
@@ -101,3 +105,4 @@ class SessionAggregate(_KeepsOpen, Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     merger: Callable[[Any, Any, Any], Any]
+    fold: Fold | None = None

@@ -32,6 +32,23 @@ class _Absent:
 _ABSENT: Final = _Absent()
 
 
+class _Own(dict[bytes, Any]):
+    """What a batch has written; asking for another key gives its committed entry, and remembers nothing.
+
+    So a store of objects is read with the dict's own method, without a Python function in between.
+    """
+
+    __slots__ = ("_committed", "_decode")
+
+    def __init__(self, committed: Callable[[bytes], bytes | None], decode: Callable[[bytes], Any]) -> None:
+        self._committed = committed
+        self._decode = decode
+
+    def __missing__(self, key: bytes) -> Any:
+        data = self._committed(key)
+        return None if data is None else self._decode(data)
+
+
 class Overlay:
     """One byte store in one batch. Owned by the task; not thread-safe.
 
@@ -46,7 +63,7 @@ class Overlay:
     def __init__(self, values: Values, base: ByteReader) -> None:
         self._values = values
         self._base = base
-        self._own: dict[bytes, Any] = {}
+        self._own: dict[bytes, Any] = _Own(base.get, values.decode)
         self._order: list[bytes] = []
         self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
         self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
@@ -131,14 +148,14 @@ class Overlay:
 def _getter(
     own: dict[bytes, Any], committed: Callable[[bytes], bytes | None], values: Values
 ) -> Callable[[bytes], Any]:
-    decode, live, find = values.decode, values.live, own.get
+    if values.live:
+        return own.__getitem__
+    decode, find = values.decode, own.get
 
     def get(key: bytes) -> Any:
         entry = find(key, _ABSENT)
-        if entry is _ABSENT:
-            data = committed(key)
-            return None if data is None else decode(data)
-        return entry if entry is None or live else decode(entry)
+        data = committed(key) if entry is _ABSENT else entry
+        return None if data is None else decode(data)
 
     return get
 

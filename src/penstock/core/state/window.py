@@ -11,7 +11,7 @@ cannot be read, as the in-memory store of Kafka Streams does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed
@@ -188,12 +188,29 @@ class WindowStore(Generic[K, V]):
         Returns:
             The share, or None if its slice of time has expired, which is counted as a dropped record.
         """
-        self._slices.observe(start)
-        held = self._to_write(start)
-        if held is None:
+        self.observe(start)
+        rows = self.rows_to_write(start)
+        if rows is None:
             self._task.drop("expired window")
             return None
-        return self._layout.in_window(start), held.rows
+        return self._layout.in_window(start), rows
+
+    def observe(self, start: int) -> None:
+        """Let the store's time see the start of a window that was written."""
+        self._slices.observe(start)
+
+    def rows_to_write(self, start: int) -> Overlay | None:
+        """Give the rows of the windows with a start, None if their slice has expired; the store's time does not see it."""
+        held = self._to_write(start)
+        return None if held is None else held.rows
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
+        return self._layout.places(keys, starts)
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return self._layout.start_of(place)
 
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""

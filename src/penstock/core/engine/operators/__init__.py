@@ -16,6 +16,7 @@ from penstock.core.engine.operators import (
     suppress,
     table_joins,
     tables,
+    window_columns,
     windows,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "suppress",
     "table_joins",
     "tables",
+    "window_columns",
     "windows",
 ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from operator import and_
 from typing import Any
 
+from penstock.core.engine.columns import Columns, Form, behind, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.folding import folding, needs_values
+from penstock.core.engine.operators.nulls import INCOMPLETE
+from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
@@ -20,7 +25,7 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
-            return runtime.drop("null key or value in an aggregation")
+            return runtime.drop(INCOMPLETE)
         old = None
         try:
             stored_key = key_bytes(key)
@@ -40,6 +45,44 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
         return child(key, new, old, timestamp, headers)
 
     return aggregate
+
+
+@columns_of.register
+def _(node: n.Aggregate, compiled: Compiled) -> Form | None:
+    form = behind(node, compiled)
+    if node.fold is None or form is None:
+        return None
+    runtime, row, child, key = compiled.runtime, compiled.call(node), form.call, node.store.key
+    store, with_values = runtime.stores[node.store.name], needs_values(node.fold)
+    fetch, put, fold = store.fetch, store.write_fitting, folding(node.fold, node.store.value)
+
+    def aggregate(columns: Columns) -> None:
+        columns = _complete(columns, runtime)
+        try:
+            keys: Any = columns.keys.serialised(key)
+            values = columns.values.objects() if with_values else ()
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        folded = fold(fetch, keys, values, columns.timestamps)
+        folded.write(put)
+        done = len(folded.results)
+        if done:
+            folded_ones = columns if done == len(keys) else columns.part(0, done)
+            child(folded_ones.with_values(folded.results, folded.timestamps))
+        if done < len(keys):
+            each(columns.part(done, len(keys)), row, runtime)
+        return None
+
+    return Form(aggregate, form.calls_functions)
+
+
+def _complete(columns: Columns, runtime: Runtime) -> Columns:
+    """Leave out the records without key or value."""
+    if not columns.keys.any_null() and not columns.values.any_null():
+        return columns
+    kept = [*map(and_, columns.keys.present(), columns.values.present())]
+    runtime.drop(INCOMPLETE, kept.count(False))
+    return columns.only(kept)
 
 
 @compile_node.register

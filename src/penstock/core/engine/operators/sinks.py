@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.engine.columns import Columns, Form, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
-from penstock.core.model.record import Headers
+from penstock.core.model.record import Headers, Records
 from penstock.core.plan import nodes as n
 
 
@@ -31,6 +32,23 @@ def _(node: n.Sink, compiled: Compiled) -> Call:
             on_error("produce", name, error)
 
     return sink
+
+
+@columns_of.register
+def _(node: n.Sink, compiled: Compiled) -> Form | None:
+    if not isinstance(node.topic, str) or node.partitioner is not None:
+        return None
+    runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
+
+    def sink(columns: Columns) -> None:
+        try:
+            keys, values = columns.keys.serialised(key), columns.values.serialised(value)
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        headers = columns.headers if columns.headers and any(columns.headers) else None
+        return runtime.send(topic, Records(keys, values, columns.timestamps, [], headers))
+
+    return Form(sink)
 
 
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:

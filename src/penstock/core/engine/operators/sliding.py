@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -131,7 +132,7 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         nonlocal time
         if key is None or value is None:
-            return runtime.drop("null key or value in an aggregation")
+            return runtime.drop(INCOMPLETE)
         if timestamp > time:
             memory["time"] = time = timestamp
             if close_first is not None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.core.engine.columns import (
+    Columns,
+    ColumnsCall,
+    Form,
+    behind,
+    columns_of,
+    of_expression,
+    of_function,
+)
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
+from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
 from penstock.core.plan.late import Late
+from penstock.core.plan.split import has_key
 
 
 @compile_node.register
@@ -27,6 +38,36 @@ def _(node: n.Filter, compiled: Compiled) -> Call:
     return filter_
 
 
+@columns_of.register
+def _(node: n.Filter, compiled: Compiled) -> Form | None:
+    predicate, keep = node.predicate, node.keep
+    if predicate is has_key:
+        return _with_key(node, compiled)
+
+    def kept(key: Any, value: Any) -> bool:
+        return bool(predicate(key, value)) is keep
+
+    def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
+        child(columns.only(marks))
+
+    if isinstance(predicate, Expression):
+        return of_expression(node, compiled, predicate if keep else ~predicate, then)
+    return of_function(node, compiled, kept, then)
+
+
+def _with_key(node: n.Filter, compiled: Compiled) -> Form | None:
+    """Make the filter in front of a repartition, which is no function of the user."""
+    form = behind(node, compiled)
+    if form is None:
+        return None
+    child = form.call
+
+    def with_key(columns: Columns) -> None:
+        child(columns.only(columns.keys.present()) if columns.keys.any_null() else columns)
+
+    return Form(with_key, form.calls_functions, form.by_rows)
+
+
 @compile_node.register
 def _(node: n.Map, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
@@ -40,6 +81,21 @@ def _(node: n.Map, compiled: Compiled) -> Call:
         child(key, value, timestamp, headers)
 
     return map_
+
+
+@columns_of.register
+def _(node: n.Map, compiled: Compiled) -> Form | None:
+    mapper = node.mapper
+
+    def pair(key: Any, value: Any) -> tuple[Any, Any]:
+        key, value = mapper(key, value)
+        return key, value
+
+    def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
+        keys, values = map(list, zip(*pairs))
+        child(columns.with_values(values).with_keys(keys))
+
+    return of_function(node, compiled, pair, then)
 
 
 @compile_node.register
@@ -64,6 +120,16 @@ def _(node: n.MapValues, compiled: Compiled) -> Call:
     return map_values_with_key if node.with_key else map_values
 
 
+@columns_of.register
+def _(node: n.MapValues, compiled: Compiled) -> Form | None:
+    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+        child(columns.with_values(values))
+
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
+    return of_function(node, compiled, node.mapper, then, with_key=node.with_key)
+
+
 @compile_node.register
 def _(node: n.SelectKey, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
@@ -77,6 +143,16 @@ def _(node: n.SelectKey, compiled: Compiled) -> Call:
         child(key, value, timestamp, headers)
 
     return select_key
+
+
+@columns_of.register
+def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
+    def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
+        child(columns.with_keys(keys))
+
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
+    return of_function(node, compiled, node.mapper, then)
 
 
 @compile_node.register
@@ -130,6 +206,11 @@ def _(node: n.Peek, compiled: Compiled) -> Call:
 @compile_node.register(Late)
 def _(node: n.Node, compiled: Compiled) -> Call:
     return compiled.children(node)
+
+
+@columns_of.register
+def _(node: n.Pass, compiled: Compiled) -> Form | None:
+    return behind(node, compiled)
 
 
 @compile_node.register

@@ -1,0 +1,353 @@
+"""Columns give what records one by one give: outputs, stores, drops, notices, offsets and what is remembered.
+
+Chains of operators run over any records, good and bad, cut into any steps, once in columns and once record by record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine import columns
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import PenstockError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.state.memory import MemoryStores
+from unit.helpers import columnar
+
+Stream = ps.KStream[Any, Any]
+TEXT, INT, BYTES, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.bytes, ps.serdes.json
+
+
+def small(text: str) -> bytes:
+    if "b" in text:
+        raise ValueError("no b, please")
+    return text.encode()
+
+
+PICKY: ps.Serde[Any] = ps.serdes.of(small, lambda data: data.decode(), name="picky", immutable=True)
+
+
+def fails(value: Any) -> Any:
+    if value is not None and "c" in str(value):
+        raise LookupError("c")
+    if value == "aa":
+        raise StopIteration
+    return value
+
+
+def pair_or_less(key: Any, value: Any) -> Any:
+    return (value, key) if value != "a" else (key,)
+
+
+OPERATORS: dict[str, Callable[[Stream], Stream]] = {
+    "filter": lambda s: s.filter(lambda key, value: value != "b"),
+    "filter_not": lambda s: s.filter_not(lambda key, value: fails(value) == "b"),
+    "map": lambda s: s.map(pair_or_less),
+    "map_values": lambda s: s.map_values(fails),
+    "map_values_with_key": lambda s: s.map_values(lambda key, value: f"{key}{value}", with_key=True),
+    "select_key": lambda s: s.select_key(lambda key, value: fails(value)),
+    "expression": lambda s: s.filter((ps.col() > "a") & ~(ps.col() == "b")),
+    "not_expression": lambda s: s.filter_not(ps.col() >= 2),
+    "computed": lambda s: s.map_values(ps.col() + 1),
+    "first": lambda s: s.map_values(ps.col(0)),  # type: ignore[arg-type]
+    "merge": lambda s: s.merge(s),
+    "flat_map_values": lambda s: s.flat_map_values(lambda value: [value, value]),
+    "count": lambda s: s.group_by_key(key=TEXT, value=JSON).count().to_stream(),
+    "sum": lambda s: s.group_by_key(key=TEXT, value=JSON).sum().to_stream(),
+    "sum_of_numbers": lambda s: s.group_by_key(key=TEXT, value=INT).sum().to_stream(),
+    "min": lambda s: s.group_by_key(key=TEXT, value=JSON).min().to_stream(),
+    "max": lambda s: s.group_by_key(key=TEXT, value=TEXT).max().to_stream(),
+    "count_by_picky_key": lambda s: s.group_by_key(key=PICKY, value=JSON).count().to_stream(),
+    "count_of_a_table": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
+    ),
+    "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
+    "mean": lambda s: s.group_by_key(key=TEXT, value=JSON).mean().to_stream(),
+    "mapped_table": lambda s: s.group_by_key(key=TEXT, value=JSON).count().map_values(fails).to_stream(),
+    "by_value": lambda s: s.select_key(ps.col()),
+    "per_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON).windowed_by(ps.HoppingWindows(3, 2, grace=1)).max().to_stream()
+    ),
+    "per_key_and_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON)
+        .windowed_by(ps.TumblingWindows(3, grace=0))
+        .mean()
+        .to_stream(lambda window, mean: window.key)
+    ),
+}
+SINKS: dict[str, tuple[Any, Any]] = {
+    "own": (None, JSON),
+    "json": (TEXT, JSON),
+    "text": (TEXT, TEXT),
+    "bytes": (TEXT, BYTES),
+    "number": (TEXT, INT),
+    "picky": (PICKY, JSON),
+}
+
+
+@dataclass
+class Run:
+    """What a topology did in all its steps."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    error: str = ""
+
+
+def run(topology: ps.Topology, steps: list[Any], policy: Any) -> Run:
+    plan, done = topology.plan("app"), Run()
+    policies = ErrorPolicies(policy, policy, policy, "dead")
+    for sub in plan.subtopologies:
+        stores, offsets = MemoryStores(), {0: 0, 1: 0}
+        task = Task(sub, TaskId(sub.id, 0), application_id="app", stores=stores, policies=policies)
+        task.init(0)
+        (topic, *_) = sub.source_topics
+        try:
+            for rows, budget in steps:
+                for partition in (0, 1):
+                    mine = [row[1:] for row in rows if row[0] == partition]
+                    first = offsets[partition]
+                    offsets[partition] += len(mine)
+                    keys, values, timestamps, headers = map(list, zip(*mine)) if mine else ([], [], [], [])
+                    numbers = list(range(first, offsets[partition]))
+                    fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
+                    task.feed(TopicPartition(topic, partition), fed, offsets[partition])
+                outcome = task.step(0, budget)
+                stores.apply(outcome.changes, outcome.dropped_slices)
+                done.outcomes.append(outcome)
+                done.snapshots.append(task.snapshot())
+        except PenstockError as error:
+            done.error = str(error)
+    return done
+
+
+def record_by_record(sub: object, compiled: object) -> dict[str, Any]:
+    return {}
+
+
+def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream: Stream = builder.stream("in", key=source[0], value=source[1])
+    for operator in operators:
+        stream = OPERATORS[operator](stream)
+    key, value = SINKS[sink]
+    stream.to("out", key=key, value=value)
+    return builder.build()
+
+
+KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"\xff", b"12345678"])
+VALUES = st.sampled_from([None, b"", b"a", b"b", b"c", b"aa", b"\xe2\x82", b'"a"', b"7", b"12345678"])
+HEADERS = st.sampled_from([(), (), (("h", b"1"),)])
+ROWS = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(-1, 9), HEADERS)
+STEPS = st.lists(
+    st.tuples(st.lists(ROWS, max_size=12), st.sampled_from([None, 0, 3])), min_size=1, max_size=4
+)
+SOURCES = st.tuples(st.sampled_from([TEXT, BYTES, INT, PICKY]), st.sampled_from([TEXT, BYTES, JSON, INT]))
+
+
+@settings(max_examples=400)
+@given(
+    source=SOURCES,
+    operators=st.lists(st.sampled_from(sorted(OPERATORS)), max_size=4),
+    sink=st.sampled_from(sorted(SINKS)),
+    steps=STEPS,
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+)
+def test_columns_do_what_records_one_by_one_do(
+    source: Any, operators: list[str], sink: str, steps: Any, policy: str
+) -> None:
+    in_columns = run(built(source, operators, sink), steps, policy)
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(built(source, operators, sink), steps, policy)
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+def without_traces(done: Run) -> Any:
+    """Leave out where in the engine a record failed: the two forms have lines of their own."""
+    sends = [
+        [
+            (topic, sent.keys, sent.values, sent.timestamps, sent.partitions, told(sent.headers))
+            for topic, sent in outcome.sends
+        ]
+        for outcome in done.outcomes
+    ]
+    facts = [
+        (o.changes, o.committable, o.stream_time_ms, o.metrics, [*map(unplaced, o.notices)], o.buffered)
+        for o in done.outcomes
+    ]
+    return sends, facts, done.snapshots, unplaced(done.error)
+
+
+def unplaced(message: str) -> str:
+    return re.sub(r" \([^()]*operators[^()]*, line \d+, in \w+\)", "", message)
+
+
+def told(headers: Any) -> Any:
+    return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
+
+
+WINDOWS = [
+    ps.TumblingWindows(3, grace=0),
+    ps.TumblingWindows(3, grace=2),
+    ps.HoppingWindows(4, 2, grace=1),
+    ps.HoppingWindows(5, 3, grace=0),
+    ps.TumblingWindows(30_000, grace=0),
+    ps.HoppingWindows(60_000, 20_000, grace=10_000),
+]
+EMITS = [ps.on_window_update, ps.on_window_close, ps.EmitStrategy.on_window_close(close_idle_after=5)]
+LATE: dict[str, Callable[[Stream], object] | None] = {
+    "nobody": None,
+    "elsewhere": lambda late: late.to("late", key=TEXT, value=JSON),
+    "together": lambda late: late.to("out", key=TEXT, value=JSON),
+    "counted": lambda late: late.group_by_key(key=TEXT, value=JSON).count().to_stream().to("out", value=JSON),
+    "mapped": lambda late: late.map_values(fails).to("late", value=JSON),
+}
+BEHIND: dict[str, Callable[[Stream], Stream]] = {
+    "nothing": lambda s: s,
+    "its key": lambda s: s.select_key(lambda window, value: window.key),
+    "expression": lambda s: s.filter(ps.col() >= 2).map_values(ps.col() - 1),
+    "function": lambda s: s.map_values(lambda value: f"{value}"),
+    "functions": lambda s: s.map_values(lambda value: f"{value}").filter(lambda key, value: key.start != 3),
+}
+
+
+def windowed(
+    source: Any, windows: Any, emit: Any, late: str, fold: str, behind: str, key: Any
+) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream("in", key=source[0], value=source[1]).group_by_key()
+    folding = grouped.windowed_by(windows, emit=emit, late=LATE[late])
+    stream = BEHIND[behind](getattr(folding, fold)(store="windows").to_stream())
+    stream.to("out", key=key, value=JSON)
+    return builder.build()
+
+
+FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
+
+
+@settings(max_examples=600)
+@given(
+    source=SOURCES,
+    windows=st.sampled_from(WINDOWS),
+    emit=st.sampled_from(EMITS),
+    late=st.sampled_from(sorted(LATE)),
+    fold=st.sampled_from(["count", "sum", "min", "max", "mean"]),
+    behind=st.sampled_from(sorted(BEHIND)),
+    key=st.sampled_from([None, None, None, TEXT, ps.serdes.time_windowed(BYTES, 3)]),
+    steps=st.one_of(
+        STEPS,
+        st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
+    ),
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+)
+def test_windows_in_columns_do_what_records_one_by_one_do(steps: Any, policy: str, **made: Any) -> None:
+    in_columns = run(windowed(**made), steps, policy)
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(windowed(**made), steps, policy)
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("late", ["nobody", "elsewhere"])
+@pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])
+@pytest.mark.parametrize("windows", [WINDOWS[0], WINDOWS[2]])
+def test_windows_are_taken_in_columns(windows: Any, emit: Any, late: str, fold: str) -> None:
+    topology = windowed((TEXT, INT), windows, emit, late, fold, "nothing", None)
+    assert columnar(topology) == ["KSTREAM-SOURCE-0000000000"]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [],
+        ["count"],
+        ["count", "map_values"],
+        ["filter", "count"],
+        ["map_values"],
+        ["count", "flat_map_values"],
+        ["count", "map_values", "filter"],
+        ["sum"],
+        ["expression", "computed", "filter", "not_expression", "min"],
+        ["filter", "min"],
+        ["max", "map_values"],
+        ["mean"],
+        ["mapped_table"],
+        ["by_value"],
+        ["per_window"],
+        ["per_key_and_window"],
+    ],
+    ids=" ".join,
+)
+def test_these_are_taken_in_columns(operators: list[str]) -> None:
+    assert columnar(built((TEXT, TEXT), operators, "json")) == ["KSTREAM-SOURCE-0000000000"]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ["filter", "map_values"],
+        ["filter", "count", "map_values"],
+        ["to", "count"],
+        ["flat_map_values"],
+        ["count_of_a_table"],
+    ],
+    ids=" ".join,
+)
+def test_these_are_taken_record_by_record(operators: list[str]) -> None:
+    assert columnar(built((TEXT, TEXT), operators, "json")) == []
+
+
+def test_a_new_key_is_made_in_columns_and_counted_in_columns() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by(lambda key, value: value).count().to_stream().to("out", value=INT)
+    assert len(columnar(builder.build())) == 2
+
+
+def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
+    class Looks(ps.Processor):
+        def process(self, record: ps.Record) -> None:
+            self.context.forward(record)
+
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT)
+    builder.stream("other").process(Looks, stores=["counts"]).to("looked")
+    assert columnar(builder.build()) == []
+
+
+def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
+    calls: list[str] = []
+
+    def called(value: str) -> str:
+        calls.append(value)
+        if value == "b":
+            raise ValueError("b")
+        return value
+
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values(called).to("out")
+    rows = [(0, None, value.encode(), 0, ()) for value in "abcb"]
+    assert columnar(builder.build())
+    done = run(builder.build(), [(rows, None)], "skip")
+    assert calls == ["a", "b", "c", "b"]
+    assert done.outcomes[0].sends[0][1].values == [b"a", b"c"]
+
+
+def test_runs_of_several_partitions_are_counted_together_in_the_order_of_time() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="c").to_stream().to("out", value=JSON)
+    rows = [(n % 2, b"k", b"v", n, ()) for n in range(6)]
+    done = run(builder.build(), [(rows, None)], "fail")
+    (sent,) = [records for _, records in done.outcomes[0].sends]
+    assert (sent.values, sent.timestamps) == ([b"1", b"2", b"3", b"4", b"5", b"6"], [0, 1, 2, 3, 4, 5])

@@ -1,0 +1,89 @@
+"""Columns: what a task does when something in a batch is bad that only the store or a serde can see."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.state.memory import MemoryStores
+from unit.helpers import columnar, records, sent
+
+
+def counting() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ps.serdes.json)
+    return builder.build()
+
+
+def task_over(stores: MemoryStores) -> Task:
+    (sub,) = counting().plan("app").subtopologies
+    skip = ErrorPolicies(process="skip")
+    task = Task(sub, TaskId(0, 0), application_id="app", stores=stores, policies=skip)
+    task.init(0)
+    return task
+
+
+def test_an_entry_that_cannot_be_read_fails_its_records_only() -> None:
+    stores = MemoryStores()
+    stores.apply({"counts": [(b"b", b"short")]})
+    task = task_over(stores)
+    rows = [("a", "x", 1), ("b", "x", 2), ("a", "x", 3), ("b", "x", 4)]
+    task.feed(TopicPartition("in", 0), records(rows), 4)
+    outcome = task.step(0)
+    assert sent(outcome) == [("a", "1", 1), ("a", "2", 3)]
+    assert outcome.metrics.dropped == {"process error": 2}
+    assert ["offset 1" in outcome.notices[0], "offset 3" in outcome.notices[1]] == [True, True]
+    assert [key for key, _ in outcome.changes["counts"]] == [b"a"]
+
+
+def test_a_count_goes_on_from_what_is_stored() -> None:
+    stores = MemoryStores()
+    for expected in (1, 2):
+        task = task_over(stores)
+        task.feed(TopicPartition("in", 0), records([("a", "x", 10 - expected)]), expected)
+        outcome = task.step(0)
+        stores.apply(outcome.changes)
+        assert sent(outcome) == [("a", str(expected), 9)]
+
+
+@pytest.mark.parametrize(
+    ("serde", "good", "bad"),
+    [
+        (ps.serdes.string, ["", "ü", "a\nb"], [b"\xff", b"\xc3", b"\xbc"]),
+        (ps.serdes.int64, [0, -1, 1 << 62], [b"", b"1234567", b"123456789"]),
+        (ps.serdes.bytes, [b"", b"\xff"], ["text"]),
+    ],
+    ids=["string", "int64", "bytes"],
+)
+def test_a_verbatim_serde_refuses_what_it_could_not_read(
+    serde: ps.Serde, good: list[object], bad: list[bytes]
+) -> None:
+    written = [serde.serialize(one) for one in good]
+    assert serde.verbatim is not None
+    serde.verbatim([])
+    serde.verbatim(written)
+    assert [serde.serialize(serde.deserialize(data)) for data in written] == written
+    for data in bad:
+        with pytest.raises((ValueError, TypeError)):
+            serde.verbatim([*written, data, *written])
+
+
+def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None:
+    builder = ps.StreamsBuilder()
+    number = ps.serdes.int64
+    plain, negated = builder.stream("plain", value=number), builder.stream("negated", value=number)
+    both = plain.merge(negated.map_values(0 - ps.col()))
+    both.group_by_key(value=number).sum(store="sums").to_stream().to("out", value=ps.serdes.json)
+    topology = builder.build()
+    assert len(columnar(topology)) == 2
+    (sub,) = topology.plan("app").subtopologies
+    task = Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
+    task.init(0)
+    for topic, times in (("plain", (1, 4, 5)), ("negated", (2, 3, 6))):
+        rows = [("k", number.serialize(10**at), at) for at in times]
+        task.feed(TopicPartition(topic, 0), records(rows), 3)
+    expected = [10, -90, -1_090, 8_910, 108_910, -891_090]
+    assert sent(task.step(0)) == [("k", str(total), at) for at, total in enumerate(expected, start=1)]
