@@ -203,11 +203,18 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
 
 
 def behind(node: n.Node, compiled: Compiled) -> Form | None:
-    """Give the form of all that is behind a node, None if there is none."""
+    """Give the form of all that is behind a node, None if there is none: that of its cache, if it has one.
+
+    Nothing behind a cache is called before the batch is over, so no functions there take turns with those in front.
+    """
     form = _only_child(node, compiled)
     if form is None and all(_stateless(child, compiled) for child in compiled.children_of(node)):
-        return by_rows(compiled.children(node), compiled.runtime)
-    return form
+        form = by_rows(_rows_behind(node, compiled), compiled.runtime)
+    cache = compiled.caches.of(node)
+    if form is None or cache is None:
+        return form
+    cache.columns = form.call
+    return Form(cache.put_columns)
 
 
 def of_function(
@@ -341,6 +348,14 @@ def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
     """Give what reads the keys and the values of a source."""
     read = checked if columnar else deserialised
     return partial(read, source.key), partial(read, source.value)
+
+
+def _rows_behind(node: n.Node, compiled: Compiled) -> Call:
+    """Give the function that takes records of a stream, or rows of a table whose old values nobody needs."""
+    call = compiled.fan_out(node)
+    if not node.table:
+        return call
+    return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
 
 
 def _only_child(node: n.Node, compiled: Compiled) -> Form | None:

@@ -1,0 +1,344 @@
+"""Caches: updates of a table that wait to be forwarded, so that of several updates of a row only the newest is.
+
+Without a cache a table forwards every update. With one, the updates of a row between two *flushes* are *merged*: forwarded is
+one change, from the value that was forwarded before to the newest one, with the newest one's timestamp and headers. A row
+that came and went in between is not forwarded at all. A task flushes at the end of each step, which is a micro-batch, as
+Kafka Streams flushes at a commit.
+
+The store itself is no part of this: it is written at once, and who reads it sees the newest value. A cache holds only what
+others have not been told. What makes changes of one table from the rows of another has to see that one as it was forwarded,
+or old values would be taken back that were never given; see ``penstock.core.engine.operators.lookups``.
+
+The rules of order:
+
+* A row goes out in the place of its *newest* update. So times come in the order in which they came in, and no record behind
+  is late that would not be late without a cache.
+* Caches in front are flushed before those behind, which merge what comes out of them. Caches of the same *height*
+  (``penstock.core.plan.caching``) are flushed together, in the order of their updates.
+* Each cache may hold its share of a number of bytes. One that holds more forwards the rows early that have not been updated
+  for the longest time, until it is down to three quarters. It forwards only its own rows: nothing behind it can be at work,
+  whereas another cache may stand in front of a function that is.
+
+While a row is forwarded, the record that its newest update came from is the current one: a processor behind sees its
+offset, and if something fails, that record is what the policy for errors is applied to.
+
+Source: KIP-63; Kafka Streams' ``NamedCache`` and ``CachingKeyValueStore``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.engine.runtime import Piece, Runtime
+from penstock.core.model.record import Headers
+from penstock.core.model.windowed import Windowed
+from penstock.core.plan.caching import cached_tables, heights_of
+from penstock.core.plan.nodes import Node
+from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
+
+if TYPE_CHECKING:
+    from penstock.core.engine.columns import Column, Columns
+    from penstock.core.plan.split import SubTopology
+
+DEFAULT_CACHE_BYTES: Final = 10 << 20
+"""What the caches of a task may hold, unless somebody says otherwise."""
+
+_OVERHEAD: Final = 200
+"""What a row that waits costs beside its key and its value, bytes."""
+_SAMPLED: Final = 64
+"""One of so many rows is serialised to find out how large rows are."""
+
+_Place = bytes | tuple[bytes, int, int]
+_Entry = tuple[Any, ...]
+"""Number of the newest update, key, newest and forwarded value, timestamp, headers, where the newest record is, size."""
+_OLD: Final = 3
+_SIZE: Final = -1
+
+
+class Caches:
+    """The caches of a task. Owned by it.
+
+    Args:
+        sub: The sub-topology.
+        runtime: The task.
+        most_bytes: What they may hold together; 0 is no caches.
+    """
+
+    def __init__(self, sub: SubTopology, runtime: Runtime, most_bytes: int) -> None:
+        cached = cached_tables(sub) if most_bytes else ()
+        heights = heights_of(sub, {node.name for node in cached})
+        self._runtime = runtime
+        self._order = _Order()
+        self._peak = 0
+        self._of = {
+            node.name: Cache(node.store, self._order, runtime, most_bytes // len(cached), self._note_size)
+            for node in cached
+        }
+        levels: dict[int, list[Cache]] = {}
+        for name, cache in self._of.items():
+            levels.setdefault(heights[name], []).append(cache)
+        self._levels = [levels[height] for height in sorted(levels, reverse=True)]
+
+    def of(self, node: Node) -> Cache | None:
+        """Give the cache of a node, None if it has none."""
+        return self._of.get(node.name)
+
+    def flush(self) -> None:
+        """Forward all that waits."""
+        if any(cache.waits for cache in self._of.values()):
+            self._note_size()
+            for level in self._levels:
+                self._flush_level([cache for cache in level if cache.waits])
+
+    def take_counts(self) -> tuple[int, int]:
+        """Give how many updates were not forwarded, and the most bytes that were held; begin anew."""
+        merged, peak = sum(cache.take_merged() for cache in self._of.values()), self._peak
+        self._peak = 0
+        return merged, peak
+
+    def _flush_level(self, caches: list[Cache]) -> None:
+        if len(caches) == 1 and caches[0].forward_columns():
+            return
+        rows = [(entry[0], cache, place) for cache in caches for place, entry in cache.rows()]
+        rows.sort(key=lambda row: row[0])
+        with _forwarding(self._runtime, self._order):
+            for _, cache, place in rows:
+                cache.forward(place)
+
+    def _note_size(self) -> None:
+        self._peak = max(self._peak, sum(cache.size for cache in self._of.values()))
+
+
+class _Order:
+    """Numbers the updates of a task.
+
+    Attributes:
+        last: The last number that was given.
+        forwarded: The number of the update that is being forwarded, which all that follows from it have too; None if none is.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.forwarded: int | None = None
+
+
+class Cache:
+    """The updates of one table that wait. Owned by the task.
+
+    Args:
+        store: Where the table is kept.
+        order: Numbers the updates.
+        runtime: The task.
+        most_bytes: What it may hold.
+        at_most: Called when it holds the most.
+
+    Attributes:
+        child: Takes the changes that are forwarded.
+        columns: Takes them in columns; None if what is behind cannot.
+        size: Bytes it holds, about.
+        put: Takes an update: key, new value, old value, timestamp, headers.
+    """
+
+    def __init__(
+        self,
+        store: StoreSpec,
+        order: _Order,
+        runtime: Runtime,
+        most_bytes: int,
+        at_most: Callable[[], None],
+    ) -> None:
+        self.child: Callable[..., None]
+        self.columns: Callable[[Columns], None] | None = None
+        self.size = 0
+        self._order = order
+        self._runtime = runtime
+        self._most = most_bytes
+        self._at_most = at_most
+        self._place, self._places = _placing(store)
+        self._sizes = _Sizes(store)
+        self._rows: dict[_Place, _Entry] = {}
+        self._block: tuple[Columns, Sequence[Piece]] | None = None
+        self._merged = 0
+        self.put = self._putting()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self._rows) or self._block is not None
+
+    def forwarded(self, key: Any) -> tuple[Any] | None:
+        """Give the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
+        entry = self._rows.get(self._place(key))
+        return None if entry is None else (entry[_OLD],)
+
+    def put_columns(self, columns: Columns) -> None:
+        """Take a batch of updates, none of which deletes, of a table whose old values nobody needs."""
+        count = len(columns.timestamps)
+        newest = dict(zip(self._places(columns.keys), range(count)))
+        if len(newest) < count:
+            self._merged += count - len(newest)
+            columns = columns.only(_marked(newest.values(), count))
+        if self.waits:
+            self._unfold()
+            self._put_each(columns)
+        else:
+            self._hold(columns)
+
+    def rows(self) -> list[tuple[_Place, _Entry]]:
+        """Give the rows that wait, with their places, those updated last at the end."""
+        self._unfold()
+        return list(self._rows.items())
+
+    def forward(self, place: _Place) -> None:
+        """Forward a row that waits; its newest record is the current one from then on."""
+        number, key, new, old, timestamp, headers, where, size = self._rows.pop(place)
+        self.size -= size
+        if new is None and old is None:
+            self._merged += 1
+            return
+        runtime = self._runtime
+        self._order.forwarded = number
+        runtime.partition, runtime.chunk, runtime.index, runtime.held = where
+        self.child(key, new, old, timestamp, headers)
+
+    def forward_columns(self) -> bool:
+        """Forward what waits in columns; tell whether that was possible."""
+        if self._block is None or self.columns is None:
+            return False
+        (columns, pieces), self._block, self.size = self._block, None, 0
+        with _forwarding(self._runtime, self._order):
+            self._runtime.take(pieces)
+            self.columns(columns)
+        return True
+
+    def take_merged(self) -> int:
+        """Give how many updates were not forwarded, and begin anew."""
+        merged, self._merged = self._merged, 0
+        return merged
+
+    def _putting(self) -> Callable[..., None]:
+        place_of, rows, take = self._place, self._rows, self._rows.pop
+        order, runtime, size_of, most = self._order, self._runtime, self._sizes.of, self._most
+
+        def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            if self._block is not None:
+                self._unfold()
+            place = place_of(key)
+            before = take(place, None)
+            if before is None:
+                size = size_of(place, new)
+                self.size += size
+            else:
+                old, size = before[_OLD], before[_SIZE]
+                self._merged += 1
+            number = order.forwarded
+            if number is None:
+                order.last = number = order.last + 1
+            where = (runtime.partition, runtime.chunk, runtime.index, runtime.held)
+            rows[place] = (number, key, new, old, timestamp, headers, where, size)
+            if self.size > most:
+                self._forward_early()
+
+        return put
+
+    def _put_each(self, columns: Columns) -> None:
+        keys, values = columns.keys.objects(), columns.values.objects()
+        headers = columns.headers or [()] * len(keys)
+        for place, *change in zip(columns.places, keys, values, columns.timestamps, headers):
+            self._runtime.locate(place)
+            key, value, timestamp, header = change
+            self.put(key, value, None, timestamp, header)
+
+    def _hold(self, columns: Columns) -> None:
+        """Let a batch of columns wait, but for those rows at its front that are too many."""
+        assert self.columns is not None
+        count, mean = len(columns.timestamps), self._sizes.mean(columns.values.objects())
+        self.size = count * mean
+        if self.size > self._most:
+            self._at_most()
+            few = self._most * 3 // 4 // mean
+            self.size = few * mean
+            early, columns = columns.part(0, count - few), columns.part(count - few, count)
+            self._block = columns, self._runtime.pieces
+            self.columns(early)
+        else:
+            self._block = columns, self._runtime.pieces
+
+    def _unfold(self) -> None:
+        """Put the rows of a batch of columns that waits among the others."""
+        if self._block is not None:
+            (columns, pieces), self._block, self.size = self._block, None, 0
+            with self._runtime.elsewhere():
+                self._runtime.take(pieces)
+                self._put_each(columns)
+
+    def _forward_early(self) -> None:
+        """Forward the rows that have not been updated for the longest time."""
+        self._at_most()
+        least = self._most * 3 // 4
+        with _forwarding(self._runtime, self._order):
+            for place in list(self._rows):
+                self.forward(place)
+                if self.size <= least:
+                    break
+
+
+class _Sizes:
+    """How large the rows of a table are, about: one of many is serialised to find out."""
+
+    def __init__(self, store: StoreSpec) -> None:
+        self._serialize = store.value.serialize
+        self._value = 0
+        self._left = 0
+
+    def of(self, place: _Place, value: Any) -> int:
+        """Give the size of a row."""
+        if not self._left:
+            self._measure(value)
+        self._left -= 1
+        return _OVERHEAD + self._value + len(place if isinstance(place, bytes) else place[0])
+
+    def mean(self, values: Sequence[Any]) -> int:
+        """Give the mean size of several rows."""
+        sizes = [self.of(b"", value) for value in values[::_SAMPLED]]
+        return sum(sizes) // max(len(sizes), 1)
+
+    def _measure(self, value: Any) -> None:
+        self._left = _SAMPLED
+        with suppress(Exception):  # what does not fit fails where it is needed
+            self._value = 0 if value is None else len(self._serialize(value))
+
+
+@contextmanager
+def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
+    """Come back to the current record and update behind others that are forwarded."""
+    number = order.forwarded
+    try:
+        with runtime.elsewhere():
+            yield
+    finally:
+        order.forwarded = number
+
+
+def _placing(
+    store: StoreSpec,
+) -> tuple[Callable[[Any], _Place], Callable[[Column], Iterable[_Place | None]]]:
+    """Make the functions that give what rows are told apart by, from a key and from a column of keys."""
+    serde, key_bytes = store.key, store.key.serialize
+    if not isinstance(store, (WindowSpec, SessionSpec)):
+        return key_bytes, lambda keys: keys.serialised(serde)
+
+    def place(key: Windowed) -> _Place:
+        return key_bytes(key[0]), key[1], key[2]
+
+    return place, lambda keys: map(place, keys.objects())
+
+
+def _marked(indices: Iterable[int], count: int) -> bytearray:
+    """Give a row of marks, true at some indices."""
+    marks = bytearray(count)
+    for index in indices:
+        marks[index] = 1
+    return marks
