@@ -185,7 +185,14 @@ def without_traces(done: Run) -> Any:
         for outcome in done.outcomes
     ]
     facts = [
-        (o.changes, o.committable, o.stream_time_ms, replace(o.metrics, cache_bytes=0), [*map(unplaced, o.notices)], o.buffered)
+        (
+            o.changes,
+            o.committable,
+            o.stream_time_ms,
+            replace(o.metrics, cache_bytes=0),
+            [*map(unplaced, o.notices)],
+            o.buffered,
+        )
         for o in done.outcomes
     ]
     return sends, facts, done.snapshots, unplaced(done.error)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.engine.runtime import Piece, Runtime
@@ -52,9 +53,12 @@ _SAMPLED: Final = 64
 
 _Place = bytes | tuple[bytes, int, int]
 _Entry = tuple[Any, ...]
-"""Number of the newest update, key, newest and forwarded value, timestamp, headers, where the newest record is, size."""
-_OLD: Final = 3
-_SIZE: Final = -1
+"""A row that waits: number of its newest update, what it is told apart by, key, newest value, forwarded value, timestamp and headers,
+then partition, chunk, index and held record that the newest update came from, its size, and its cache."""
+_OLD: Final = 4
+_SIZE: Final = 11
+_CACHE: Final = 12
+_number = itemgetter(0)
 
 
 class Caches:
@@ -101,11 +105,11 @@ class Caches:
     def _flush_level(self, caches: list[Cache]) -> None:
         if len(caches) == 1 and caches[0].forward_columns():
             return
-        rows = [(entry[0], cache, place) for cache in caches for place, entry in cache.rows()]
-        rows.sort(key=lambda row: row[0])
+        entries = [entry for cache in caches for entry in cache.entries()]
+        entries.sort(key=_number)
         with _forwarding(self._runtime, self._order):
-            for _, cache, place in rows:
-                cache.forward(place)
+            for entry in entries:
+                entry[_CACHE].forward(entry)
 
     def _note_size(self) -> None:
         self._peak = max(self._peak, sum(cache.size for cache in self._of.values()))
@@ -157,9 +161,10 @@ class Cache:
         self._most = most_bytes
         self._at_most = at_most
         self._place, self._places = _placing(store)
-        self._sizes = _Sizes(store)
+        self._value_bytes = store.value.serialize
+        self._row_size = _OVERHEAD
         self._rows: dict[_Place, _Entry] = {}
-        self._block: tuple[Columns, Sequence[Piece]] | None = None
+        self._block: tuple[Columns, Sequence[Piece], int] | None = None
         self._merged = 0
         self.put = self._putting()
 
@@ -183,32 +188,33 @@ class Cache:
         if self.waits:
             self._unfold()
             self._put_each(columns)
-        else:
+        elif count:
             self._hold(columns)
 
-    def rows(self) -> list[tuple[_Place, _Entry]]:
-        """Give the rows that wait, with their places, those updated last at the end."""
+    def entries(self) -> Iterable[_Entry]:
+        """Give the rows that wait, in no order."""
         self._unfold()
-        return list(self._rows.items())
+        return self._rows.values()
 
-    def forward(self, place: _Place) -> None:
+    def forward(self, entry: _Entry) -> None:
         """Forward a row that waits; its newest record is the current one from then on."""
-        number, key, new, old, timestamp, headers, where, size = self._rows.pop(place)
+        number, place, key, new, old, timestamp, headers, partition, chunk, index, held, size, _ = entry
+        del self._rows[place]
         self.size -= size
         if new is None and old is None:
             self._merged += 1
             return
         runtime = self._runtime
         self._order.forwarded = number
-        runtime.partition, runtime.chunk, runtime.index, runtime.held = where
+        runtime.partition, runtime.chunk, runtime.index, runtime.held = partition, chunk, index, held
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
         """Forward what waits in columns; tell whether that was possible."""
         if self._block is None or self.columns is None:
             return False
-        (columns, pieces), self._block, self.size = self._block, None, 0
-        with _forwarding(self._runtime, self._order):
+        (columns, pieces, _), self._block, self.size = self._block, None, 0
+        with self._runtime.elsewhere():
             self._runtime.take(pieces)
             self.columns(columns)
         return True
@@ -219,25 +225,40 @@ class Cache:
         return merged
 
     def _putting(self) -> Callable[..., None]:
-        place_of, rows, take = self._place, self._rows, self._rows.pop
-        order, runtime, size_of, most = self._order, self._runtime, self._sizes.of, self._most
+        place_of, rows, known = self._place, self._rows, self._rows.get
+        order, runtime, most = self._order, self._runtime, self._most
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if self._block is not None:
                 self._unfold()
             place = place_of(key)
-            before = take(place, None)
+            number = order.forwarded
+            if number is None:
+                order.last = number = order.last + 1
+            before = known(place)
             if before is None:
-                size = size_of(place, new)
+                if not len(rows) % _SAMPLED:
+                    self._measure(place, new)
+                size = self._row_size
                 self.size += size
             else:
                 old, size = before[_OLD], before[_SIZE]
                 self._merged += 1
-            number = order.forwarded
-            if number is None:
-                order.last = number = order.last + 1
-            where = (runtime.partition, runtime.chunk, runtime.index, runtime.held)
-            rows[place] = (number, key, new, old, timestamp, headers, where, size)
+            rows[place] = (
+                number,
+                place,
+                key,
+                new,
+                old,
+                timestamp,
+                headers,
+                runtime.partition,
+                runtime.chunk,
+                runtime.index,
+                runtime.held,
+                size,
+                self,
+            )
             if self.size > most:
                 self._forward_early()
 
@@ -254,24 +275,26 @@ class Cache:
     def _hold(self, columns: Columns) -> None:
         """Let a batch of columns wait, but for those rows at its front that are too many."""
         assert self.columns is not None
-        count, mean = len(columns.timestamps), self._sizes.mean(columns.values.objects())
-        self.size = count * mean
-        if self.size > self._most:
+        values, early = columns.values.objects(), None
+        mean = self._mean_size(values)
+        if len(values) * mean > self._most:
+            self.size = len(values) * mean
             self._at_most()
-            few = self._most * 3 // 4 // mean
-            self.size = few * mean
-            early, columns = columns.part(0, count - few), columns.part(count - few, count)
-            self._block = columns, self._runtime.pieces
+            count = len(values) - self._most * 3 // 4 // mean
+            early, columns = columns.part(0, count), columns.part(count, len(values))
+        self.size = len(columns.timestamps) * mean
+        self._order.last += 1
+        self._block = columns, self._runtime.pieces, self._order.last
+        if early is not None:
             self.columns(early)
-        else:
-            self._block = columns, self._runtime.pieces
 
     def _unfold(self) -> None:
         """Put the rows of a batch of columns that waits among the others."""
         if self._block is not None:
-            (columns, pieces), self._block, self.size = self._block, None, 0
-            with self._runtime.elsewhere():
+            (columns, pieces, number), self._block, self.size = self._block, None, 0
+            with _forwarding(self._runtime, self._order):
                 self._runtime.take(pieces)
+                self._order.forwarded = number
                 self._put_each(columns)
 
     def _forward_early(self) -> None:
@@ -279,36 +302,24 @@ class Cache:
         self._at_most()
         least = self._most * 3 // 4
         with _forwarding(self._runtime, self._order):
-            for place in list(self._rows):
-                self.forward(place)
+            for entry in sorted(self._rows.values(), key=_number):
+                self.forward(entry)
                 if self.size <= least:
                     break
 
+    def _measure(self, place: _Place, value: Any) -> None:
+        key = place if isinstance(place, bytes) else place[0]
+        self._row_size = _OVERHEAD + len(key) + self._size_of(value)
 
-class _Sizes:
-    """How large the rows of a table are, about: one of many is serialised to find out."""
+    def _mean_size(self, values: list[Any]) -> int:
+        sampled = values[::_SAMPLED]
+        return _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
 
-    def __init__(self, store: StoreSpec) -> None:
-        self._serialize = store.value.serialize
-        self._value = 0
-        self._left = 0
-
-    def of(self, place: _Place, value: Any) -> int:
-        """Give the size of a row."""
-        if not self._left:
-            self._measure(value)
-        self._left -= 1
-        return _OVERHEAD + self._value + len(place if isinstance(place, bytes) else place[0])
-
-    def mean(self, values: Sequence[Any]) -> int:
-        """Give the mean size of several rows."""
-        sizes = [self.of(b"", value) for value in values[::_SAMPLED]]
-        return sum(sizes) // max(len(sizes), 1)
-
-    def _measure(self, value: Any) -> None:
-        self._left = _SAMPLED
-        with suppress(Exception):  # what does not fit fails where it is needed
-            self._value = 0 if value is None else len(self._serialize(value))
+    def _size_of(self, value: Any) -> int:
+        if value is not None:
+            with suppress(Exception):  # what does not fit fails where it is needed
+                return len(self._value_bytes(value))
+        return 0
 
 
 @contextmanager
