@@ -72,7 +72,7 @@ class Caches:
 
     def __init__(self, sub: SubTopology, runtime: Runtime, most_bytes: int) -> None:
         cached = cached_tables(sub) if most_bytes else ()
-        heights = heights_of(sub, {node.name for node in cached})
+        heights = heights_of(sub, {node.name for node in cached}) if cached else {}
         self._runtime = runtime
         self._order = _Order()
         self._peak = 0

@@ -103,6 +103,23 @@ class TestTheNewestRecord:
         assert "offset 2" in outcome.notices[0]
         assert outcome.metrics.dropped == {"process error": 1}
 
+    @pytest.mark.parametrize("columns", [True, False], ids=["in columns", "record by record"])
+    def test_of_two_sources_is_found_again(self, columns: bool) -> None:
+        builder = ps.StreamsBuilder()
+        both = builder.stream("left").merge(builder.stream("right"))
+        stream = both.group_by_key().count(store="counts").to_stream()
+        stream.map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
+        if not columns:
+            stream.process(processing(lambda context, record: None))
+        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        host = Host(builder.build(), cache_bytes=MUCH, policies=policies)
+        host.feed("left", [("a", "1st", 1), ("b", "2nd", 2), ("c", "3rd", 6), ("c", "4th", 8)])
+        host.feed("right", [("b", "5th", 3), ("a", "6th", 4), ("a", "7th", 7)])
+        outcome = host.step()
+        assert sent(outcome) == [("a", "1", 7)]
+        assert sent(outcome, "dead") == [("b", "5th", 3), ("c", "4th", 8)]
+        assert outcome.metrics.merged == 4
+
     def test_stops_the_application_under_fail(self) -> None:
         builder = ps.StreamsBuilder()
         counts(builder).to_stream().map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
