@@ -209,7 +209,7 @@ def behind(node: n.Node, compiled: Compiled) -> Form | None:
     """
     form = _only_child(node, compiled)
     if form is None and all(_stateless(child, compiled) for child in compiled.children_of(node)):
-        form = by_rows(_rows_behind(node, compiled), compiled.runtime)
+        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
     cache = compiled.caches.of(node)
     if form is None or cache is None:
         return form
@@ -350,9 +350,8 @@ def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
     return partial(read, source.key), partial(read, source.value)
 
 
-def _rows_behind(node: n.Node, compiled: Compiled) -> Call:
-    """Give the function that takes records of a stream, or rows of a table whose old values nobody needs."""
-    call = compiled.fan_out(node)
+def _as_stream(node: n.Node, call: Call) -> Call:
+    """Give a function of changes, where a node has them, as one of records; nobody needs the old values."""
     if not node.table:
         return call
     return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
