@@ -127,6 +127,13 @@ class _Order:
         self.last = 0
         self.forwarded: int | None = None
 
+    def number(self) -> int:
+        """Give the number of an update."""
+        if self.forwarded is not None:
+            return self.forwarded
+        self.last += 1
+        return self.last
+
 
 class Cache:
     """The updates of one table that wait. Owned by the task.
@@ -213,9 +220,10 @@ class Cache:
         """Forward what waits in columns; tell whether that was possible."""
         if self._block is None or self.columns is None:
             return False
-        (columns, pieces, _), self._block, self.size = self._block, None, 0
-        with self._runtime.elsewhere():
+        (columns, pieces, number), self._block, self.size = self._block, None, 0
+        with _forwarding(self._runtime, self._order):
             self._runtime.take(pieces)
+            self._order.forwarded = number
             self.columns(columns)
         return True
 
@@ -226,16 +234,13 @@ class Cache:
 
     def _putting(self) -> Callable[..., None]:
         place_of, rows, known = self._place, self._rows, self._rows.get
-        order, runtime, most = self._order, self._runtime, self._most
+        number_of, runtime, most = self._order.number, self._runtime, self._most
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if self._block is not None:
                 self._unfold()
             place = place_of(key)
-            number = order.forwarded
-            if number is None:
-                order.last = number = order.last + 1
-            before = known(place)
+            number, before = number_of(), known(place)
             if before is None:
                 if not len(rows) % _SAMPLED:
                     self._measure(place, new)
@@ -243,6 +248,8 @@ class Cache:
                 self.size += size
             else:
                 old, size = before[_OLD], before[_SIZE]
+                # What comes out of a cache in front may be older than what came past it.
+                number = max(number, before[0])
                 self._merged += 1
             rows[place] = (
                 number,
@@ -267,9 +274,10 @@ class Cache:
     def _put_each(self, columns: Columns) -> None:
         keys, values = columns.keys.objects(), columns.values.objects()
         headers = columns.headers or [()] * len(keys)
-        for place, *change in zip(columns.places, keys, values, columns.timestamps, headers):
-            self._runtime.locate(place)
-            key, value, timestamp, header = change
+        for at, key, value, timestamp, header in zip(
+            columns.places, keys, values, columns.timestamps, headers
+        ):
+            self._runtime.locate(at)
             self.put(key, value, None, timestamp, header)
 
     def _hold(self, columns: Columns) -> None:
@@ -283,8 +291,7 @@ class Cache:
             count = len(values) - self._most * 3 // 4 // mean
             early, columns = columns.part(0, count), columns.part(count, len(values))
         self.size = len(columns.timestamps) * mean
-        self._order.last += 1
-        self._block = columns, self._runtime.pieces, self._order.last
+        self._block = columns, self._runtime.pieces, self._order.number()
         if early is not None:
             self.columns(early)
 

@@ -209,6 +209,17 @@ class TestBehindCaches:
             ("b20", "1", 23),
         ]
 
+    def test_that_get_some_updates_at_once_times_come_in_order_too(self) -> None:
+        builder = ps.StreamsBuilder()
+        left = builder.table("left", store="l")
+        right = builder.table("right", store=ps.stores.options("r", cache=False))
+        joined = left.outer_join(right, lambda one, other: f"{one} {other}", store="joined")
+        joined.to_stream().to("out")
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.feed("left", [("a", "x", 1)])
+        host.feed("right", [("c", "y", 20), ("a", "z", 50)])
+        assert sent(host.step()) == [("c", "None y", 20), ("a", "x z", 50)]
+
     def test_a_stream_finds_the_newest_row(self) -> None:
         builder = ps.StreamsBuilder()
         table = builder.table("rows")
