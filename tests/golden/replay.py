@@ -117,7 +117,8 @@ Replay = Callable[[ps.Topology, Recording], Replayed]
 
 def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
     """Replay with the public TopologyTestDriver, which processes each record to the end."""
-    with TopologyTestDriver(topology, wall_clock_ms=0, application_id=APPLICATION_ID) as driver:
+    settings = {"application_id": APPLICATION_ID, "statestore_cache_max_bytes": 0}
+    with TopologyTestDriver(topology, wall_clock_ms=0, **settings) as driver:
 
         def run(batch: list[Entry]) -> None:
             for entry in batch:

@@ -264,6 +264,7 @@ class Application:
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,
+                settings.statestore_cache_max_bytes,
             ),
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),

@@ -90,6 +90,7 @@ class Book:
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     enforced: Counter[str] = field(default_factory=Counter)
     buffered_max: int = 0
+    cache_bytes_max: int = 0
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
@@ -133,6 +134,8 @@ class Book:
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
+        self.totals.update(merged=report.merged)
+        self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
         if report.enforced:
             self.enforced[report.task] += report.enforced
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
@@ -236,6 +239,8 @@ class Book:
                 "enforced_records": sum(self.enforced.values()),
                 "buffered_records": sum(self._buffered().values()),
                 "buffered_records_max": self.buffered_max,
+                "merged_updates": self.totals["merged"],
+                "cache_bytes_max": self.cache_bytes_max,
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
                 "global_records": self.totals["global_records"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.core.model.errors import TopologyError
@@ -74,9 +75,10 @@ class Graph:
                 f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
             )
-        return key_value(
+        spec = key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
         )
+        return replace(spec, cache=kept.cache)
 
     def add_table_store(
         self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]

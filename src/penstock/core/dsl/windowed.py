@@ -296,6 +296,7 @@ def window_store(
         timestamped=True,
         engine=kept.engine,
         changelog=kept.changelog,
+        cache=kept.cache,
         retention_ms=retention,
         size_ms=size,
         by_time=emit.at_close and isinstance(windows, TimeWindows),
@@ -317,6 +318,7 @@ def session_store(
         value=value,
         engine=kept.engine,
         changelog=kept.changelog,
+        cache=kept.cache,
         retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
         with_open=emit.at_close,
     )

@@ -220,16 +220,21 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
 
 
 def behind(node: n.Node, compiled: Compiled) -> Form | None:
-    """Give the form of all that is behind a node but its late records, None if there is none.
+    """Give the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
 
-    There is none behind a table if its old values are needed.
+    There is none behind a table if its old values are needed. Nothing behind a cache is called before the batch is over, so no
+    functions there take turns with those in front.
     """
     if node.table and compiled.needs_old(node):
         return None
     form = _only_child(node, compiled)
     if form is None and all(_stateless(child, compiled) for child in _followers(node, compiled)):
-        return by_rows(_as_stream(node, compiled.children(node)), compiled.runtime)
-    return form
+        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
+    cache = compiled.caches.of(node)
+    if form is None or cache is None:
+        return form
+    cache.columns = form.call
+    return Form(cache.put_columns)
 
 
 def of_function(

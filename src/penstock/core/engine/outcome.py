@@ -23,6 +23,8 @@ class TaskMetrics:
         punctuated: Calls of punctuators.
         sent: Records handed to sinks.
         enforced: Records taken while an input was empty that might still have brought an earlier one.
+        merged: Updates of tables that were not forwarded, because a later one of the same row was.
+        cache_bytes: The most bytes that caches held, about.
     """
 
     processed: int = 0
@@ -30,6 +32,8 @@ class TaskMetrics:
     punctuated: int = 0
     sent: int = 0
     enforced: int = 0
+    merged: int = 0
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Task:
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
+        cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
         snapshot: What :meth:`snapshot` gave last time.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
@@ -72,6 +73,7 @@ class Task:
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
+        cache_bytes: int = 0,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
@@ -87,7 +89,7 @@ class Task:
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
         }
-        self._compiled = Compiled(sub, self._runtime)
+        self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._columnar = columns.entries(sub, self._compiled)
         self._readers = {
@@ -164,7 +166,7 @@ class Task:
         self._readiness.inform(facts)
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
-        """Process what is buffered, the smallest head timestamp first, and punctuate what is due.
+        """Process what is buffered, the smallest head timestamp first, punctuate what is due, and flush the caches.
 
         Args:
             now_ms: The wall clock, ms since the epoch.
@@ -187,6 +189,7 @@ class Task:
             self._run_aside()
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
+            self._compiled.caches.flush()
         finally:
             runtime.active = False
             runtime.partition = None
@@ -394,6 +397,7 @@ class Task:
         if clocks:
             quiet = not self.buffered_count() and self._readiness.quiet
             for clock in reversed(clocks):
+                self._compiled.caches.flush()
                 clock.step(now_ms, quiet=quiet)
 
     # Results.
@@ -407,6 +411,7 @@ class Task:
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
             self._metrics["enforced"],
+            *self._compiled.caches.take_counts(),
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()

@@ -38,6 +38,8 @@ class StoreSpec:
         timestamped: Whether each value is kept with the timestamp of its record; stores made by the DSL are.
         engine: What holds the local copy; None is the application's setting.
         changelog: Where changes are published.
+        cache: Whether a table of the DSL that is kept in it merges updates before it forwards them, if the application has
+            caches.
     """
 
     name: str
@@ -46,6 +48,7 @@ class StoreSpec:
     timestamped: bool = False
     engine: Engine | None = None
     changelog: Changelog = "spark"
+    cache: bool = True
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")
@@ -206,6 +209,7 @@ class StoreOptions:
         changelog: Where changes are published.
         history_retention_ms: How far back a versioned table can be read; None is a table without versions.
         retention_ms: How long windows and sessions are kept; None is as long as they can change.
+        cache: Whether updates are merged before they are forwarded, if the application has caches.
     """
 
     name: str
@@ -213,6 +217,7 @@ class StoreOptions:
     changelog: Changelog = "spark"
     history_retention_ms: int | None = None
     retention_ms: int | None = None
+    cache: bool = True
 
 
 Kept: TypeAlias = "str | StoreOptions"

@@ -2,6 +2,12 @@
 
 A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
 so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``).
+
+A row that waits in a cache (``penstock.core.engine.caching``) has two values: the newest, in the store, and the one that was
+*forwarded*. A stream looks up the newest. What makes changes of one table from rows of another takes the forwarded one, since
+the change of the other is still to come: so each result takes the place of exactly the one before it. Kafka Streams takes
+the newest there too, and so takes back results that it never gave. The timestamp of a forwarded row is not known any more
+and counts as -1; the result of the change that is to come has the right one.
 """
 
 from __future__ import annotations
@@ -22,18 +28,19 @@ Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
 """Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""
 
 
-def lookup(table: str, compiled: Compiled) -> Lookup:
+def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup:
     """Make the function that gives the rows of a table.
 
     Args:
         table: Name of the table's node.
         compiled: The task the table is in.
+        forwarded: Whether to give rows as they were forwarded; else the newest.
     """
-    return _lookup(compiled.node(table), compiled)
+    return _lookup(compiled.node(table), compiled, forwarded)
 
 
 @singledispatch
-def _lookup(node: n.Node, compiled: Compiled) -> Lookup:
+def _lookup(node: n.Node, compiled: Compiled, forwarded: bool) -> Lookup:
     raise NotImplementedError(f"node {node.name!r} is a {type(node).__name__}, which has no rows to look up")
 
 
@@ -42,16 +49,30 @@ def _lookup(node: n.Node, compiled: Compiled) -> Lookup:
 @_lookup.register(n.Aggregate)
 @_lookup.register(n.Cogroup)
 @_lookup.register(n.TableAggregate)
-def _(node: Any, compiled: Compiled) -> Lookup:
+def _(node: Any, compiled: Compiled, forwarded: bool) -> Lookup:
     fetch, key_bytes = compiled.runtime.stores[node.store.name].fetch, node.store.key.serialize
     if isinstance(node.store, VersionedSpec):
         return lambda key, time: fetch(key_bytes(key), time)
-    return lambda key, time: fetch(key_bytes(key))
+    cache = compiled.caches.of(node)
+    if cache is None or not forwarded:
+        return lambda key, time: fetch(key_bytes(key))
+    before = cache.forwarded
+
+    def as_forwarded(key: Any, time: int) -> tuple[Any, int] | None:
+        waiting = before(key)
+        if waiting is None:
+            row: tuple[Any, int] | None = fetch(key_bytes(key))
+            return row
+        (value,) = waiting
+        return None if value is None else (value, -1)
+
+    return as_forwarded
 
 
 @_lookup.register
-def _(node: n.TableFilter, compiled: Compiled) -> Lookup:
-    row_of, predicate, keep = lookup(node.parents[0], compiled), node.predicate, node.keep
+def _(node: n.TableFilter, compiled: Compiled, forwarded: bool) -> Lookup:
+    row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
+    predicate, keep = node.predicate, node.keep
 
     def filtered(key: Any, time: int) -> tuple[Any, int] | None:
         row = row_of(key, time)
@@ -61,8 +82,9 @@ def _(node: n.TableFilter, compiled: Compiled) -> Lookup:
 
 
 @_lookup.register
-def _(node: n.TableMapValues, compiled: Compiled) -> Lookup:
-    row_of, mapper, with_key = lookup(node.parents[0], compiled), node.mapper, node.with_key
+def _(node: n.TableMapValues, compiled: Compiled, forwarded: bool) -> Lookup:
+    row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
+    mapper, with_key = node.mapper, node.with_key
 
     def mapped(key: Any, time: int) -> tuple[Any, int] | None:
         row = row_of(key, time)
@@ -75,8 +97,9 @@ def _(node: n.TableMapValues, compiled: Compiled) -> Lookup:
 
 
 @_lookup.register
-def _(node: Suppress, compiled: Compiled) -> Lookup:
-    row_of, buffer = lookup(node.parents[0], compiled), Buffer(node, compiled)
+def _(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
+    # What is still in a cache in front has not been given, whoever asks.
+    row_of, buffer = lookup(node.parents[0], compiled, forwarded=True), Buffer(node, compiled)
 
     def as_given(key: Any, time: int) -> tuple[Any, int] | None:
         held = buffer.find(key)
@@ -88,9 +111,11 @@ def _(node: Suppress, compiled: Compiled) -> Lookup:
 
 
 @_lookup.register
-def _(node: j.TableMerge, compiled: Compiled) -> Lookup:
+def _(node: j.TableMerge, compiled: Compiled, forwarded: bool) -> Lookup:
     side: Any = compiled.node(node.parents[0])
-    left_of, right_of = lookup(side.parents[0], compiled), lookup(side.other, compiled)
+    left_of, right_of = (
+        lookup(table, compiled, forwarded=forwarded) for table in (side.parents[0], side.other)
+    )
     joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
     left_alone, right_alone = alone[side.kind]
 

@@ -40,6 +40,8 @@ class Report:
         given_up: Topic and partition of the empty inputs that are no longer waited for.
         idle_until_ms: When the wait for an empty input ends that records are held for, None if there is none.
         global_records: Records of global topics that went into this host's copies.
+        merged: Updates of tables that were not forwarded, because a later one of the same row was.
+        cache_bytes: The most bytes that the task's caches held, about.
     """
 
     task: str
@@ -62,6 +64,8 @@ class Report:
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
     global_records: int = 0
+    merged: int = 0
+    cache_bytes: int = 0
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -96,6 +100,8 @@ def report_of(task: TaskId, outcome: Outcome, *, filled: Filled | None = None, *
         notices=[*filled.notices, *outcome.notices],
         global_records=filled.records,
         enforced=outcome.metrics.enforced,
+        merged=outcome.metrics.merged,
+        cache_bytes=outcome.metrics.cache_bytes,
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
