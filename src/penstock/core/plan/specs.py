@@ -219,6 +219,18 @@ Kept: TypeAlias = "str | StoreOptions"
 """What operators of the DSL take as ``store``: a name, or a name with options."""
 
 
+def with_number(store: str, number: int) -> str:
+    """Give the name under which the user of a store with a number is remembered; the one with 0 is remembered as the store.
+
+    ``#`` is in no store's name, so nothing else is called so.
+
+    Example:
+        >>> with_number("counts", 0), with_number("counts", 2)
+        ('counts', 'counts#2')
+    """
+    return f"{store}#{number}" if number else store
+
+
 def by_time(name: str, order: Order) -> bool:
     """Give whether an order is that of time.
 

@@ -48,6 +48,11 @@ class Suppress(n.Node):
         return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
 
     @property
+    def remembered_as(self) -> str:
+        """Name of the store of what is held back."""
+        return self.buffer.name
+
+    @property
     def closes_idle(self) -> bool:
         """Whether its setting closes idle."""
         return self.suppressed.close_idle_after_ms is not None

@@ -36,7 +36,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
     tumbling = size == windows.advance_ms
-    memory = runtime.memory(name)
+    memory = runtime.memory(node.remembered_as)
     time: int = memory.get("time", -1)
     last_closed = time - grace - size
     opened, slots = _opening(node, compiled)
@@ -95,15 +95,17 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     if closing is None:
         return call
     if not emit.at_once:
-        call = looking(runtime, name, emit, call, closing.close, closing.gone_at)
+        call = looking(runtime, node.remembered_as, emit, call, closing.close, closing.gone_at)
     if emit.close_idle_after_ms is None:
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, closing.next_close, move_time).watching(call)
+    return IdleClock(
+        runtime, node.remembered_as, emit.close_idle_after_ms, closing.next_close, move_time
+    ).watching(call)
 
 
 def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
     """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
-    memory, starts = compiled.runtime.memory(node.name), node.windows.starts
+    memory, starts = compiled.runtime.memory(node.remembered_as), node.windows.starts
     length = node.windows.size_ms + node.windows.grace_ms
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -168,7 +170,7 @@ class _Closing(NamedTuple):
 
 def _closing(node: WindowedAggregate, compiled: Compiled) -> _Closing:
     child, windows = compiled.children(node), node.windows
-    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.name)
+    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
     between = store.fetch_all if node.emit.loses else store.kept
     closed: int = windows.last_closed(memory.get("closed", -1))
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms

@@ -26,44 +26,48 @@ def both(left: Any, right: Any) -> Any:
 UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
     "count": (
         lambda b: b.stream("in").group_by_key().count(),
-        ["store 'KSTREAM-COUNT-0000000001-store' of operator KSTREAM-COUNT-0000000001, behind topic 'in'"],
+        ["store 'in-count' of operator KSTREAM-AGGREGATE-0000000002, behind topic 'in'"],
     ),
     "grouping of a count without a name": (
         lambda b: b.stream("in").group_by(first).count(),
-        ["store 'KSTREAM-COUNT-0000000002-store'", "internal topic 'KSTREAM-COUNT-0000000002-store'"],
+        ["store 'in-rekeyed-count'", "internal topic 'in-rekeyed-count', behind topic 'in'"],
     ),
     "windowed count": (
         lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(),
-        ["KSTREAM-COUNT-0000000001-store"],
+        ["store 'in-windowed-count'"],
     ),
     "sessions at their close": (
         lambda b: b.stream("in").group_by_key().windowed_by(SESSIONS, emit=ps.on_window_close).count(),
-        ["KSTREAM-COUNT-0000000001-store'", "KSTREAM-COUNT-0000000001-store-open'"],
+        ["store 'in-session-count'", "store 'in-session-count-open'"],
     ),
     "repartition": (
         lambda b: b.stream("in").repartition(),
-        ["internal topic 'KSTREAM-REPARTITION-0000000001' of operator KSTREAM-REPARTITION-0000000001"],
+        ["internal topic 'in-repartitioned'"],
     ),
-    "table of a stream": (lambda b: b.stream("in").to_table(), ["KSTREAM-TOTABLE-0000000001-store"]),
+    "table of a stream": (lambda b: b.stream("in").to_table(), ["store 'in-table'"]),
     "join of streams": (
         lambda b: b.stream("in").select_key(first).join(b.stream("other"), both, windows=WINDOWS),
         [
-            "store 'KSTREAM-MERGE-0000000003-left' of operator KSTREAM-MERGE-0000000003, behind topic",
-            "KSTREAM-MERGE-0000000003-right",
-            "internal topic 'KSTREAM-MERGE-0000000003-left'",
+            "store 'in-rekeyed-other-join-left' of operator KSTREAM-JOINTHIS-0000000008, behind topic 'in'",
+            "store 'in-rekeyed-other-join-right'",
+            "internal topic 'in-rekeyed-other-join-left'",
         ],
     ),
     "join with a table": (
         lambda b: b.stream("in").select_key(first).join(b.table("table"), both),
-        ["internal topic 'KSTREAM-JOIN-"],
+        ["store 'table-table'", "internal topic 'in-rekeyed-table-join'"],
     ),
     "foreign key": (
         lambda b: b.table("in").join(b.table("table"), both, on=str),
-        ["internal topic 'KTABLE-FK-JOIN-", "store 'KTABLE-FK-JOIN-"],
+        [
+            "internal topic 'in-table-join-subscription-registration'",
+            "store 'in-table-join-store'",
+            "store 'in-table'",
+        ],
     ),
     "suppress": (
         lambda b: b.table("in").suppress(ps.Suppressed.until_time_limit(10)),
-        ["store 'KTABLE-SUPPRESS-"],
+        ["store 'in-suppress'"],
     ),
 }
 
@@ -89,21 +93,44 @@ NAMED: dict[str, Callable[[ps.StreamsBuilder], object]] = {
     "join of streams": lambda b: (
         b.stream("in").select_key(first).outer_join(b.stream("other"), both, windows=WINDOWS, name="pairs")
     ),
-    "join with a table": lambda b: b.stream("in").select_key(first).join(b.table("t"), both, name="rich"),
-    "foreign key": lambda b: b.table("in").join(b.table("t"), both, on=str, name="named"),
-    "suppress": lambda b: b.table("in").suppress(ps.Suppressed.until_time_limit(10), store="held"),
-    "names made of those of topics": lambda b: b.stream("in").join(b.global_table("t"), first, both),
+    "join with a table": lambda b: (
+        b.stream("in").select_key(first).join(b.table("t", store="t"), both, name="rich")
+    ),
+    "foreign key": lambda b: b.table("in", store="in").join(
+        b.table("t", name="t"), both, on=str, name="named"
+    ),
+    "suppress": lambda b: b.table("in", store="in").suppress(
+        ps.Suppressed.until_time_limit(10), store="held"
+    ),
+    "names of operators": lambda b: (
+        b.stream("in")
+        .group_by_key()
+        .count(name="counts")
+        .suppress(ps.Suppressed.until_time_limit(10), name="held")
+    ),
+    "begins as a generated one": lambda b: (
+        b.stream("in").group_by_key().count(store="counts"),
+        b.stream("other").group_by_key().count(store="in-count-daily"),
+    ),
+    "a global table": lambda b: b.stream("in").join(b.global_table("t"), first, both),
     "nothing to keep": lambda b: b.stream("in").map_values(str).select_key(first).to("out"),
 }
 
 
 @pytest.mark.parametrize("define", NAMED.values(), ids=NAMED.keys())
-def test_names_that_were_given_or_come_from_topics_will_do(
+def test_names_that_were_given_or_follow_from_given_ones_will_do(
     define: Callable[[ps.StreamsBuilder], object],
 ) -> None:
     builder = ps.StreamsBuilder()
     define(builder)
     builder.build(explicit_names=True)
+
+
+def test_numbered_names_are_generated_too() -> None:
+    builder = ps.StreamsBuilder(names="numbered")
+    builder.stream("in").group_by(first).count()
+    with pytest.raises(TopologyError, match="store 'KSTREAM-AGGREGATE-STATE-STORE-0000000002'"):
+        builder.build(explicit_names=True)
 
 
 def test_all_missing_names_are_told_at_once() -> None:
