@@ -30,7 +30,10 @@ import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.Stores;
 
-/** Prints the topologies of names.py as Kafka Streams names them; see README.md. */
+/**
+ * Prints the topologies of names.py as Kafka Streams describes them: {@code java -cp 'JARS/*' DescribeNames.java > names.txt},
+ * with the jars of Kafka Streams 4.3.0.
+ */
 public final class DescribeNames {
     private static final Duration MS = Duration.ofMillis(10);
     private static final JoinWindows NEAR = JoinWindows.ofTimeDifferenceAndGrace(MS, MS);
