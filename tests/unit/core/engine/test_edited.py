@@ -157,22 +157,8 @@ def test_with_numbered_names_it_begins_anew() -> None:
         run(built(plain, unedited, names="numbered"), built(plain, edit, names="numbered"))
         for edit in (unedited, edited)
     )
-    assert [row[:2] for row in uncut] == [
-        ("a", "1"),
-        ("b", "1"),
-        ("c", "1"),
-        ("a", "2"),
-        ("a", "3"),
-        ("b", "2"),
-    ]
-    assert [row[:2] for row in cut] == [
-        ("a", "1"),
-        ("b", "1"),
-        ("c", "1"),
-        ("a", "1"),
-        ("a", "2"),
-        ("b", "1"),
-    ]
+    assert [key + count for key, count, _ in uncut] == ["a1", "b1", "c1", "a2", "a3", "b2", "c2", "c3"]
+    assert [key + count for key, count, _ in cut] == ["a1", "b1", "c1", "a1", "a2", "b1", "c1", "c2"]
 
 
 @pytest.mark.parametrize("names", ["stable", "numbered"])
