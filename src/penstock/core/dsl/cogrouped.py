@@ -133,7 +133,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         value: Serde[A] | None = None,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, A]:
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and window.
 
         Args:
@@ -179,7 +179,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         value: Serde[A] | None = None,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, A]:
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and session.
 
         Args:

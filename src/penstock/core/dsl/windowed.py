@@ -62,7 +62,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and window.
 
         Args:
@@ -95,7 +95,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         *,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, V]:
+    ) -> KTable[Windowed[K], V]:
         """Combine the values per key and window; the first value of a window is taken as it is.
 
         Args:
@@ -116,7 +116,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         value: Serde[A] | None = None,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, A]:
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and window.
 
         Args:
@@ -176,7 +176,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and session.
 
         Args:
@@ -209,7 +209,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         *,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, V]:
+    ) -> KTable[Windowed[K], V]:
         """Combine the values per key and session; the first value of a session is taken as it is.
 
         Args:
@@ -233,7 +233,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         value: Serde[A] | None = None,
         store: Kept | None = None,
         name: str | None = None,
-    ) -> KTable[Windowed, A]:
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and session.
 
         Args:
