@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from penstock.core.dsl.joins import same_builder
 from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.subscriptions import SUBSCRIPTION, answer
 from penstock.core.plan import foreign_keys as nodes
@@ -16,6 +17,7 @@ from penstock.core.plan.foreign_keys import ForeignKey
 from penstock.core.plan.joins import Joiner, JoinKind, stores_of_table
 from penstock.core.plan.nodes import TableSource
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
+from penstock.core.plan.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable
@@ -39,47 +41,46 @@ def join_tables(
     """Add a join of two tables by a foreign key; give its last node."""
     graph = left._graph
     same_builder(graph, right._graph)
+    _check_partitions(graph, left, right)
     key, other_key = left._key or graph.default_key, right._key or graph.default_key
     left_value, right_value = left._value or graph.default_value, right._value or graph.default_value
     given = None if store is None else graph.given(store)
     whole = _whole(graph, (left, right), given, name)
-    asked = _through_topic(
-        graph,
-        _topic(graph, whole, "subscription-registration"),
-        (
-            graph.add(
-                nodes.Subscribe(
-                    graph.name(f"{_KIND}-SUBSCRIPTION-REGISTRATION"),
-                    (left._node,),
-                    on,
-                    kind,
-                    key,
-                    left_value,
-                    other_key,
-                )
-            ),
-        ),
-        other_key,
-        SUBSCRIPTION,
+    asking = _topic(graph, whole, "subscription-registration")
+    subscribing = graph.name(f"{_KIND}-SUBSCRIPTION-REGISTRATION")
+    subscribe = nodes.Subscribe(subscribing, (left._node,), on, kind, key, left_value, other_key)
+    asked = _through_topic(graph, asking, (graph.add(subscribe),), other_key, SUBSCRIPTION)
+    subscribed = _name(graph, graph.names.store(f"{_KIND}-SUBSCRIPTION"), whole, "subscriptions")
+    both = _answering(
+        graph, asked, right, _subscriptions(graph, subscribed, given, key, other_key), key, other_key
     )
-    subscribed = graph.names.store(f"{_KIND}-SUBSCRIPTION")
-    kept = _subscriptions(graph, _name(graph, subscribed, whole, "subscriptions"), given, key, other_key)
-    both = _answering(graph, asked, right, kept, key, other_key)
-    answered = _through_topic(
-        graph, _topic(graph, whole, "subscription-response"), both, key, answer(right_value)
-    )
-    resolver, last = (
-        graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR"),
-        graph.name(f"{_KIND}-OUTPUT", name),
-    )
-    if given is None:
-        given = StoreOptions(_name(graph, graph.names.store(f"{_KIND}-OUTPUT"), whole, "store"))
-    results = graph.add_store(given, key, value or graph.default_value)
+    answering = _topic(graph, whole, "subscription-response")
+    answered = _through_topic(graph, answering, both, key, answer(right_value))
+    resolving = graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
+    last = graph.name(f"{_KIND}-OUTPUT", name)
+    kept = given or StoreOptions(_name(graph, graph.names.store(f"{_KIND}-OUTPUT"), whole, "store"))
+    results = graph.add_store(kept, key, value or graph.default_value)
     left_stores = stores_of_table(graph.topology.nodes, left._node)
-    resolve = nodes.Resolve(resolver, (answered,), left._node, left_stores, results, left_value, joiner, kind)
+    resolve = nodes.Resolve(
+        resolving, (answered,), left._node, left_stores, results, left_value, joiner, kind
+    )
     graph.add(TableSource(last, (graph.add(resolve),), results))
     graph.begin(last, whole or last, name)
     return last
+
+
+def _check_partitions(graph: Graph, *sides: JoinableTable[Any, Any]) -> None:
+    """Refuse tables whose rows are not in the partitions of their own keys.
+
+    Raises:
+        TopologyError: If one is a windowed aggregation, whose rows are in those of the keys without the windows.
+    """
+    if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
+        raise TopologyError(
+            "a windowed aggregation cannot be joined by a foreign key as it is: what is asked and answered would go to the "
+            "partitions of the windowed keys, but the rows are in those of their keys. Bring the rows there first, with "
+            "to_stream().repartition().to_table() behind the aggregation"
+        )
 
 
 _KIND: Final = "KTABLE-FK-JOIN"

@@ -16,6 +16,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.plan import joins
 from penstock.core.plan.joins import Joiner, JoinKind, JoinTimes
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
+from penstock.core.plan.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
@@ -93,6 +94,12 @@ def join_table(
     """Add a join of a stream with a table; give its node."""
     graph = stream._graph
     same_builder(graph, table._graph)
+    if stream._rekeyed and is_windowed_here(graph.topology.nodes, table._node):
+        raise TopologyError(
+            "a stream whose keys were changed cannot be joined with a windowed aggregation: its records would go to the "
+            "partitions of their windowed keys, but the rows are in those of their keys. Bring the rows there too, with "
+            "to_stream().repartition().to_table() behind the aggregation"
+        )
     path = graph.path(stream._node, rekeyed=stream._rekeyed)
     called = f"{path}-{graph.path(table._node)}-join"
     key = given.key or stream._key or table._key

@@ -110,6 +110,12 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
     )
 
 
+def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
+    """Tell whether a table is by key and window, in the tasks that aggregate the records of the keys."""
+    closing = _search(nodes, nodes[table])
+    return closing is not None and not closing.apart
+
+
 def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
     """Refuse to hold back the updates of a versioned table.
 
