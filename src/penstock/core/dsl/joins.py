@@ -316,6 +316,7 @@ def _records(
         engine=kept.engine,
         changelog=kept.changelog,
     )
+    spec = dataclasses.replace(spec, expired="late for a join")
     graph.topology.add_state_store(spec)
     return spec
 

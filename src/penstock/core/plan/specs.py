@@ -152,12 +152,14 @@ class WindowSpec(TimedSpec):
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
+        expired: What a put into a slice that has expired is counted as.
 
     Duplicates are kept in the order of keys only.
     """
 
     size_ms: int
     retain_duplicates: bool = False
+    expired: str = "expired window"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,6 +53,7 @@ class WindowStore(Generic[K, V]):
     __slots__ = (
         "_count",
         "_duplicates",
+        "_expired",
         "_layout",
         "_objects",
         "_size",
@@ -72,6 +73,7 @@ class WindowStore(Generic[K, V]):
         self._task = task
         self._size = spec.size_ms
         self._duplicates = spec.retain_duplicates
+        self._expired = spec.expired
         self._count: int = memory.get("count", 0)
         self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 
@@ -96,7 +98,7 @@ class WindowStore(Generic[K, V]):
         self._slices.observe(window_start)
         held = self._to_write(window_start)
         if held is None:
-            self._task.drop("expired window")
+            self._task.drop(self._expired)
         else:
             held.rows.keep(stored, kept)
 
@@ -191,7 +193,7 @@ class WindowStore(Generic[K, V]):
         self._slices.observe(start)
         held = self._to_write(start)
         if held is None:
-            self._task.drop("expired window")
+            self._task.drop(self._expired)
             return None
         return self._layout.in_window(start), held.rows
 

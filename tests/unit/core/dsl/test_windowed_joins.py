@@ -247,7 +247,7 @@ def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreig
     windowed = counts(builder, "left")
     for one, other in ((windowed, names), (names, windowed)):
         with pytest.raises(
-            TopologyError, match=r"cannot be joined by a foreign key as it is: .* repartition\("
+            TopologyError, match=r"cannot be joined by a foreign key as it is: .*repartition\("
         ):
             one.join(other, joined, on=str)
 
