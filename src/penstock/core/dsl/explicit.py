@@ -2,7 +2,7 @@
 
 A generated name follows from the program, by a path or by a number (``penstock.core.dsl.naming``). It may become another one
 when the program is edited, and what was kept under it is not found again. Names that were given, and those that are made from
-them, stay. Global tables are filled from their topics, wherever their stores are called what, so they need none.
+them, stay. Global tables are filled from their topics, whatever their stores are called, so they need none.
 """
 
 from __future__ import annotations

@@ -193,6 +193,8 @@ def join_streams(
     for node, parent, mine, other in zip(names, parents, sides, reversed(sides)):
         is_left = mine is sides[0]
         graph.add(joins.StreamJoin(node, (parent,), mine, other, unmatched, joiner, kind, times, is_left))
+        side = left if is_left else right
+        graph.begin(node, graph.path(side._node, rekeyed=side._rekeyed), name)
     graph.add(joins.StreamMerge(last, names))
     graph.begin(last, last if kept is None else kept.name, name)
     for node, value, consumer in zip(names, (left_value, right_value), (given.late, given.other_late)):

@@ -368,7 +368,9 @@ class KStream(JoinableStream[K, V]):
         spec = graph.add_table_store(kept, key, value)
         parent = self._node
         if self._rekeyed:
-            topic = graph.names.called(node, spec.name)
+            topic = spec.name
+            if graph.names.numbered:
+                topic = name or graph.names.kept(node, "")
             parent = graph.repartition(parent, topic, key, value, drop_null_keys=True)
         graph.add(nodes.TableSource(node, (parent,), spec))
         graph.begin(node, path if store is None else spec.name, name)

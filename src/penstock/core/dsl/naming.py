@@ -100,23 +100,23 @@ class Names:
         else:
             self._times[path] += 1
             name = path if self._times[path] == 1 else f"{path}-{self._times[path]}"
+        self._generate(name)
+        return name
+
+    def _generate(self, name: str) -> None:
         if name in self._given:
             raise _clash(name)
         self.generated.add(name)
-        return name
-
-    def called(self, numbered: str, otherwise: str) -> str:
-        """Give the generated name of something that numbers call one way, and that follows from another name otherwise."""
-        if not self.numbered:
-            return otherwise
-        self.generated.add(numbered)
-        return numbered
 
     def part(self, whole: str, suffix: str) -> str:
-        """Give the name of a part of what is called something: it is generated if that is."""
+        """Give the name of a part of what is called something: it is generated if that is.
+
+        Raises:
+            TopologyError: If the program gave this name to something else.
+        """
         name = whole + suffix
         if whole in self.generated:
-            self.generated.add(name)
+            self._generate(name)
         return name
 
     def give(self, name: str) -> None:

@@ -129,6 +129,14 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
             "in-other-join-count",
         ],
     ),
+    "late records of a join": (
+        lambda b: (
+            b.stream("in")
+            .select_key(second)
+            .join(b.stream("other"), left, windows=NEAR, store="pairs", late=lambda s: s.to_table() and None)
+        ),
+        ["pairs-left", "pairs-right", "in-rekeyed-table", "pairs-left*"],
+    ),
     "join with a table": (
         lambda b: b.stream("in").select_key(second).join(b.table("t"), left).group_by_key().count(),
         ["t-table", "in-rekeyed-count", "in-rekeyed-t-join*"],
@@ -299,6 +307,12 @@ class TestClashes:
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("other").group_by_key().count(store="in-count")
+
+    def test_with_a_part_of_what_is_called_so(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("third").group_by_key().count(store="in-other-join-left")
+        with pytest.raises(TopologyError, match="'in-other-join-left' is the name of two things"):
+            builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
 
     def test_with_the_store_of_a_processor(self) -> None:
         builder = ps.StreamsBuilder()
