@@ -35,6 +35,9 @@ Naming = Literal["stable", "numbered"]
 REKEYED: Final = "rekeyed"
 """The part of a path that says that keys were changed."""
 
+_LONGEST: Final = 200
+"""How long a generated name may be: a topic's has 249 characters, with the application's id in front and an ending."""
+
 
 class Names:
     """The names of one topology under construction. Owned by its builder.
@@ -93,13 +96,18 @@ class Names:
             path: Its path.
 
         Raises:
-            TopologyError: If the program gave this name to something else.
+            TopologyError: If the program gave this name to something else, or it is too long.
         """
         if self.numbered:
             name = numbered
         else:
             self._times[path] += 1
             name = path if self._times[path] == 1 else f"{path}-{self._times[path]}"
+        if len(name) > _LONGEST:
+            raise TopologyError(
+                f"the path {name[:60]!r}... makes a name of {len(name)} characters, which is too long for a topic: {_LONGEST} at most. "
+                "Give an operator in front name='...'; the path begins anew with it"
+            )
         self._generate(name)
         return name
 

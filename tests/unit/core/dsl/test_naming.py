@@ -288,6 +288,16 @@ def test_numbered_names_do_shift() -> None:
     assert after == ["KSTREAM-AGGREGATE-STATE-STORE-0000000002"]
 
 
+def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
+    builder = ps.StreamsBuilder()
+    table: ps.KTable[Any, Any] = builder.stream("in").group_by_key().count()
+    for _ in range(13):
+        table = table.group_by(lambda k, v: (v, v)).count()
+    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an operator in front name="):
+        table.group_by(lambda k, v: (v, v)).count()
+    assert table.group_by(lambda k, v: (v, v), name="by").count().store_name == "by-count"
+
+
 def test_there_are_two_namings() -> None:
     with pytest.raises(TopologyError, match="names is 'stable' or 'numbered', not 'short'"):
         ps.StreamsBuilder(names="short")  # type: ignore[arg-type]
