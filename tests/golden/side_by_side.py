@@ -17,7 +17,7 @@ from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.nodes import Node
 from penstock.core.plan.specs import StoreSpec
 
-NAMES = {"name", "parents", "routes", "stores", "other", "join", "closes", "topic_name", "topics", "topic"}
+NAMES = {"name", "parents", "routes", "stores", "other", "parts", "closes", "topic_name", "topics", "topic"}
 """The fields of nodes that hold names, or tuples of names, of nodes, stores and topics."""
 
 EPOCH_ON_THE_WIRE = 1
@@ -68,6 +68,7 @@ class Prefix:
             for field in dataclasses.fields(node)
             if field.name in NAMES or isinstance(getattr(node, field.name), StoreSpec)
             for value in [getattr(node, field.name)]
+            if value is not None
         }
         if hasattr(node, "supplier"):
             renamed["supplier"] = self.of_supplier(node.supplier)

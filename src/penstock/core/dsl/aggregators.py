@@ -35,3 +35,8 @@ def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
         return combine(so_far, value)
 
     return aggregate
+
+
+def kind_of(initializer: Callable[[], Any] | None) -> str:
+    """Give what Kafka Streams calls the nodes of an aggregation of a stream, by whether it begins with a value of its own."""
+    return "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE"

@@ -29,11 +29,12 @@ class Folding(ABC, Generic[R, V]):
     Kafka Streams has ``count`` and ``reduce``, by which it says the others.
     """
 
-    def sum(self, *, store: Kept | None = None) -> KTable[R, V]:
+    def sum(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
         """Add up the values, as ``reduce`` with ``operator.add`` does.
 
         Args:
             store: Name of the store of the sums.
+            name: Name of the node, and without ``store`` first part of that of the store.
 
         Returns:
             A table from key to sum, with the serde of the values.
@@ -48,29 +49,32 @@ class Folding(ABC, Generic[R, V]):
             >>> [record.value for record in driver.read("sums")]
             [3, 7]
         """
-        return self._folded(store, Fold.SUM)
+        return self._folded(store, name, Fold.SUM)
 
-    def min(self, *, store: Kept | None = None) -> KTable[R, V]:
+    def min(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
         """Keep the smallest value; of equal ones the first.
 
         Args:
             store: Name of the store of the values.
+            name: As in :meth:`sum`.
         """
-        return self._folded(store, Fold.MIN)
+        return self._folded(store, name, Fold.MIN)
 
-    def max(self, *, store: Kept | None = None) -> KTable[R, V]:
+    def max(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
         """Keep the largest value; of equal ones the first.
 
         Args:
             store: Name of the store of the values.
+            name: As in :meth:`sum`.
         """
-        return self._folded(store, Fold.MAX)
+        return self._folded(store, name, Fold.MAX)
 
-    def mean(self, *, store: Kept | None = None) -> KTable[R, float]:
+    def mean(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, float]:
         """Give the mean of the values, which are numbers (int or float).
 
         Args:
             store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+            name: As in :meth:`sum`.
 
         Returns:
             A table from key to mean, with ``serdes.float64``.
@@ -86,8 +90,8 @@ class Folding(ABC, Generic[R, V]):
             >>> [(record.key.start, record.value) for record in driver.read("means")]
             [(0, 3.0), (0, 3.5), (1000, 5.0)]
         """
-        return self._folded(store, Fold.MEAN).map_values(MEAN, value=serdes.float64)
+        return self._folded(store, name, Fold.MEAN).map_values(MEAN, value=serdes.float64)
 
     @abstractmethod
-    def _folded(self, store: Kept | None, fold: Fold) -> KTable[R, Any]:
+    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[R, Any]:
         """Add the aggregation; a mean's values are sums."""

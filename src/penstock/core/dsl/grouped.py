@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining
+from penstock.core.dsl.aggregators import combining, kind_of
 from penstock.core.dsl.cogrouped import CogroupedKStream
 from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
@@ -19,7 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
-from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with, kind_of
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -54,28 +54,34 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         self._node = node
         self._key = key
         self._value = value
-        self._repartition = repartition
+        self._rekeyed = repartition
+        self._repartitioned: str | None = None
         self._name = name
+        self._path = name or graph.path(node, rekeyed=repartition)
 
-    def count(self, *, store: Kept | None = None) -> KTable[K, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
         """Count the records per key.
 
         Args:
-            store: Name of the store of the counts; give one, so that an edit of the program does not lose them.
+            store: Name of the store of the counts; give one, so that no edit of the program loses them.
+            name: Name of the node, and without ``store`` first part of that of the store.
 
         Returns:
             A table from key to count (64 bits).
         """
-        return self._folded(store, Fold.COUNT)
+        return self._folded(store, name, Fold.COUNT)
 
-    def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
+    def reduce(
+        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None, name: str | None = None
+    ) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
 
         Args:
             reducer: ``(value so far, new value) -> value``; None deletes the key.
             store: Name of the store of the results.
+            name: As in :meth:`count`.
         """
-        return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
+        return self._aggregated("reduce", store, name, None, combining(reducer), self._value)
 
     def aggregate(
         self,
@@ -84,6 +90,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records per key.
 
@@ -92,9 +99,10 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the key.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
+            name: As in :meth:`count`.
         """
         return self._aggregated(
-            store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
+            "aggregate", store, name, initializer, aggregator, value or self._graph.default_value
         )
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
@@ -122,7 +130,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             >>> [record.value for record in driver.read("balances")]
             [-7, -2, 0]
         """
-        return CogroupedKStream(self._graph, self._key, ((self._source, aggregator),))
+        return CogroupedKStream(self._graph, self._path, self._key, ((self._source, aggregator),))
 
     @overload
     def windowed_by(
@@ -176,18 +184,23 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         """
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(
-                self._graph, self._source, self._key, self._value, windows, emit, late
+                self._graph, self._path, self._source, self._key, self._value, windows, emit, late
             )
-        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit, late)
+        return TimeWindowedKStream(
+            self._graph, self._path, self._source, self._key, self._value, windows, emit, late
+        )
 
-    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, Any]:
+    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[K, Any]:
         recipe, value = RECIPES[fold], kept_with(fold, self._value)
-        return self._aggregated(store, kind_of(fold), recipe.initializer, recipe.aggregator, value, fold=fold)
+        return self._aggregated(
+            fold.value, store, name, recipe.initializer, recipe.aggregator, value, fold=fold
+        )
 
     def _aggregated(
         self,
+        word: str,
         store: Kept | None,
-        kind: str,
+        name: str | None,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
@@ -196,19 +209,26 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
-        graph = self._graph
-        name = graph.name(f"KSTREAM-{kind}", None)
-        spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.Aggregate(
-            name, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
+        graph, kind = self._graph, kind_of(initializer)
+        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
+        node = graph.name(kind, name)
+        spec = graph.add_store(kept, self._key, value)
+        graph.add(
+            nodes.Aggregate(
+                node, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
+            )
         )
-        return KTable(graph, graph.add(node), self._key, value)
+        graph.begin(node, spec.name, name)
+        return KTable(graph, node, self._key, value)
 
     def _source(self, store: str) -> str:
         """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        if self._repartition:
-            self._node = self._graph.repartition(
-                self._node, self._name or store, self._key, self._value, None, drop_null_keys=True
+        if not self._rekeyed:
+            return self._node
+        if self._repartitioned is None:
+            self._repartitioned = self._graph.repartition(
+                self._node, self._name or store, self._key, self._value, drop_null_keys=True
             )
-            self._repartition = False
-        return self._node
+        else:
+            self._graph.count_repartition()  # Kafka Streams makes one for each
+        return self._repartitioned

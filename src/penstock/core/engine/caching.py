@@ -348,7 +348,7 @@ def _placing(
     if not isinstance(store, (WindowSpec, SessionSpec)):
         return key_bytes, lambda keys: keys.serialised(serde)
 
-    def place(key: Windowed) -> _Place:
+    def place(key: Windowed[Any]) -> _Place:
         return key_bytes(key[0]), key[1], key[2]
 
     return place, lambda keys: map(place, keys.objects())

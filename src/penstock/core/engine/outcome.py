@@ -83,7 +83,7 @@ class Snapshot:
         buffered: Records in the queues that have not been processed.
         positions: The offset after the last record that was fed, for the queues with buffered records.
         stores: What stores remember besides their content, as what JSON can say.
-        operators: What nodes remember, such as their stream time, by name; as what JSON can say.
+        operators: What nodes remember, such as their stream time, by ``remembered_as``; as what JSON can say.
         deadlines: Until when inputs that are empty are waited for.
         waiting: Why the task waited, and since when.
     """

@@ -168,9 +168,9 @@ class Runtime:
         topic, partition, offset = at if at is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
-    def memory(self, node: str) -> dict[str, Any]:
+    def memory(self, remembered_as: str) -> dict[str, Any]:
         """Give what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
-        return self.memories.setdefault(node, {})
+        return self.memories.setdefault(remembered_as, {})
 
     def refresh_due(self) -> None:
         """Find out anew when stream-time punctuation is due next."""

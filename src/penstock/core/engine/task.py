@@ -86,8 +86,9 @@ class Task:
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
         self._runtime.global_stores = _to_read(sub, global_stores)
+        remembered = {node.remembered_as for node in sub.nodes.values()}
         self._runtime.memories = {
-            name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
+            name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
         }
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}

@@ -218,7 +218,7 @@ def change(of: Serde[Any]) -> Serde[Any]:
     return Serde(f"change({of.name})", serialize, deserialize, of.immutable)
 
 
-def time_windowed(key: Serde[Any], size: Duration) -> Serde[Windowed]:
+def time_windowed(key: Serde[T], size: Duration) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
 
     The format is the key's own bytes, then the window's start in eight bytes, big endian. The end is not in it.
@@ -251,7 +251,7 @@ def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
     return isinstance(parts, _TimeWindowed) and parts.to_bytes == key.serialize
 
 
-def session_windowed(key: Serde[Any]) -> Serde[Windowed]:
+def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in sessions, as they are written to topics.
 
     The format is the key's own bytes, then the session's end and its start in eight bytes each, big endian.
@@ -280,14 +280,14 @@ class _TimeWindowed:
     from_bytes: Callable[[builtins.bytes], Any]
     size_ms: int
 
-    def write(self, windowed: Windowed) -> builtins.bytes:
+    def write(self, windowed: Windowed[Any]) -> builtins.bytes:
         try:
             key, start, _ = windowed
         except (TypeError, ValueError):
             raise _misfit("time_windowed", "Windowed(key, start, end)", windowed) from None
         return self.to_bytes(key) + _LONG.pack(start)
 
-    def read(self, data: builtins.bytes) -> Windowed:
+    def read(self, data: builtins.bytes) -> Windowed[Any]:
         (start,) = _LONG.unpack_from(data, len(data) - 8)
         return Windowed(self.from_bytes(data[:-8]), start, start + self.size_ms)
 
@@ -299,13 +299,13 @@ class _SessionWindowed:
     to_bytes: Callable[[Any], builtins.bytes]
     from_bytes: Callable[[builtins.bytes], Any]
 
-    def write(self, windowed: Windowed) -> builtins.bytes:
+    def write(self, windowed: Windowed[Any]) -> builtins.bytes:
         try:
             key, start, end = windowed
         except (TypeError, ValueError):
             raise _misfit("session_windowed", "Windowed(key, start, end)", windowed) from None
         return self.to_bytes(key) + _BOUNDS.pack(end, start)
 
-    def read(self, data: builtins.bytes) -> Windowed:
+    def read(self, data: builtins.bytes) -> Windowed[Any]:
         end, start = _BOUNDS.unpack_from(data, len(data) - 16)
         return Windowed(self.from_bytes(data[:-16]), start, end)

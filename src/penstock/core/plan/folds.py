@@ -87,11 +87,6 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 }
 
 
-def kind_of(fold: Fold) -> str:
-    """Give what Kafka Streams calls the operator that does the same."""
-    return {Fold.COUNT: "COUNT", Fold.MEAN: "AGGREGATE"}.get(fold, "REDUCE")
-
-
 def kept_with(fold: Fold, value: Serde[Any]) -> Serde[Any]:
     """Give the serde of a fold's aggregates, of that of its values."""
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}

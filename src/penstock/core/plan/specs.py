@@ -155,12 +155,14 @@ class WindowSpec(TimedSpec):
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
+        expired: What a put into a slice that has expired is counted as.
 
     Duplicates are kept in the order of keys only.
     """
 
     size_ms: int
     retain_duplicates: bool = False
+    expired: str = "expired window"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,6 +224,18 @@ class StoreOptions:
 
 Kept: TypeAlias = "str | StoreOptions"
 """What operators of the DSL take as ``store``: a name, or a name with options."""
+
+
+def with_number(store: str, number: int) -> str:
+    """Give the name under which the user of a store with a number is remembered; the one with 0 is remembered as the store.
+
+    ``#`` is in no store's name, so nothing else is called so.
+
+    Example:
+        >>> with_number("counts", 0), with_number("counts", 2)
+        ('counts', 'counts#2')
+    """
+    return f"{store}#{number}" if number else store
 
 
 def by_time(name: str, order: Order) -> bool:

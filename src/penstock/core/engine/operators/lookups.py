@@ -1,7 +1,8 @@
 """Lookups: the row of a key in a table, as it is now, or with versions as it was at a time.
 
 A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
-so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``).
+so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``). The row of a windowed table is that
+of a key and a window; once the window has left its store there is none.
 
 A row that waits in a cache (``penstock.core.engine.caching``) has two values: the newest, in the store, and the one that was
 *forwarded*. A stream looks up the newest. What makes changes of one table from rows of another takes the forwarded one, since
@@ -18,9 +19,11 @@ from typing import Any
 
 from penstock.core.engine.compile import Compiled
 from penstock.core.engine.operators.suppress import Buffer
+from penstock.core.model.errors import ProcessingError, StoreError
+from penstock.core.model.windowed import Windowed
 from penstock.core.plan import joins as j
 from penstock.core.plan import nodes as n
-from penstock.core.plan.specs import VersionedSpec
+from penstock.core.plan.specs import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 from penstock.core.plan.suppress import Suppress
 from penstock.core.state.keys import FOREVER
 
@@ -41,32 +44,70 @@ def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup
 
 @singledispatch
 def _lookup(node: n.Node, compiled: Compiled, forwarded: bool) -> Lookup:
-    raise NotImplementedError(f"node {node.name!r} is a {type(node).__name__}, which has no rows to look up")
+    raise StoreError(
+        f"node {node.name!r} is a {type(node).__name__}, which has no rows to look up; this is a bug"
+    )
 
 
-@_lookup.register(n.TableSource)
-@_lookup.register(n.TableStore)
-@_lookup.register(n.Aggregate)
-@_lookup.register(n.Cogroup)
-@_lookup.register(n.TableAggregate)
-def _(node: Any, compiled: Compiled, forwarded: bool) -> Lookup:
-    fetch, key_bytes = compiled.runtime.stores[node.store.name].fetch, node.store.key.serialize
-    if isinstance(node.store, VersionedSpec):
-        return lambda key, time: fetch(key_bytes(key), time)
-    cache = compiled.caches.of(node)
+@_lookup.register
+def _(node: n.Materialised, compiled: Compiled, forwarded: bool) -> Lookup:
+    newest, cache = _kept(node.store, compiled.runtime.stores[node.store.name]), compiled.caches.of(node)
     if cache is None or not forwarded:
-        return lambda key, time: fetch(key_bytes(key))
+        return newest
     before = cache.forwarded
 
     def as_forwarded(key: Any, time: int) -> tuple[Any, int] | None:
         waiting = before(key)
         if waiting is None:
-            row: tuple[Any, int] | None = fetch(key_bytes(key))
-            return row
+            return newest(key, time)
         (value,) = waiting
         return None if value is None else (value, -1)
 
     return as_forwarded
+
+
+@singledispatch
+def _kept(spec: StoreSpec, store: Any) -> Lookup:
+    fetch, key_bytes = store.fetch, spec.key.serialize
+    return lambda key, time: fetch(key_bytes(key))
+
+
+@_kept.register
+def _(spec: VersionedSpec, store: Any) -> Lookup:
+    fetch, key_bytes = store.fetch, spec.key.serialize
+    return lambda key, time: fetch(key_bytes(key), time)
+
+
+@_kept.register
+def _(spec: WindowSpec, store: Any) -> Lookup:
+    fetch = store.fetch
+
+    def in_window(key: Any, time: int) -> tuple[Any, int] | None:
+        windowed = _checked(spec, key)
+        row: tuple[Any, int] | None = fetch(windowed.key, windowed.start)
+        return row
+
+    return in_window
+
+
+@_kept.register
+def _(spec: SessionSpec, store: Any) -> Lookup:
+    fetch = store.fetch_session
+
+    def in_session(key: Any, time: int) -> tuple[Any, int] | None:
+        value = fetch(*_checked(spec, key))
+        return None if value is None else (value, key.end)  # the row of a session has the time of its end
+
+    return in_session
+
+
+def _checked(spec: StoreSpec, key: Any) -> Windowed[Any]:
+    if isinstance(key, Windowed):
+        return key
+    raise ProcessingError(
+        f"the table in store {spec.name!r} is by key and window, but a row is looked up for {key!r}; look it up with a "
+        "Windowed(key, start, end), as to_stream() of a windowed aggregation gives it"
+    )
 
 
 @_lookup.register

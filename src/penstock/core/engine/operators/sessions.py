@@ -39,7 +39,7 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
-    memory, late = runtime.memory(name), compiled.late(node) or nothing
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
     first_open = time - wait
 
@@ -94,10 +94,20 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
         return call
     if emit.every_ms:
         emit = replace(emit, loses=False)
-        call = looking(runtime, name, emit, call, opened.close, opened.gone_at, takes_null_values=values)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            call,
+            opened.close,
+            opened.gone_at,
+            takes_null_values=values,
+        )
     if emit.close_idle_after_ms is None:
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
+    return IdleClock(
+        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
+    ).watching(call)
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:

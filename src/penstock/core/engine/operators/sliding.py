@@ -126,7 +126,7 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
     close_first = opened.close if opened is not None and emit.at_once else None
     difference, grace = node.windows.difference_ms, node.windows.grace_ms
     added = _aggregation(node)
-    memory, late = runtime.memory(name), compiled.late(node) or nothing
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -178,10 +178,20 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
         return aggregate
     call: Call = aggregate
     if not emit.at_once:
-        call = looking(runtime, name, emit, aggregate, opened.close, opened.gone_at, takes_null_values=False)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            aggregate,
+            opened.close,
+            opened.gone_at,
+            takes_null_values=False,
+        )
     if emit.close_idle_after_ms is None:
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
+    return IdleClock(
+        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
+    ).watching(call)
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:

@@ -151,7 +151,7 @@ class _Aggregation:
         shared: Shared = compiled.shared[node.name]
         self._runtime, self._shared, self._child = compiled.runtime, shared, child
         self._row, self._late = compiled.call(node), compiled.late(node)
-        self._memory = compiled.runtime.memory(node.name)
+        self._memory = compiled.runtime.memory(node.remembered_as)
         self._store, self._key = compiled.runtime.stores[node.store.name], node.store.key
         self._fold, self._with_values = folding(fold, node.store.value), needs_values(fold)
         self._windows, self._wait = node.windows, node.windows.size_ms + node.windows.grace_ms

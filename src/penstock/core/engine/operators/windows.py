@@ -37,7 +37,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
     tumbling = size == windows.advance_ms
-    memory = runtime.memory(name)
+    memory = runtime.memory(node.remembered_as)
     time: int = memory.get("time", -1)
     last_closed = time - grace - size
     opened, slots = _opening(node, compiled)
@@ -103,11 +103,19 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
         compiled.shared[name] = Shared(advance)
         return call
     if not emit.at_once:
-        call = looking(runtime, name, emit, call, closing.close, closing.gone_at, takes_null_values=values)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            call,
+            closing.close,
+            closing.gone_at,
+            takes_null_values=values,
+        )
     if emit.close_idle_after_ms is None:
         compiled.shared[name] = Shared(advance, closing)
         return call
-    clock = IdleClock(runtime, name, emit.close_idle_after_ms, closing.next_close, move_time)
+    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, closing.next_close, move_time)
     compiled.shared[name] = Shared(advance, closing, clock)
     return clock.watching(call)
 
@@ -128,7 +136,7 @@ class Shared(NamedTuple):
 
 def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
     """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
-    memory, starts = compiled.runtime.memory(node.name), node.windows.starts
+    memory, starts = compiled.runtime.memory(node.remembered_as), node.windows.starts
     length = node.windows.size_ms + node.windows.grace_ms
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -195,7 +203,7 @@ class Closing(NamedTuple):
 
 def _closing(node: WindowedAggregate, compiled: Compiled) -> Closing:
     child, windows = compiled.children(node), node.windows
-    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.name)
+    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
     between = store.fetch_all if node.emit.loses else store.kept
     closed: int = windows.last_closed(memory.get("closed", -1))
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
