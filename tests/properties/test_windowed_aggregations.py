@@ -120,9 +120,7 @@ def test_a_record_is_in_every_open_window_that_holds_its_time(
 
 
 @given(rows=rows, sizes=cuts, size=st.integers(1, 20), grace=graces)
-def test_tumbling_windows_hop_by_their_size(
-    rows: list[Row], sizes: list[int], size: int, grace: int
-) -> None:
+def test_tumbling_windows_hop_by_their_size(rows: list[Row], sizes: list[int], size: int, grace: int) -> None:
     windows = ps.TumblingWindows(size, grace=grace)
     found = ran(concatenated(windows, ps.on_window_update), rows, sizes)
     assert found == time_windows(rows, size, size, grace)
@@ -147,9 +145,9 @@ def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str],
     A session is merged with as long as its store shows it, which ends a moment before a record for it is late.
     """
     there: dict[Window, str] = {}
-    dropped = 0
+    dropped, greatest = 0, -1
     for (key, value, at), now in in_time(given):
-        kept = [w for w in there if w[0] == key and w[2] > now - gap - grace]
+        kept = [w for w in there if w[0] == key and w[2] > greatest - gap - grace]
         near = [w for w in kept if w[1] - gap <= at <= w[2] + gap]
         start, end = min([at, *(w[1] for w in near)]), max([at, *(w[2] for w in near)])
         if end < now - gap - grace:
@@ -157,6 +155,7 @@ def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str],
             continue
         letters = "".join(there.pop(window) for window in near) + value
         there[key, start, end] = letters
+        greatest = max(greatest, end)
     return there, dropped
 
 
@@ -171,25 +170,38 @@ def test_sessions_grow_together_until_they_close(
     assert found.dropped == dropped
 
 
-def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window, str], set[Window]]:
-    """Give what is in each window that may be there, and those that must be: the windows that end at a record."""
-    content: dict[Window, str] = {}
-    must: set[Window] = set()
-    arrived: list[Row] = []
+class Content(NamedTuple):
+    """What is in a sliding window.
+
+    Attributes:
+        sure: The records whose own window, the one that ends at them, was open when they came.
+        all: These, and those that came when it had closed; in no other window they may not be known.
+    """
+
+    sure: set[str]
+    all: set[str]
+
+
+def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window, Content], set[Window]]:
+    """Give what is in each window that may be there, and those that must be: the own windows of records."""
+    content: dict[Window, Content] = {}
+    own: set[Window] = set()
+    arrived: list[tuple[Row, bool]] = []
     for (key, value, at), now in in_time(given):
         if at + difference < now - grace:
             continue
-        arrived.append((key, value, at))
-        starts = {max(0, t - difference) for k, _, t in arrived if k == key}
-        starts |= {t + 1 for k, _, t in arrived if k == key}
-        for start in starts:
-            window = (key, start, start + difference)
-            inside = "".join(v for k, v, t in arrived if k == key and start <= t <= window[2])
-            if inside and window[2] >= now - grace:
-                content[window] = inside
-                if start == max(0, at - difference):
-                    must.add(window)
-    return content, must
+        sure = max(at, difference) >= now - grace
+        arrived.append(((key, value, at), sure))
+        if sure:
+            start = max(0, at - difference)
+            own.add((key, start, start + difference))
+        times = {t for (k, _, t), _ in arrived if k == key}
+        for start in {max(0, t - difference) for t in times} | {t + 1 for t in times}:
+            end = start + difference
+            inside = [(v, s) for (k, v, t), s in arrived if k == key and start <= t <= end]
+            if inside and end >= now - grace:
+                content[key, start, end] = Content({v for v, s in inside if s}, {v for v, _ in inside})
+    return content, own
 
 
 @given(rows=rows, sizes=cuts, difference=st.integers(1, 20), grace=graces, emit=emits)
@@ -198,6 +210,8 @@ def test_a_sliding_window_holds_all_records_that_came_before_it_closed(
 ) -> None:
     flushed = [*rows, FLUSH] if emit is ps.on_window_close else rows
     found = ran(concatenated(ps.SlidingWindows(difference, grace=grace), emit), flushed, [*sizes, 1]).last()
-    expected, must = sliding(rows, difference, grace)
-    assert sorted_letters(found) == sorted_letters({w: v for w, v in expected.items() if w in found})
-    assert must <= found.keys()
+    content, own = sliding(rows, difference, grace)
+    assert own <= found.keys() <= content.keys()
+    for window, letters in found.items():
+        assert len(set(letters)) == len(letters)
+        assert content[window].sure <= set(letters) <= content[window].all
