@@ -1,7 +1,7 @@
 """Whether an output topic holds what it must: a fast wrong answer is no figure.
 
-Expected are exactly as many records as went in, and a *digest*: for ``count`` the last value of every key, for ``map`` the
-sum of a checksum over all records, which does not depend on their order across partitions.
+Expected are exactly as many records as went in, and a *digest*: for ``count`` the last value of every key, for ``map`` and
+``stream-table-join`` the sum of a checksum over all records, which does not depend on their order across partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from bench.load import Workload
+from bench.load import Workload, rows
 
 _SILENCE_S = 20.0
 _BATCH = 10_000
@@ -27,7 +27,7 @@ class Digest:
 
     Attributes:
         records: Number of records.
-        last: Last value per key; empty for ``map``.
+        last: Last value per key; only for ``count``.
         checksum: Sum of the records' checksums; 0 for ``count``, whose intermediate values depend on nothing but order.
     """
 
@@ -42,6 +42,9 @@ def expected(job: str, workload: Workload) -> Digest:
     if job == "count":
         counts = Counter(key for key, _ in pairs)
         return Digest(workload.records, {key: b"%d" % count for key, count in counts.items()}, 0)
+    if job == "stream-table-join":
+        table = dict(row for block in rows(workload) for row in block)
+        return digest(job, ((key, b"%b:%b" % (value, table[key])) for key, value in pairs))
     return digest(job, ((key, value.decode().upper().encode()) for key, value in pairs))
 
 

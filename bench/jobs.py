@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import penstock as ps
+from bench.load import rows_topic
 from penstock import serdes
 from penstock.core.plan.topology import Topology
 
-JOBS = ("count", "map")
+JOBS = ("count", "map", "stream-table-join")
 
 
 def topology(job: str, source: str, sink: str) -> Topology:
     """Build the topology of a job.
 
     Args:
-        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case.
+        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
+            ``stream-table-join`` writes each value with the row of its key.
         source: Topic to read.
         sink: Topic to write.
     """
@@ -24,6 +26,9 @@ def topology(job: str, source: str, sink: str) -> Topology:
         counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "stream-table-join":
+        rows = builder.table(rows_topic(source), key=serdes.bytes, value=serdes.bytes, store="rows")
+        stream.join(rows, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
     else:
         raise ValueError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
     return builder.build()

@@ -41,18 +41,38 @@ class Workload:
             yield [(key_bytes(key), value) for key, value in zip(keys, values, strict=True)]
 
 
+def rows_topic(source: str) -> str:
+    """Give the name of the topic of the table that the records of a topic are joined with."""
+    return f"{source}-rows"
+
+
+def rows(workload: Workload) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Give the table that a workload is joined with: a row for each of its keys, in blocks."""
+    for start in range(0, workload.keys, _BLOCK):
+        numbers = range(start, min(start + _BLOCK, workload.keys))
+        yield [(key_bytes(number), row_bytes(number)) for number in numbers]
+
+
+def row_bytes(number: int) -> bytes:
+    """Give the row of the key with a number."""
+    return b"row-%08d" % number
+
+
 def key_bytes(number: int) -> bytes:
     """Give the key with a number."""
     return b"key-%08d" % number
 
 
-def produce(servers: str, topic: str, blocks: Iterable[list[tuple[bytes, bytes]]]) -> None:
+def produce(
+    servers: str, topic: str, blocks: Iterable[list[tuple[bytes, bytes]]], *, timestamp_ms: int = 0
+) -> None:
     """Write records and return when all are acknowledged; keys land where Java's producer would put them.
 
     Args:
         servers: Bootstrap servers.
         topic: Where to write.
         blocks: Lists of keys and values.
+        timestamp_ms: The timestamp of all of them; 0 is now.
 
     Raises:
         RuntimeError: If a record is not acknowledged.
@@ -81,7 +101,7 @@ def produce(servers: str, topic: str, blocks: Iterable[list[tuple[bytes, bytes]]
         for key, value in block:
             while True:
                 try:
-                    producer.produce(topic, value, key)
+                    producer.produce(topic, value, key, timestamp=timestamp_ms)
                     break
                 except BufferError:
                     producer.poll(0.05)
