@@ -8,11 +8,12 @@ A recording has one input per batch. `Recording.in_batches_of` makes larger ones
 depend on batches, so the same records have to come out, only less is known about what they came after.
 
 ``python tests/golden/replay.py FILE.json ...`` replays recordings, each in every way, and exits with status 0 if all are
-equal; else it prints the first difference of each.
+equal; else it prints the first difference of each, and the status is 1. Every field of a recording is compared.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -59,7 +60,18 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Recording:
+        """Read a recording.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If it holds no recording, or one of a scenario that nobody has built.
+        """
         content = json.loads(path.read_text())
+        missing = {"scenario", "inputs", "outputs", "stores", "dropped"} - set(content)
+        if missing:
+            raise ValueError(f"it is no recording: it has no {', '.join(sorted(missing))}")
+        if content["scenario"] not in SCENARIOS:
+            raise ValueError(f"there is no scenario {content['scenario']!r} in {scenarios.__file__}")
         return cls(
             scenario=content["scenario"],
             topics=SCENARIOS[content["scenario"]].topics,
@@ -235,16 +247,38 @@ def difference(recording: Recording, replayed: Replayed) -> str | None:
     return None
 
 
-def main(files: list[str]) -> int:
-    """Replay recordings in every way; print what differs, and give the exit status."""
-    different = 0
-    for path in map(Path, files):
+def found_in(path: Path) -> str | None:
+    """Replay a recording in every way; say what is wrong first, None if nothing is."""
+    try:
         recording = Recording.load(path)
-        for way, replay in REPLAYS.items():
+    except (OSError, ValueError) as error:
+        return f"cannot be replayed: {error}"
+    for way, replay in REPLAYS.items():
+        try:
             found = difference(recording, replay(SCENARIOS[recording.scenario].build(), recording))
-            if found is not None:
-                different += 1
-                print(f"{path} ({way}): {found}")
+        except Exception as error:  # whatever it is, the other recordings are replayed all the same
+            return f"({way}) failed with {type(error).__name__}: {error}"
+        if found is not None:
+            return f"({way}) {found}"
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """Replay recordings in every way; print what differs, and give the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="replay.py", description="Replay recordings of Kafka Streams and compare all that came out."
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="a recording")
+    files: list[Path] = parser.parse_args(arguments).files
+    different = 0
+    for path in files:
+        found = found_in(path)
+        if found is not None:
+            different += 1
+            print(f"{path}: {found}")
+    print(
+        f"{len(files) - different} of {len(files)} recordings are equal, replayed in {len(REPLAYS)} ways each"
+    )
     return min(different, 1)
 
 
