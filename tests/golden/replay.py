@@ -85,34 +85,54 @@ class Recording:
         """Give the keys of all inputs in their order."""
         return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
-    def in_batches_of(self, size: int, *, rows_once: bool = False) -> Recording:
+    def in_batches_of(
+        self, size: int, *, rows_once: bool = False, topics_together: bool = False
+    ) -> Recording:
         """Join up to `size` inputs per batch, and give the outputs as they are read after such batches.
 
         Args:
             size: The most inputs in a batch.
             rows_once: Whether a batch has at most one change of each row.
+            topics_together: Whether a batch may have records of several topics; a task that finds them all at once takes
+                them in the recorded order.
         """
-        batches = list(batched((entry for batch in self.batches for entry in batch), size, rows_once))
+        inputs = (entry for batch in self.batches for entry in batch)
+        batches = list(batched(inputs, size, rows_once, taken_in_order if topics_together else of_one_topic))
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
         return replace(self, batches=batches, outputs=moved)
 
 
-def batched(inputs: Iterable[Entry], size: int, rows_once: bool) -> Iterator[list[Entry]]:
-    """Cut inputs into batches of neighbours of one topic: which topic is next is the recording's choice."""
+def batched(
+    inputs: Iterable[Entry], size: int, rows_once: bool, may_be: Callable[[list[Entry]], bool]
+) -> Iterator[list[Entry]]:
+    """Cut inputs into batches of neighbours, each as large as it may be."""
     batch: list[Entry] = []
     for entry in inputs:
         again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
-        if batch and (len(batch) == size or again or not may_share_batch(batch[-1], entry)):
+        if batch and (len(batch) == size or again or not may_be([*batch, entry])):
             yield batch
             batch = []
         batch.append(entry)
     yield batch
 
 
-def may_share_batch(one: Entry, other: Entry) -> bool:
-    return "topic" in one and one["topic"] == other.get("topic")
+def of_one_topic(batch: list[Entry]) -> bool:
+    """Tell whether all are records of one topic: which topic is next is the recording's choice."""
+    return batch[0].get("topic") is not None and all(e.get("topic") == batch[0]["topic"] for e in batch)
+
+
+def taken_in_order(batch: list[Entry]) -> bool:
+    """Tell whether a task takes records of several topics in this order: the smallest timestamp of those in front first."""
+    if any("topic" not in entry for entry in batch):
+        return False
+    left = {topic: [e for e in batch if e["topic"] == topic] for topic in sorted(e["topic"] for e in batch)}
+    for entry in batch:
+        first = min((queue for queue in left.values() if queue), key=lambda queue: queue[0]["timestamp"])
+        if first.pop(0) is not entry:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
