@@ -146,12 +146,13 @@ class Steps:
 
         First asked what is committed, then where the ends are by then; what a micro-batch makes due is known when it commits.
         """
-        topics = self.plan.broker_topics
+        status, topics = running.status(), self.plan.broker_topics
+        assert status.error is None, status.error
         asked = self._group.committed([TopicPartition(topic, 0) for topic in topics], timeout=30)
         committed = {place.topic: max(place.offset, 0) for place in asked}
         if committed != self._ends(topics):
             return False
-        return not running._book.due(step.now_ms, resting(self.plan, running.status().paused))
+        return not running._book.due(step.now_ms, resting(self.plan, status.paused))
 
     def _ends(self, topics: Iterable[str]) -> Ends:
         latest = OffsetSpec.latest()
