@@ -174,7 +174,11 @@ def in_micro_batches(*, chunk: int, budget: int | None) -> Replay:
             if "advance_wall_clock_ms" in batch[0]:
                 runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
             else:
-                runner.process(batch[0]["topic"], [row_of(entry) for entry in batch])
+                topics = {
+                    entry["topic"]: [row_of(e) for e in batch if e["topic"] == entry["topic"]]
+                    for entry in batch
+                }
+                runner.process_together(topics)
 
         outputs = collect(recording, run, lambda topic: runner.sent.pop(topic, []))
         stores = {name: dump(runner.store(name), recording) for name in recording.stores}

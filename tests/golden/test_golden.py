@@ -68,6 +68,21 @@ def test_joins_that_ask_leave_the_same_rows_however_often_a_row_changes(
     assert rows_left(replayed.outputs) == rows_left(recording.outputs)
 
 
+def joins_in_one_task(path: Path) -> bool:
+    plan = SCENARIOS[scenario_of(path)].build().plan()
+    return len(plan.subtopologies) == 1 and len(plan.external_topics) > 1 and not plan.global_parts
+
+
+@pytest.mark.parametrize("way", ["new-task-per-batch", "new-task-per-step"])
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if joins_in_one_task(path)], ids=lambda path: path.stem
+)
+def test_a_task_that_finds_several_topics_takes_them_in_the_recorded_order(path: Path, way: str) -> None:
+    recording = Recording.load(path).in_batches_of(1000, topics_together=True)
+    replayed = REPLAYS[way](SCENARIOS[recording.scenario].build(), recording)
+    assert first_difference(recording.outputs, replayed.outputs) is None
+
+
 IN_COLUMNS = {name for name, scenario in SCENARIOS.items() if columnar(scenario.build())}
 
 
