@@ -1,8 +1,8 @@
 """Whether an output topic holds what it must: a fast wrong answer is no figure.
 
 Expected are exactly as many records as went in, and a *digest*: for ``count`` and ``windowed-count`` the last value of every
-key, which is a key in a window there; for ``map`` the sum of a checksum over all records, which does not depend on their order
-across partitions.
+key, which is a key in a window there; for ``map`` and ``stream-table-join`` the sum of a checksum over all records, which does
+not depend on their order across partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from bench.jobs import WINDOW_MS
-from bench.load import Workload
+from bench.load import Workload, rows
 
 _SILENCE_S = 20.0
 _BATCH = 10_000
@@ -31,7 +31,7 @@ class Digest:
 
     Attributes:
         records: Number of records.
-        last: Last value per key; empty for ``map``.
+        last: Last value per key; only for counts.
         checksum: Sum of the records' checksums; 0 for counts, whose intermediate values depend on nothing but order.
     """
 
@@ -50,6 +50,9 @@ def expected(job: str, workload: Workload) -> Digest:
         windows = (timestamp - timestamp % WINDOW_MS for timestamp in workload.timestamps())
         counts = Counter(key + _LONG.pack(start) for (key, _), start in zip(pairs, windows))
         return Digest(workload.records, {key: _LONG.pack(count) for key, count in counts.items()}, 0)
+    if job == "stream-table-join":
+        table = dict(row for block in rows(workload) for row in block)
+        return digest(job, ((key, b"%b:%b" % (value, table[key])) for key, value in pairs))
     return digest(job, ((key, value.decode().upper().encode()) for key, value in pairs))
 
 
@@ -58,7 +61,7 @@ def digest(job: str, pairs: Pairs) -> Digest:
     records, last, checksum = 0, dict[bytes, bytes](), 0
     for key, value in pairs:
         records += 1
-        if job != "map":
+        if job in ("count", "windowed-count"):
             last[key] = value
         else:
             checksum += zlib.crc32(value, zlib.crc32(key))

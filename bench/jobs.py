@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import penstock as ps
+from bench.load import rows_topic
 from penstock import serdes
 from penstock.core.plan.topology import Topology
 
-JOBS = ("count", "map", "windowed-count")
+JOBS = ("count", "map", "windowed-count", "stream-table-join")
 WINDOW_MS = 10_000
 
 
@@ -17,6 +18,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
         job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
             ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
             keys in windows and whole numbers.
+            ``stream-table-join`` writes each value with the row of its key.
         source: Topic to read.
         sink: Topic to write.
     """
@@ -30,6 +32,9 @@ def topology(job: str, source: str, sink: str) -> Topology:
         grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "stream-table-join":
+        rows = builder.table(rows_topic(source), key=serdes.bytes, value=serdes.bytes, store="rows")
+        stream.join(rows, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
     else:
         raise ValueError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
     return builder.build()

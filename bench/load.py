@@ -52,6 +52,23 @@ class Workload:
         return (self.begin_ms + number * SPAN_MS // self.records for number in range(self.records))
 
 
+def rows_topic(source: str) -> str:
+    """Give the name of the topic of the table that the records of a topic are joined with."""
+    return f"{source}-rows"
+
+
+def rows(workload: Workload) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Give the table that a workload is joined with: a row for each of its keys, in blocks."""
+    for start in range(0, workload.keys, _BLOCK):
+        numbers = range(start, min(start + _BLOCK, workload.keys))
+        yield [(key_bytes(number), row_bytes(number)) for number in numbers]
+
+
+def row_bytes(number: int) -> bytes:
+    """Give the row of the key with a number."""
+    return b"row-%08d" % number
+
+
 def key_bytes(number: int) -> bytes:
     """Give the key with a number."""
     return b"key-%08d" % number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench.load import VALUE_BYTES, Workload
+from bench.load import VALUE_BYTES, Workload, rows
 from bench.memory import MemoryResult
 from bench.race import Pair, RaceResult, Side
 from bench.store_size import StoreRun, StoreSizeResult
@@ -60,6 +60,18 @@ def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
     assert check.difference(check.digest("map", reversed(out)), wanted) is None
     out[0] = (out[0][0], out[0][1].lower())
     assert check.difference(check.digest("map", out), wanted) is not None
+
+
+def test_a_join_is_right_when_every_record_has_the_row_of_its_key() -> None:
+    workload = Workload(100, 5)
+    table = dict(row for block in rows(workload) for row in block)
+    out = [(key, value + b":" + table[key]) for block in workload.blocks() for key, value in block]
+    wanted = check.expected("stream-table-join", workload)
+    assert len(table) == 5
+    assert check.difference(check.digest("stream-table-join", reversed(out)), wanted) is None
+    out[0] = (out[0][0], out[0][1] + b"!")
+    assert check.difference(check.digest("stream-table-join", out), wanted) is not None
+    assert "99 records" in str(check.difference(check.digest("stream-table-join", out[1:]), wanted))
 
 
 def test_the_ratio_is_the_median_of_the_pairs_not_the_ratio_of_the_medians() -> None:

@@ -37,6 +37,7 @@ class Status:
         buffered: Records that are held because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
+        dropped: Records that were left out on purpose, per task.
     """
 
     state: str
@@ -52,6 +53,7 @@ class Status:
     buffered: Mapping[str, int] = field(default_factory=dict)
     paused: Sequence[str] = ()
     throttled: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Recent:
@@ -89,6 +91,7 @@ class Book:
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     enforced: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
     buffered_max: int = 0
     cache_bytes_max: int = 0
     _recent: _Recent = field(default_factory=_Recent)
@@ -138,9 +141,10 @@ class Book:
         self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
         if report.enforced:
             self.enforced[report.task] += report.enforced
+        if report.dropped:
+            self.dropped[report.task] += sum(report.dropped.values())
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
-        self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
-        self.totals.update(global_records=report.global_records)
+        self.totals.update(restored=report.restored, global_records=report.global_records)
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
@@ -219,6 +223,7 @@ class Book:
                 dict(sorted(self.enforced.items())),
                 self._recent_enforced.per_second(),
                 dict(sorted(self._buffered().items())),
+                dropped=dict(sorted(self.dropped.items())),
             )
 
     def metrics(self) -> dict[str, int]:
@@ -230,7 +235,7 @@ class Book:
                 "read_bytes": self.totals["read_bytes"],
                 "processed_records": self.totals["processed"],
                 "sent_records": self.totals["sent"],
-                "dropped_records": self.totals["dropped"],
+                "dropped_records": sum(self.dropped.values()),
                 **{
                     name.replace(": ", "_records: "): n
                     for name, n in self.totals.items()
