@@ -216,12 +216,13 @@ class _Aggregation:
         return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
 
     def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
-        """Give what happens between records, and how many records come before it."""
+        """Give what happens between records, and how many records come before it.
+
+        Of two things at one place, the late record comes first: it is told behind itself, windows close before the next one.
+        """
         told = [(number + 1, partial(self._tell, columns, number)) for number in self._late(columns, times)]
         closed = [(at, partial(self._close, columns, at, times[at])) for at in self._closing(times)]
-        return sorted(
-            [*told, *closed], key=itemgetter(0)
-        )  # what is late is told first, as it comes first here
+        return sorted([*told, *closed], key=itemgetter(0))
 
     def _late(self, columns: Columns, times: list[int]) -> list[int]:
         """Give the records that are late for a window, if somebody waits for them."""
