@@ -6,7 +6,7 @@ where they overlap. The pairs whose window has closed are left out. The others a
 
 What has to happen between two records *cuts* the batch: the close of windows that gives results, and a late record that somebody
 waits for. Both are found beforehand, from the times that the operator has at each record; all that is between two cuts is
-one part. It is the same order of events as record by record.
+one part. It is the same order of events as record by record. A batch that would be cut all too often goes record by record.
 
 Sliding windows and sessions have no columnar form: which windows a record touches depends on what the records before it left
 in the store.
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat
-from operator import add, gt, not_
+from operator import add, gt, itemgetter, not_
 from typing import Any, Final
 
 from penstock.core.engine.columns import Column, Columns, ColumnsCall, Form, behind, columns_of, each
@@ -38,6 +38,8 @@ from penstock.core.plan.windowed import WindowedAggregate
 from penstock.core.state.overlay import Overlay
 
 _START: Final = struct.Struct(">q")
+_APART: Final = 32
+"""So many records lie between two cuts at least, on average: with fewer, record by record is as fast."""
 _windowed: Any = tuple.__new__
 
 
@@ -150,7 +152,7 @@ class _Aggregation:
     ) -> None:
         shared: Shared = compiled.shared[node.name]
         self._runtime, self._shared, self._child = compiled.runtime, shared, child
-        self._row, self._late = compiled.call(node), compiled.late(node)
+        self._row, self._late_child = compiled.call(node), compiled.late(node)
         self._memory = compiled.runtime.memory(node.remembered_as)
         self._store, self._key = compiled.runtime.stores[node.store.name], node.store.key
         self._fold, self._with_values = folding(fold, node.store.value), needs_values(fold)
@@ -171,14 +173,18 @@ class _Aggregation:
 
     def _take(self, columns: Columns) -> None:
         times, late = self._times(columns.timestamps)
+        cuts = [] if times is None else self._cuts(columns, times)
+        if len(cuts) * _APART > len(columns.timestamps):
+            return each(columns, self._row, self._runtime)
         begin, late_times = 0, times if late else None
-        for end, happen in self._cuts(columns, times):
+        for end, happen in cuts:
             if not self._add(columns, late_times, begin, end):
-                return
+                return None
             happen()
             begin = end
         if self._add(columns, late_times, begin, len(columns.timestamps)):
             self._shared.advance(max(columns.timestamps))
+        return None
 
     def _complete(self, columns: Columns) -> Columns:
         """Leave out the records without key, and without value if it is needed."""
@@ -209,31 +215,32 @@ class _Aggregation:
             return timestamps, late
         return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
 
-    def _cuts(self, columns: Columns, times: list[int] | None) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Give what happens between records, and how many records come before it."""
-        if times is None:
-            return
-        begin, size = 0, len(times)
-        for number in chain(self._late_ones(columns, times), (size,)):
-            for at in self._closing(times, begin, number):
-                yield at, partial(self._close, columns, at, times[at])
-            if number < size:
-                yield number + 1, partial(self._tell, columns, number)
-            begin = number
+    def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
+        """Give what happens between records, and how many records come before it.
 
-    def _late_ones(self, columns: Columns, times: list[int]) -> Iterator[int]:
+        Of two things at one place, the late record comes first: it is told behind itself, windows close before the next one.
+        """
+        told = [(number + 1, partial(self._tell, columns, number)) for number in self._late(columns, times)]
+        closed = [(at, partial(self._close, columns, at, times[at])) for at in self._closing(times)]
+        return sorted([*told, *closed], key=itemgetter(0))
+
+    def _late(self, columns: Columns, times: list[int]) -> list[int]:
         """Give the records that are late for a window, if somebody waits for them."""
-        if self._late is not None:
-            starts, wait = self._windows.starts, self._wait
-            for number, (timestamp, time) in enumerate(zip(columns.timestamps, times)):
-                if starts(timestamp)[0] + wait <= time:
-                    yield number
+        if self._late_child is None:
+            return []
+        starts, wait = self._windows.starts, self._wait
+        rows = enumerate(zip(columns.timestamps, times))
+        return [number for number, (timestamp, time) in rows if starts(timestamp)[0] + wait <= time]
 
-    def _closing(self, times: list[int], begin: int, end: int) -> Iterator[int]:
-        """Give the records in front of which windows close; they have closed when the next one is asked for."""
-        closing = self._shared.closing
-        while closing is not None and (begin := bisect_left(times, closing.due(), begin, end)) < end:
-            yield begin
+    def _closing(self, times: list[int]) -> list[int]:
+        """Give the records in front of which windows close, if results are given then."""
+        if self._shared.closing is None:
+            return []
+        found, at, due = list[int](), 0, self._shared.closing.due()
+        while (at := bisect_left(times, due, at)) < len(times):
+            found.append(at)
+            due = self._windows.last_closed(times[at]) + self._windows.advance_ms + self._wait
+        return found
 
     def _close(self, columns: Columns, number: int, time: int) -> None:
         assert self._shared.closing is not None
@@ -241,8 +248,8 @@ class _Aggregation:
         self._shared.closing.close(time, columns.headers[number] if columns.headers else ())
 
     def _tell(self, columns: Columns, number: int) -> None:
-        assert self._late is not None
-        each(columns.part(number, number + 1), self._late, self._runtime)
+        assert self._late_child is not None
+        each(columns.part(number, number + 1), self._late_child, self._runtime)
 
     def _add(self, columns: Columns, times: list[int] | None, begin: int, end: int) -> bool:
         """Add the records between two cuts to their windows.
