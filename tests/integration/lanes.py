@@ -59,8 +59,9 @@ class Lane:
     def recording(self) -> Recording:
         """The recording in batches, without what is in no topic here: the records of Spark's shuffle."""
         whole = Recording.load(DATA / f"{self.scenario}.{self.seed}.json")
-        one_task = len(self.plan.subtopologies) == 1 and not self.plan.global_parts
-        whole = whole.in_batches_of(self.batch, rows_once=self.rows_once, topics_together=one_task)
+        whole = whole.in_batches_of(
+            self.batch, rows_once=self.rows_once, topics_together=self._has_one_task_that_chooses()
+        )
         topics = tuple(topic for topic in whole.topics if topic not in self.plan.internal_topics)
         outputs = [
             {**output, "timestamp": max(output["timestamp"], EARLIEST_WRITTEN)}
@@ -68,6 +69,11 @@ class Lane:
             if output["topic"] in topics
         ]
         return replace(whole, topics=topics, outputs=outputs)
+
+    def _has_one_task_that_chooses(self) -> bool:
+        """Tell whether one task reads all topics; what is stateless runs partition by partition, where it is read."""
+        first, *others = self.plan.subtopologies
+        return not (others or self.plan.global_parts or self.plan.runs_before_shuffle(first))
 
     @property
     def sources(self) -> list[str]:
