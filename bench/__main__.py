@@ -21,7 +21,7 @@ from bench.latency import latency
 from bench.machine import this_machine
 from bench.memory import memory
 from bench.processes import ROOT, ChildError
-from bench.race import RaceResult, fill, race
+from bench.race import WITH_ROWS, RaceResult, fill, fill_rows, race
 from bench.report import Results
 from bench.stage import Stage
 from bench.states import PARTS as STATE_PARTS
@@ -66,6 +66,8 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
         console.print(f"input: {stage.records:,} records over {stage.keys:,} keys")
         source, workload = fill(stage)
     for job in jobs:
+        if job in WITH_ROWS:
+            fill_rows(stage, source, workload)
         wanted = check.expected(job, workload)
         pairs = []
         for number in range(1, results.pairs + 1):

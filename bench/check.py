@@ -1,11 +1,13 @@
 """Whether an output topic holds what it must: a fast wrong answer is no figure.
 
-Expected are exactly as many records as went in, and a *digest*: for ``count`` the last value of every key, for ``map`` the
-sum of a checksum over all records, which does not depend on their order across partitions.
+Expected are exactly as many records as went in, and a *digest*: for ``count`` and ``windowed-count`` the last value of every
+key, which is a key in a window there; for ``map`` and ``stream-table-join`` the sum of a checksum over all records, which does
+not depend on their order across partitions.
 """
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,10 +15,12 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from bench.load import Workload
+from bench.jobs import WINDOW_MS
+from bench.load import Workload, rows
 
 _SILENCE_S = 20.0
 _BATCH = 10_000
+_LONG = struct.Struct(">q")
 
 Pairs = Iterable[tuple[bytes, bytes]]
 
@@ -27,8 +31,8 @@ class Digest:
 
     Attributes:
         records: Number of records.
-        last: Last value per key; empty for ``map``.
-        checksum: Sum of the records' checksums; 0 for ``count``, whose intermediate values depend on nothing but order.
+        last: Last value per key; only for counts.
+        checksum: Sum of the records' checksums; 0 for counts, whose intermediate values depend on nothing but order.
     """
 
     records: int
@@ -42,6 +46,13 @@ def expected(job: str, workload: Workload) -> Digest:
     if job == "count":
         counts = Counter(key for key, _ in pairs)
         return Digest(workload.records, {key: b"%d" % count for key, count in counts.items()}, 0)
+    if job == "windowed-count":
+        windows = (timestamp - timestamp % WINDOW_MS for timestamp in workload.timestamps())
+        counts = Counter(key + _LONG.pack(start) for (key, _), start in zip(pairs, windows))
+        return Digest(workload.records, {key: _LONG.pack(count) for key, count in counts.items()}, 0)
+    if job == "stream-table-join":
+        table = dict(row for block in rows(workload) for row in block)
+        return digest(job, ((key, b"%b:%b" % (value, table[key])) for key, value in pairs))
     return digest(job, ((key, value.decode().upper().encode()) for key, value in pairs))
 
 
@@ -50,7 +61,7 @@ def digest(job: str, pairs: Pairs) -> Digest:
     records, last, checksum = 0, dict[bytes, bytes](), 0
     for key, value in pairs:
         records += 1
-        if job == "count":
+        if job in ("count", "windowed-count"):
             last[key] = value
         else:
             checksum += zlib.crc32(value, zlib.crc32(key))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import penstock as ps
+from bench.load import rows_topic
 from penstock import serdes
 from penstock.core.plan.topology import Topology
 
-JOBS = ("count", "map")
+JOBS = ("count", "map", "windowed-count", "stream-table-join")
+WINDOW_MS = 10_000
 
 
 def topology(job: str, source: str, sink: str) -> Topology:
     """Build the topology of a job.
 
     Args:
-        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case.
+        job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
+            ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
+            keys in windows and whole numbers.
+            ``stream-table-join`` writes each value with the row of its key.
         source: Topic to read.
         sink: Topic to write.
     """
@@ -22,8 +27,14 @@ def topology(job: str, source: str, sink: str) -> Topology:
     if job == "count":
         counts = stream.group_by_key().count(store="counts").to_stream()
         counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "windowed-count":
+        grouped = stream.group_by_key().windowed_by(ps.TumblingWindows(WINDOW_MS, grace=0))
+        grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "stream-table-join":
+        rows = builder.table(rows_topic(source), key=serdes.bytes, value=serdes.bytes, store="rows")
+        stream.join(rows, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
     else:
         raise ValueError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
     return builder.build()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from confluent_kafka import KafkaError, Message, Producer
 
 VALUE_BYTES = 80
+SPAN_MS = 60_000
 _SEED = 28
 _BLOCK = 100_000
 
@@ -24,11 +26,14 @@ class Workload:
         records: How many.
         keys: How many different keys they are drawn from, evenly.
         seed: Another seed, other records.
+        begin_ms: Timestamp of the first record, ms since the epoch; they spread evenly over a minute, in order. None leaves
+            the timestamps to the producer.
     """
 
     records: int
     keys: int
     seed: int = _SEED
+    begin_ms: int | None = None
 
     def blocks(self) -> Iterator[list[tuple[bytes, bytes]]]:
         """Give the keys and values, in blocks."""
@@ -40,19 +45,48 @@ class Workload:
             values = (text[at : at + VALUE_BYTES] for at in range(0, len(text), VALUE_BYTES))
             yield [(key_bytes(key), value) for key, value in zip(keys, values, strict=True)]
 
+    def timestamps(self) -> Iterator[int]:
+        """Give the timestamp of each record, 0 where it is left to the producer."""
+        if self.begin_ms is None:
+            return repeat(0, self.records)
+        return (self.begin_ms + number * SPAN_MS // self.records for number in range(self.records))
+
+
+def rows_topic(source: str) -> str:
+    """Give the name of the topic of the table that the records of a topic are joined with."""
+    return f"{source}-rows"
+
+
+def rows(workload: Workload) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Give the table that a workload is joined with: a row for each of its keys, in blocks."""
+    for start in range(0, workload.keys, _BLOCK):
+        numbers = range(start, min(start + _BLOCK, workload.keys))
+        yield [(key_bytes(number), row_bytes(number)) for number in numbers]
+
+
+def row_bytes(number: int) -> bytes:
+    """Give the row of the key with a number."""
+    return b"row-%08d" % number
+
 
 def key_bytes(number: int) -> bytes:
     """Give the key with a number."""
     return b"key-%08d" % number
 
 
-def produce(servers: str, topic: str, blocks: Iterable[list[tuple[bytes, bytes]]]) -> None:
+def produce(
+    servers: str,
+    topic: str,
+    blocks: Iterable[list[tuple[bytes, bytes]]],
+    timestamps: Iterable[int] | None = None,
+) -> None:
     """Write records and return when all are acknowledged; keys land where Java's producer would put them.
 
     Args:
         servers: Bootstrap servers.
         topic: Where to write.
         blocks: Lists of keys and values.
+        timestamps: Of each record, ms since the epoch; 0, or None for all, is the time when it is produced.
 
     Raises:
         RuntimeError: If a record is not acknowledged.
@@ -77,11 +111,12 @@ def produce(servers: str, topic: str, blocks: Iterable[list[tuple[bytes, bytes]]
             "log_level": 0,
         }
     )
+    times = repeat(0) if timestamps is None else timestamps
     for block in blocks:
-        for key, value in block:
+        for (key, value), timestamp in zip(block, times):
             while True:
                 try:
-                    producer.produce(topic, value, key)
+                    producer.produce(topic, value, key, timestamp=timestamp)
                     break
                 except BufferError:
                     producer.poll(0.05)

@@ -49,7 +49,7 @@ def running(
 def at_work(
     topology: Topology, servers: str, sink: str, *, until: Literal["end"] | None = None, **settings: Any
 ) -> Iterator[ps.RunningApplication]:
-    """Run a topology with the default settings but for those given, and a state of its own."""
+    """Run a topology with a state of its own, and the default settings but for those given and caches: as the peer, it has none."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
         application = ps.Application(
             f"bench-{sink}",
@@ -57,6 +57,7 @@ def at_work(
             bootstrap_servers=servers,
             state_dir=state,
             master=_MASTER,
+            statestore_cache_max_bytes=0,
             **settings,
         )
         with application.start(until) as app:

@@ -1,4 +1,4 @@
-"""The race: a job on Kafka Streams, then the same job on Penstock, from the same topic on the same broker.
+"""The race: a job on Kafka Streams, then the same job on Penstock, from the same topics on the same broker.
 
 Both clocks leave the start out: they begin with the first record. Ours ends when every output is acknowledged; the peer's
 when it has *processed* its last record (its last outputs may still be on the way), which is in its favour. "With start"
@@ -8,15 +8,18 @@ and the first, empty batch included.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from statistics import median
 from typing import Any
 
 from bench import check
-from bench.load import Workload, produce
+from bench.jobs import WINDOW_MS
+from bench.load import SPAN_MS, Workload, produce, rows, rows_topic
 from bench.processes import ROOT, run_for_json, run_ours
-from bench.stage import Stage
+from bench.stage import PARTITIONS, Stage
 from penstock.testing._java import find_java
 from penstock.testing.kafka import KAFKA_VERSION, resolve_jars
 
@@ -25,6 +28,9 @@ _THREADS = "2"
 _GUARANTEE = "at_least_once"
 _CACHE_BYTES = "0"
 _SOURCE = ROOT / "bench" / "peer" / "KafkaStreamsPeer.java"
+_LONG_AGO_MS = 1_600_000_000_000
+WITH_ROWS = ("stream-table-join",)
+"""Jobs that read a table beside the input; its records count to those that are processed."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +126,17 @@ class RaceResult:
 
 def fill(stage: Stage) -> tuple[str, Workload]:
     """Make the input topic that all races of a run read."""
-    workload, topic = Workload(stage.records, stage.keys), stage.topic("input")
-    produce(stage.kafka.bootstrap_servers, topic, workload.blocks())
+    begin_ms = (time.time_ns() // 1_000_000 - SPAN_MS) // WINDOW_MS * WINDOW_MS
+    workload, topic = Workload(stage.records, stage.keys, begin_ms=begin_ms), stage.topic("input")
+    produce(stage.kafka.bootstrap_servers, topic, workload.blocks(), workload.timestamps())
     return topic, workload
+
+
+def fill_rows(stage: Stage, source: str, workload: Workload) -> None:
+    """Make the topic of the table that the input is joined with; all of it is older than the input."""
+    topic = rows_topic(source)
+    stage.kafka.create_topic(topic, PARTITIONS)
+    produce(stage.kafka.bootstrap_servers, topic, rows(workload), repeat(_LONG_AGO_MS))
 
 
 def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.Digest) -> Pair:
@@ -135,10 +149,11 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
         workload: What is in it.
         wanted: What must come out.
     """
+    records = workload.records + (workload.keys if job in WITH_ROWS else 0)
     sink = stage.topic(f"{job}-peer")
-    peer = _side(stage, job, sink, wanted, _run_peer(stage, job, source, sink, workload.records))
+    peer = _side(stage, job, sink, wanted, _run_peer(stage, job, source, sink, records))
     sink = stage.topic(f"{job}-ours")
-    arguments = {"job": job, "source": source, "sink": sink, "records": workload.records}
+    arguments = {"job": job, "source": source, "sink": sink, "records": records}
     arguments["servers"] = stage.kafka.bootstrap_servers
     told = run_ours("race", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
     return Pair(peer, _side(stage, job, sink, wanted, told), told["batches"])

@@ -21,8 +21,8 @@ from bench.states import StateResult
 from bench.store_size import StoreSizeResult
 from bench.transactions import TransactionResult
 
-RATIO_BARS = {"count": 1.2, "map": 0.7}
-"""The least ratio to Kafka Streams, by job."""
+RATIO_BARS = {"count": 2.0, "map": 0.7, "windowed-count": 1.2}
+"""The least ratio to Kafka Streams, by job; other jobs have none."""
 BATCH_BAR_S = 0.7
 STORE_BAR = 2.0
 MEMORY_BAR = 1.2
@@ -119,14 +119,14 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
     ):
         table.add_column(name, justify="right")
     for race in races:
-        told, ratios = race.as_json(), [pair.ratio for pair in race.pairs]
+        told, ratios, bar = race.as_json(), [pair.ratio for pair in race.pairs], RATIO_BARS.get(race.job)
         table.add_row(
             race.job,
             f"{told['records_per_s']:,}",
             f"{told['peer_records_per_s']:,}",
-            _judged(f"{race.ratio:.2f} x", race.ratio >= RATIO_BARS[race.job]),
+            f"{race.ratio:.2f} x" if bar is None else _judged(f"{race.ratio:.2f} x", race.ratio >= bar),
             f"{min(ratios):.2f}-{max(ratios):.2f}",
-            f">= {RATIO_BARS[race.job]} x",
+            "" if bar is None else f">= {bar} x",
             f"{told['seconds_with_start']:.1f} s",
             f"{told['peer_seconds_with_start']:.1f} s",
         )

@@ -22,7 +22,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
 from penstock.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
 from penstock.core.model.errors import PenstockError
-from penstock.core.model.expressions import Expression, col
+from penstock.core.model.expressions import Expression, col, struct
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from penstock.core.model.record import (
@@ -119,6 +119,7 @@ __all__ = [
     "spark",
     "stores",
     "stream_time",
+    "struct",
     "testing",
     "wall_clock",
 ]

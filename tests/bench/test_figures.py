@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench.load import VALUE_BYTES, Workload
+from bench.load import VALUE_BYTES, Workload, rows
 from bench.memory import MemoryResult
 from bench.race import Pair, RaceResult, Side
 from bench.store_size import StoreRun, StoreSizeResult
@@ -41,6 +41,18 @@ def test_count_is_right_when_the_last_values_and_the_number_of_records_are() -> 
     assert check.difference(check.digest("count", updates), wanted) == "wrong last value for 1 of 3 keys"
 
 
+def test_windowed_count_is_right_when_the_last_value_of_every_key_in_every_window_is() -> None:
+    workload = Workload(600, 3, begin_ms=120_000)
+    assert list(workload.timestamps())[::100] == [120_000, 130_000, 140_000, 150_000, 160_000, 170_000]
+    wanted = check.expected("windowed-count", workload)
+    assert len(wanted.last) == 3 * 6
+    keys = [key for block in workload.blocks() for key, _ in block]
+    first = sum(key == keys[0] for key in keys[:100])
+    assert wanted.last[keys[0] + (120_000).to_bytes(8, "big")] == first.to_bytes(8, "big")
+    updates = [(key, value) for key, value in wanted.last.items()] * 2
+    assert "36 records" in str(check.difference(check.digest("windowed-count", updates), wanted))
+
+
 def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
     workload = Workload(100, 5)
     out = [(key, value.upper()) for block in workload.blocks() for key, value in block]
@@ -48,6 +60,18 @@ def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
     assert check.difference(check.digest("map", reversed(out)), wanted) is None
     out[0] = (out[0][0], out[0][1].lower())
     assert check.difference(check.digest("map", out), wanted) is not None
+
+
+def test_a_join_is_right_when_every_record_has_the_row_of_its_key() -> None:
+    workload = Workload(100, 5)
+    table = dict(row for block in rows(workload) for row in block)
+    out = [(key, value + b":" + table[key]) for block in workload.blocks() for key, value in block]
+    wanted = check.expected("stream-table-join", workload)
+    assert len(table) == 5
+    assert check.difference(check.digest("stream-table-join", reversed(out)), wanted) is None
+    out[0] = (out[0][0], out[0][1] + b"!")
+    assert check.difference(check.digest("stream-table-join", out), wanted) is not None
+    assert "99 records" in str(check.difference(check.digest("stream-table-join", out[1:]), wanted))
 
 
 def test_the_ratio_is_the_median_of_the_pairs_not_the_ratio_of_the_medians() -> None:

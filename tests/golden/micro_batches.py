@@ -8,6 +8,7 @@ times or buffered records, and has to be found there again.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark import cloudpickle
@@ -57,6 +58,12 @@ class MicroBatches:
         self.add(topic, rows)
         self.settle()
 
+    def process_together(self, rows: Mapping[str, list[Row]]) -> None:
+        """Run a micro-batch with records of topics that one task reads, and those that follow from it."""
+        (sub,) = {self._reader[topic].id: self._reader[topic] for topic in rows}.values()
+        self._run(sub, rows)
+        self.settle()
+
     def add(self, topic: str, rows: list[Row]) -> None:
         """Let records of one topic wait for a micro-batch."""
         self._waiting.append((topic, rows))
@@ -69,7 +76,7 @@ class MicroBatches:
         """Run a micro-batch with the records of a topic that have waited longest."""
         place, rows = next((i, rows) for i, (name, rows) in enumerate(self._waiting) if name == topic)
         del self._waiting[place]
-        self._run(self._reader[topic], topic, rows)
+        self._run(self._reader[topic], {topic: rows})
 
     def settle(self) -> None:
         """Run micro-batches until no records wait."""
@@ -90,12 +97,13 @@ class MicroBatches:
         memory = self._snapshots[sub.id].stores.get(name, {})
         return open_store(sub.stores[name], self._committed[sub.id], memory=memory)
 
-    def _run(self, sub: SubTopology, topic: str, rows: list[Row]) -> None:
+    def _run(self, sub: SubTopology, found: Mapping[str, list[Row]]) -> None:
         task = self._task(sub)
-        for start in range(0, len(rows), self.chunk):
-            records = columns(rows[start : start + self.chunk], first_offset=self._offsets[topic])
-            self._offsets[topic] += len(records)
-            task.feed(TopicPartition(topic, 0), records, self._offsets[topic])
+        for topic, rows in found.items():
+            for start in range(0, len(rows), self.chunk):
+                records = columns(rows[start : start + self.chunk], first_offset=self._offsets[topic])
+                self._offsets[topic] += len(records)
+                task.feed(TopicPartition(topic, 0), records, self._offsets[topic])
         while self._step(sub, task):
             task = self._task(sub)
 

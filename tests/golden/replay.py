@@ -8,11 +8,12 @@ A recording has one input per batch. `Recording.in_batches_of` makes larger ones
 depend on batches, so the same records have to come out, only less is known about what they came after.
 
 ``python tests/golden/replay.py FILE.json ...`` replays recordings, each in every way, and exits with status 0 if all are
-equal; else it prints the first difference of each.
+equal; else it prints the first difference of each, and the status is 1. Every field of a recording is compared.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -59,7 +60,18 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Recording:
+        """Read a recording.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If it holds no recording, or one of a scenario that nobody has built.
+        """
         content = json.loads(path.read_text())
+        missing = {"scenario", "inputs", "outputs", "stores", "dropped"} - set(content)
+        if missing:
+            raise ValueError(f"it is no recording: it has no {', '.join(sorted(missing))}")
+        if content["scenario"] not in SCENARIOS:
+            raise ValueError(f"there is no scenario {content['scenario']!r} in {scenarios.__file__}")
         return cls(
             scenario=content["scenario"],
             topics=SCENARIOS[content["scenario"]].topics,
@@ -73,34 +85,54 @@ class Recording:
         """Give the keys of all inputs in their order."""
         return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
-    def in_batches_of(self, size: int, *, rows_once: bool = False) -> Recording:
+    def in_batches_of(
+        self, size: int, *, rows_once: bool = False, topics_together: bool = False
+    ) -> Recording:
         """Join up to `size` inputs per batch, and give the outputs as they are read after such batches.
 
         Args:
             size: The most inputs in a batch.
             rows_once: Whether a batch has at most one change of each row.
+            topics_together: Whether a batch may have records of several topics; a task that finds them all at once takes
+                them in the recorded order.
         """
-        batches = list(batched((entry for batch in self.batches for entry in batch), size, rows_once))
+        inputs = (entry for batch in self.batches for entry in batch)
+        batches = list(batched(inputs, size, rows_once, taken_in_order if topics_together else of_one_topic))
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
         return replace(self, batches=batches, outputs=moved)
 
 
-def batched(inputs: Iterable[Entry], size: int, rows_once: bool) -> Iterator[list[Entry]]:
-    """Cut inputs into batches of neighbours of one topic: which topic is next is the recording's choice."""
+def batched(
+    inputs: Iterable[Entry], size: int, rows_once: bool, may_be: Callable[[list[Entry]], bool]
+) -> Iterator[list[Entry]]:
+    """Cut inputs into batches of neighbours, each as large as it may be."""
     batch: list[Entry] = []
     for entry in inputs:
         again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
-        if batch and (len(batch) == size or again or not may_share_batch(batch[-1], entry)):
+        if batch and (len(batch) == size or again or not may_be([*batch, entry])):
             yield batch
             batch = []
         batch.append(entry)
     yield batch
 
 
-def may_share_batch(one: Entry, other: Entry) -> bool:
-    return "topic" in one and one["topic"] == other.get("topic")
+def of_one_topic(batch: list[Entry]) -> bool:
+    """Tell whether all are records of one topic: which topic is next is the recording's choice."""
+    return batch[0].get("topic") is not None and all(e.get("topic") == batch[0]["topic"] for e in batch)
+
+
+def taken_in_order(batch: list[Entry]) -> bool:
+    """Tell whether a task takes records of several topics in this order: the smallest timestamp of those in front first."""
+    if any("topic" not in entry for entry in batch):
+        return False
+    left = {topic: [e for e in batch if e["topic"] == topic] for topic in sorted(e["topic"] for e in batch)}
+    for entry in batch:
+        first = min((queue for queue in left.values() if queue), key=lambda queue: queue[0]["timestamp"])
+        if first.pop(0) is not entry:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -117,7 +149,8 @@ Replay = Callable[[ps.Topology, Recording], Replayed]
 
 def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
     """Replay with the public TopologyTestDriver, which processes each record to the end."""
-    with TopologyTestDriver(topology, wall_clock_ms=0, application_id=APPLICATION_ID) as driver:
+    settings = {"application_id": APPLICATION_ID, "statestore_cache_max_bytes": 0}
+    with TopologyTestDriver(topology, wall_clock_ms=0, **settings) as driver:
 
         def run(batch: list[Entry]) -> None:
             for entry in batch:
@@ -142,7 +175,11 @@ def in_micro_batches(*, chunk: int, budget: int | None) -> Replay:
             if "advance_wall_clock_ms" in batch[0]:
                 runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
             else:
-                runner.process(batch[0]["topic"], [row_of(entry) for entry in batch])
+                topics = {
+                    entry["topic"]: [row_of(e) for e in batch if e["topic"] == entry["topic"]]
+                    for entry in batch
+                }
+                runner.process_together(topics)
 
         outputs = collect(recording, run, lambda topic: runner.sent.pop(topic, []))
         stores = {name: dump(runner.store(name), recording) for name in recording.stores}
@@ -235,16 +272,38 @@ def difference(recording: Recording, replayed: Replayed) -> str | None:
     return None
 
 
-def main(files: list[str]) -> int:
-    """Replay recordings in every way; print what differs, and give the exit status."""
-    different = 0
-    for path in map(Path, files):
+def found_in(path: Path) -> str | None:
+    """Replay a recording in every way; say what is wrong first, None if nothing is."""
+    try:
         recording = Recording.load(path)
-        for way, replay in REPLAYS.items():
+    except (OSError, ValueError) as error:
+        return f"cannot be replayed: {error}"
+    for way, replay in REPLAYS.items():
+        try:
             found = difference(recording, replay(SCENARIOS[recording.scenario].build(), recording))
-            if found is not None:
-                different += 1
-                print(f"{path} ({way}): {found}")
+        except Exception as error:  # whatever it is, the other recordings are replayed all the same
+            return f"({way}) failed with {type(error).__name__}: {error}"
+        if found is not None:
+            return f"({way}) {found}"
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """Replay recordings in every way; print what differs, and give the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="replay.py", description="Replay recordings of Kafka Streams and compare all that came out."
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="a recording")
+    files: list[Path] = parser.parse_args(arguments).files
+    different = 0
+    for path in files:
+        found = found_in(path)
+        if found is not None:
+            different += 1
+            print(f"{path}: {found}")
+    print(
+        f"{len(files) - different} of {len(files)} recordings are equal, replayed in {len(REPLAYS)} ways each"
+    )
     return min(different, 1)
 
 

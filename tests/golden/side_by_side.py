@@ -17,7 +17,7 @@ from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.nodes import Node
 from penstock.core.plan.specs import StoreSpec
 
-NAMES = {"name", "parents", "routes", "stores", "other", "join", "closes", "topic_name", "topics", "topic"}
+NAMES = {"name", "parents", "routes", "stores", "other", "parts", "closes", "topic_name", "topics", "topic"}
 """The fields of nodes that hold names, or tuples of names, of nodes, stores and topics."""
 
 EPOCH_ON_THE_WIRE = 1
@@ -68,6 +68,7 @@ class Prefix:
             for field in dataclasses.fields(node)
             if field.name in NAMES or isinstance(getattr(node, field.name), StoreSpec)
             for value in [getattr(node, field.name)]
+            if value is not None
         }
         if hasattr(node, "supplier"):
             renamed["supplier"] = self.of_supplier(node.supplier)
@@ -76,32 +77,23 @@ class Prefix:
         return dataclasses.replace(node, **renamed)
 
     def of_supplier(self, supplier: Callable[[], ps.Processor]) -> Callable[[], ps.Processor]:
-        return lambda: Prefixed(supplier(), self)
+        """Give a supplier whose processors are told the names without the prefix."""
+
+        def made() -> ps.Processor:
+            processor = supplier()
+            init = processor.init
+            processor.init = lambda context: init(Inside(context, self))  # type: ignore[method-assign]
+            return processor
+
+        return made
 
 
 def time_of(record: ps.ConsumerRecord, _partition_time: int) -> int:
     return record.timestamp - EPOCH_ON_THE_WIRE
 
 
-class Prefixed(ps.Processor):
-    """Runs a processor that knows the names without the prefix."""
-
-    def __init__(self, processor: ps.Processor, prefix: Prefix) -> None:
-        self.processor = processor
-        self.prefix = prefix
-
-    def init(self, context: ps.ProcessorContext) -> None:
-        self.processor.init(Inside(context, self.prefix))
-
-    def process(self, record: ps.Record) -> None:
-        self.processor.process(record)
-
-    def close(self) -> None:
-        self.processor.close()
-
-
 class Inside:
-    """The context of such a processor."""
+    """The context of a processor that knows the names without the prefix."""
 
     def __init__(self, context: ps.ProcessorContext, prefix: Prefix) -> None:
         self._context = context
@@ -109,6 +101,11 @@ class Inside:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    @property
+    def record_metadata(self) -> ps.RecordMetadata | None:
+        told = self._context.record_metadata
+        return told and told._replace(topic=told.topic.removeprefix(self._prefix.text))
 
     def state_store(self, name: str) -> Any:
         return self._context.state_store(self._prefix.of(name))

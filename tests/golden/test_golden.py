@@ -6,6 +6,8 @@ runs in every way of replaying that `replay.REPLAYS` knows, and in batches of se
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +17,8 @@ import pytest
 from penstock.core.engine import columns
 from unit.helpers import columnar
 
-from .replay import DATA, REPLAYS, Recording, Replay, first_difference, main, with_test_driver
+from . import replay as replay_command
+from .replay import DATA, REPLAYS, Recording, Replay, first_difference, main
 from .scenarios import SCENARIOS
 
 FILES = sorted(DATA.glob("*.json"))
@@ -23,7 +26,7 @@ FILES = sorted(DATA.glob("*.json"))
 
 ASKING = {"tt_fk_inner", "tt_fk_inner_virtual", "tt_fk_left"}
 """Joins that ask through a topic. The answers come behind all records of a micro-batch, so of several changes of one row in
-it only the last has results; the rows that are left are the same (decision 0027)."""
+it only the last has results; the rows that are left are the same (decision 0027). Their batches have one change of a row."""
 
 
 def scenario_of(path: Path) -> str:
@@ -44,23 +47,39 @@ def recording(request: pytest.FixtureRequest) -> Recording:
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
 def test_replays_like_kafka_streams(recording: Recording, replay: Replay, batch_size: int) -> None:
-    recording = recording.in_batches_of(batch_size)
+    recording = recording.in_batches_of(batch_size, rows_once=recording.scenario in ASKING)
     replayed = replay(SCENARIOS[recording.scenario].build(), recording)
     assert replayed.stores == recording.stores
-    if recording.scenario in ASKING and batch_size > 1 and replay is not with_test_driver:
-        assert rows_left(replayed.outputs) == rows_left(recording.outputs)
-        return
     assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.dropped == recording.dropped
 
 
+@pytest.mark.parametrize("batch_size", [7, 1000])
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
 @pytest.mark.parametrize(
     "path", [path for path in FILES if scenario_of(path) in ASKING], ids=lambda p: p.stem
 )
-def test_joins_that_ask_give_every_result_if_no_row_changes_twice(path: Path, replay: Replay) -> None:
-    recording = Recording.load(path).in_batches_of(7, rows_once=True)
+def test_joins_that_ask_leave_the_same_rows_however_often_a_row_changes(
+    path: Path, replay: Replay, batch_size: int
+) -> None:
+    recording = Recording.load(path).in_batches_of(batch_size)
     replayed = replay(SCENARIOS[recording.scenario].build(), recording)
+    assert replayed.stores == recording.stores
+    assert rows_left(replayed.outputs) == rows_left(recording.outputs)
+
+
+def joins_in_one_task(path: Path) -> bool:
+    plan = SCENARIOS[scenario_of(path)].build().plan()
+    return len(plan.subtopologies) == 1 and len(plan.external_topics) > 1 and not plan.global_parts
+
+
+@pytest.mark.parametrize("way", ["new-task-per-batch", "new-task-per-step"])
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if joins_in_one_task(path)], ids=lambda path: path.stem
+)
+def test_a_task_that_finds_several_topics_takes_them_in_the_recorded_order(path: Path, way: str) -> None:
+    recording = Recording.load(path).in_batches_of(1000, topics_together=True)
+    replayed = REPLAYS[way](SCENARIOS[recording.scenario].build(), recording)
     assert first_difference(recording.outputs, replayed.outputs) is None
 
 
@@ -78,6 +97,16 @@ def test_what_goes_in_columns_gives_the_same_record_by_record(path: Path, batch_
     assert replayed.stores == recording.stores
     assert first_difference(recording.outputs, replayed.outputs) is None
     assert replayed.dropped == recording.dropped
+
+
+def test_counts_with_and_without_windows_go_in_columns() -> None:
+    windowed = {
+        "tumbling_count",
+        "hopping_count",
+        "tumbling_emit_on_window_close",
+        "hopping_emit_on_window_close",
+    }
+    assert {"word_count", "count_by_key", *windowed} <= IN_COLUMNS
 
 
 def test_every_scenario_has_recordings() -> None:
@@ -99,5 +128,47 @@ def test_the_command_tells_the_first_difference(tmp_path: Path, capsys: pytest.C
     assert main([str(recorded)]) == 0
     changed = tmp_path / recorded.name
     changed.write_text(recorded.read_text().replace('"dropped": 8', '"dropped": 1'))
+    capsys.readouterr()
     assert main([str(changed)]) == 1
-    assert "dropped records differ: Kafka Streams had 1" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "(test-driver) dropped records differ: Kafka Streams had 1" in told
+    assert "0 of 1 recordings are equal" in told
+
+
+def test_the_command_goes_on_behind_what_it_cannot_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = DATA / "count_by_key.2.json"
+    unknown, broken, nothing = tmp_path / "unknown.json", tmp_path / "broken.json", tmp_path / "nothing.json"
+    unknown.write_text(recorded.read_text().replace('"count_by_key"', '"count_by_moon"'))
+    broken.write_text(recorded.read_text()[:100])
+    nothing.write_text("[]")
+    files = [str(path) for path in (tmp_path / "missing.json", unknown, broken, nothing, recorded)]
+    assert main(files) == 1
+    *told, total = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in told] == files[:-1]
+    assert "No such file" in told[0]
+    assert "there is no scenario 'count_by_moon'" in told[1]
+    assert "cannot be replayed" in told[2]
+    assert "it is no recording" in told[3]
+    assert total.startswith("1 of 5 recordings are equal")
+
+
+def test_the_command_tells_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(topology: Any, recording: Recording) -> Any:
+        raise RuntimeError("no more")
+
+    monkeypatch.setitem(REPLAYS, "test-driver", fails)
+    assert main([str(DATA / "count_by_key.1.json")]) == 1
+    assert "(test-driver) failed with RuntimeError: no more" in capsys.readouterr().out
+
+
+def test_the_command_runs_by_itself() -> None:
+    files = [str(DATA / f"session_count.{seed}.json") for seed in (1, 2, 3)]
+    done = subprocess.run(
+        [sys.executable, replay_command.__file__, *files], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 of 3 recordings are equal" in done.stdout

@@ -10,8 +10,10 @@ import pytest
 
 import penstock as ps
 
+from .micro_batches import MicroBatches
+from .replay import DATA, Recording, row_of
 from .scenarios import SCENARIOS
-from .side_by_side import side_by_side
+from .side_by_side import EPOCH_ON_THE_WIRE, side_by_side
 
 
 def names_of(topology: ps.Topology) -> set[str]:
@@ -54,3 +56,24 @@ def test_they_share_no_sub_topology() -> None:
     assert len(together.subtopologies) == sum(len(t.plan().subtopologies) for t in built.values())
     for sub in together.subtopologies:
         assert len({name.split("-")[0] for name in sub.nodes}) == 1
+
+
+def sent(topology: ps.Topology, recording: Recording, prefix: str, later: int) -> dict[str, list[ps.Record]]:
+    """Give what a topology sends to the topics of a recording that lead outside."""
+    runner = MicroBatches(topology, "app", chunk=1000, budget=None)
+    for batch in recording.batches:
+        if "topic" in batch[0]:
+            rows = [(key, value, time + later, headers) for key, value, time, headers in map(row_of, batch)]
+            runner.process(prefix + batch[0]["topic"], rows)
+        else:
+            runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
+    return {topic: runner.sent[prefix + topic] for topic in recording.topics}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_it_gives_what_it_gives_alone(scenario: str) -> None:
+    recording = Recording.load(DATA / f"{scenario}.1.json").in_batches_of(7)
+    alone = SCENARIOS[scenario].build()
+    among = side_by_side({"prefix-": alone})
+    expected = sent(alone, recording, "", 0)
+    assert sent(among, recording, "prefix-", EPOCH_ON_THE_WIRE) == expected

@@ -45,6 +45,7 @@ class Apps:
             "bootstrap_servers": self.kafka.bootstrap_servers,
             "state_dir": self.home,
             "master": "local[2]",
+            "statestore_cache_max_bytes": 0,  # most tests look at every update; those of caches say what they have
             "task_timeout_ms": 120_000,  # less than the patience of a test, so that what does not answer is named
         }
         return ps.Application(self.id, topology, **{**given, **settings})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import APPS, BrokerFaultError, Report, Target, run_with_crashes
+from penstock.testing.crash import APPS, Report, Target, run_with_crashes, unspoiled
 
 GUARANTEE = "exactly_once"
 
@@ -25,20 +25,19 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Report:
-    """Run with a seed, and with others if the broker itself has spoiled the run; three times is no coincidence."""
-    for attempt in range(3):
-        try:
-            return run_with_crashes(
-                APPS[app],
-                guarantee=GUARANTEE,
-                kills=len(targets),
-                seed=seed + 100 * attempt,
-                targets=targets,
-                keep_logs=logs / str(attempt),
-            )
-        except BrokerFaultError as fault:
-            spoiled = fault
-    raise spoiled
+    """Run with a seed, and with others if the broker itself has spoiled the run."""
+
+    def run(seed: int, attempt: int) -> Report:
+        return run_with_crashes(
+            APPS[app],
+            guarantee=GUARANTEE,
+            kills=len(targets),
+            seed=seed,
+            targets=targets,
+            keep_logs=logs / str(attempt),
+        )
+
+    return unspoiled(run, seed, tell=print)
 
 
 @pytest.mark.parametrize(("app", "seed", "targets"), RUNS, ids=[app for app, _, _ in RUNS])

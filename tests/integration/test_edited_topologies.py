@@ -80,3 +80,22 @@ def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
     builder.table(people).to_stream().to(sink)
     with pytest.raises(IncompatibleTopologyError, match=rf"{internal}.* which holds 1 records .*until='end'"):
         apps.run(builder.build())
+
+
+def test_unnamed_state_goes_on_behind_operators_that_were_inserted(apps: Apps) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 1)
+
+    def counts(*, edited: bool) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        lines = builder.stream(source)
+        if edited:
+            lines = lines.filter(lambda _, line: line != "spam").peek(lambda _, line: line.split())
+        words = lines.flat_map_values(str.split).group_by(lambda _, word: word)
+        words.count().to_stream().to(sink, value=ps.serdes.int64)
+        return builder.build()
+
+    apps.kafka.produce(source, [(None, "a b a"), (None, "spam")])
+    apps.run(counts(edited=False))
+    apps.kafka.produce(source, [(None, "a c"), (None, "spam")])
+    apps.run(counts(edited=True))
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 3, "b": 1, "spam": 1, "c": 1}

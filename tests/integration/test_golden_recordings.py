@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 
+from golden.replay import dump
 from golden.scenarios import SCENARIOS
 from golden.side_by_side import side_by_side
 from golden.test_golden import ASKING, first_difference
+from penstock.core.model.ids import TaskId
+from penstock.core.plan.split import Plan
 from penstock.testing.kafka import ConsumedRecord
 
+from .checkpoints import LeftBehind
+from .clock import HandClock
 from .helpers import Apps
-from .lanes import Ends, Lane, Steps
+from .lanes import Ends, Lane
+from .steps import Steps, runs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-SEED = 1
-BATCH = 7
-CUT = 6
-"""The step before which the application is stopped and started again: every recording has records on both sides."""
+SEED = int(os.environ.get("PENSTOCK_RECORDINGS_SEED", "1"))
+"""Which recording of each scenario is played."""
 
-MOVED_CLOCK = {
+BATCH = 7
+
+CLOCKED = {
     "processor_context_info": "the wall clock is in its results",
     "processor_punctuate_cancel": "punctuates by the wall clock",
     "processor_punctuate_start_time": "punctuates by the wall clock",
@@ -31,48 +41,86 @@ MOVED_CLOCK = {
     "ss_outer_throttled": "looks for unmatched records once per second of the wall clock",
     "tumbling_emit_on_window_close_throttled": "looks for closed windows once per second of the wall clock",
 }
-"""Scenarios that are not played here: what they write depends on a wall clock that the recorder moved. Other recordings have
-steps of the clock too, but nothing follows from them."""
+"""Scenarios whose results follow from the wall clock. Other recordings have steps of the clock too, but nothing follows."""
 
-PLAYED = sorted(SCENARIOS.keys() - MOVED_CLOCK.keys())
+PLAYED = sorted(SCENARIOS)
 
 
 class Played(NamedTuple):
-    """What came out of all lanes: where their topics ended after each step, what is in them, how many records were dropped."""
+    """What is left of a run.
+
+    Attributes:
+        lanes: The lanes, by scenario.
+        ends: Where the output topics of each ended after each of its batches, by scenario.
+        found: What is in the output topics.
+        dropped: How many records each dropped, by scenario.
+        left_behind: The stores.
+    """
 
     lanes: dict[str, Lane]
-    ends: list[Ends]
+    ends: dict[str, list[Ends]]
     found: dict[str, list[ConsumedRecord]]
-    dropped: int
+    dropped: Counter[str]
+    left_behind: LeftBehind
 
 
 @pytest.fixture(scope="module")
-def played(module_apps: Apps) -> Played:
-    """Play all lanes; the application is stopped in the middle and started again."""
+def played(module_apps: Apps, spark: SparkSession) -> Played:
+    """Play all lanes; the application is stopped and started again, early and in the middle."""
     apps = module_apps
-    lanes = {name: Lane(f"{apps.id}-{name}-", name, SEED, BATCH, rows_once=name in ASKING) for name in PLAYED}
+    lanes = lanes_of(apps.id, SEED)
     topology = side_by_side({lane.prefix: lane.topology for lane in lanes.values()})
+    plan = topology.plan(apps.id)
+    clock = HandClock(apps.home / "clock")
     ends: list[Ends] = []
-    dropped = 0
-    with Steps(apps.kafka.bootstrap_servers, topology.plan(apps.id), [*lanes.values()]) as steps:
+    dropped: Counter[str] = Counter()
+    with Steps(apps.kafka.bootstrap_servers, plan, lanes.values(), clock) as steps:
         steps.create_topics()
-        for part in (range(CUT), range(CUT, len(steps))):
-            with apps.start(topology) as running:
-                ends += map(steps.take, part)
-            dropped += running.metrics()["dropped_records"]
+        for run in runs(len(steps)):
+            clock.set(0)  # the first micro-batch reaches all tasks: nothing may be due in it
+            with apps.start(topology, clock=clock) as running:
+                ends += [steps.take(number, running) for number in run]
+            dropped += by_scenario(running.status().dropped, plan, lanes)
+        of_batches = {name: [ends[number] for number in steps.taken_by(lane)] for name, lane in lanes.items()}
     found = {topic: apps.kafka.consume(topic) for lane in lanes.values() for topic in lane.outputs}
-    return Played(lanes, ends, found, dropped)
+    location = apps.application(topology).settings.checkpoint(apps.id)
+    return Played(lanes, of_batches, found, dropped, LeftBehind(spark, location, apps.local_state, plan))
+
+
+def lanes_of(application_id: str, seed: int) -> dict[str, Lane]:
+    """Give the lanes by scenario."""
+    return {
+        name: Lane(
+            f"{application_id}-{name}-", name, seed, BATCH, rows_once=name in ASKING, clocked=name in CLOCKED
+        )
+        for name in PLAYED
+    }
+
+
+def by_scenario(counts: Mapping[str, int], plan: Plan, lanes: Mapping[str, Lane]) -> Counter[str]:
+    """Add up what was counted per task by the scenario that the task belongs to."""
+    found: Counter[str] = Counter()
+    for task, count in counts.items():
+        node = next(iter(plan.subtopologies[TaskId.parse(task).subtopology].nodes))
+        found[next(name for name, lane in lanes.items() if node.startswith(lane.prefix))] += count
+    return found
 
 
 @pytest.mark.parametrize("scenario", PLAYED)
 def test_writes_what_kafka_streams_wrote(played: Played, scenario: str) -> None:
     lane = played.lanes[scenario]
-    assert first_difference(lane.recording.outputs, lane.played(played.found, played.ends)) is None
+    assert first_difference(lane.recording.outputs, lane.played(played.found, played.ends[scenario])) is None
 
 
-def test_drops_as_many_records_as_kafka_streams(played: Played) -> None:
-    assert played.dropped == sum(lane.recording.dropped for lane in played.lanes.values())
+@pytest.mark.parametrize("scenario", PLAYED)
+def test_keeps_what_kafka_streams_kept(played: Played, scenario: str) -> None:
+    lane = played.lanes[scenario]
+    for name, entries in lane.recording.stores.items():
+        store = played.left_behind.store(lane.prefix + name)
+        assert first_difference(entries, dump(store, lane.recording)) is None, name
 
 
-def test_leaves_out_only_scenarios_that_there_are() -> None:
-    assert MOVED_CLOCK.keys() <= SCENARIOS.keys()
+@pytest.mark.parametrize("scenario", PLAYED)
+def test_drops_as_many_records_as_kafka_streams(played: Played, scenario: str) -> None:
+    lane = played.lanes[scenario]
+    assert played.dropped[scenario] == lane.recording.dropped

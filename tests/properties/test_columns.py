@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.engine import columns
+from penstock.core.engine.operators import window_columns
 from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
@@ -51,6 +52,11 @@ def pair_or_less(key: Any, value: Any) -> Any:
     return (value, key) if value != "a" else (key,)
 
 
+def for_two(table: ps.KTable[Any, Any]) -> Stream:
+    table.to_stream().to("counted", key=TEXT, value=JSON)
+    return table.to_stream()
+
+
 OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "filter": lambda s: s.filter(lambda key, value: value != "b"),
     "filter_not": lambda s: s.filter_not(lambda key, value: fails(value) == "b"),
@@ -73,9 +79,23 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "count_of_a_table": lambda s: (
         s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
     ),
+    "count_for_two": lambda s: for_two(s.group_by_key(key=TEXT, value=JSON).count()),
     "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
+    "mean": lambda s: s.group_by_key(key=TEXT, value=JSON).mean().to_stream(),
+    "mapped_table": lambda s: s.group_by_key(key=TEXT, value=JSON).count().map_values(fails).to_stream(),
+    "by_value": lambda s: s.select_key(ps.col()),
+    "per_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON).windowed_by(ps.HoppingWindows(3, 2, grace=1)).max().to_stream()
+    ),
+    "per_key_and_window": lambda s: (
+        s.group_by_key(key=TEXT, value=JSON)
+        .windowed_by(ps.TumblingWindows(3, grace=0))
+        .mean()
+        .to_stream(lambda window, mean: window.key)
+    ),
 }
-SINKS = {
+SINKS: dict[str, tuple[Any, Any]] = {
+    "own": (None, JSON),
     "json": (TEXT, JSON),
     "text": (TEXT, TEXT),
     "bytes": (TEXT, BYTES),
@@ -93,12 +113,19 @@ class Run:
     error: str = ""
 
 
-def run(topology: ps.Topology, steps: list[Any], policy: Any) -> Run:
+def run(topology: ps.Topology, steps: list[Any], policy: Any, cache_bytes: int = 0) -> Run:
     plan, done = topology.plan("app"), Run()
     policies = ErrorPolicies(policy, policy, policy, "dead")
     for sub in plan.subtopologies:
         stores, offsets = MemoryStores(), {0: 0, 1: 0}
-        task = Task(sub, TaskId(sub.id, 0), application_id="app", stores=stores, policies=policies)
+        task = Task(
+            sub,
+            TaskId(sub.id, 0),
+            application_id="app",
+            stores=stores,
+            policies=policies,
+            cache_bytes=cache_bytes,
+        )
         task.init(0)
         (topic, *_) = sub.source_topics
         try:
@@ -112,7 +139,7 @@ def run(topology: ps.Topology, steps: list[Any], policy: Any) -> Run:
                     fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
                     task.feed(TopicPartition(topic, partition), fed, offsets[partition])
                 outcome = task.step(0, budget)
-                stores.apply(outcome.changes)
+                stores.apply(outcome.changes, outcome.dropped_slices)
                 done.outcomes.append(outcome)
                 done.snapshots.append(task.snapshot())
         except PenstockError as error:
@@ -151,18 +178,19 @@ SOURCES = st.tuples(st.sampled_from([TEXT, BYTES, INT, PICKY]), st.sampled_from(
     sink=st.sampled_from(sorted(SINKS)),
     steps=STEPS,
     policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+    cache_bytes=st.sampled_from([0, 1 << 20]),
 )
 def test_columns_do_what_records_one_by_one_do(
-    source: Any, operators: list[str], sink: str, steps: Any, policy: str
+    source: Any, operators: list[str], sink: str, steps: Any, policy: str, cache_bytes: int
 ) -> None:
-    in_columns = run(built(source, operators, sink), steps, policy)
+    in_columns = run(built(source, operators, sink), steps, policy, cache_bytes)
     with patch.object(columns, "entries", record_by_record):
-        by_records = run(built(source, operators, sink), steps, policy)
+        by_records = run(built(source, operators, sink), steps, policy, cache_bytes)
     assert without_traces(in_columns) == without_traces(by_records)
 
 
 def without_traces(done: Run) -> Any:
-    """Leave out where in the engine a record failed: the two forms have lines of their own."""
+    """Leave out where in the engine a record failed, and what caches hold: the two forms have lines and lists of their own."""
     sends = [
         [
             (topic, sent.keys, sent.values, sent.timestamps, sent.partitions, told(sent.headers))
@@ -171,7 +199,14 @@ def without_traces(done: Run) -> Any:
         for outcome in done.outcomes
     ]
     facts = [
-        (o.changes, o.committable, o.stream_time_ms, o.metrics, [*map(unplaced, o.notices)], o.buffered)
+        (
+            o.changes,
+            o.committable,
+            o.stream_time_ms,
+            replace(o.metrics, cache_bytes=0),
+            [*map(unplaced, o.notices)],
+            o.buffered,
+        )
         for o in done.outcomes
     ]
     return sends, facts, done.snapshots, unplaced(done.error)
@@ -183,6 +218,77 @@ def unplaced(message: str) -> str:
 
 def told(headers: Any) -> Any:
     return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
+
+
+WINDOWS = [
+    ps.TumblingWindows(3, grace=0),
+    ps.TumblingWindows(3, grace=2),
+    ps.HoppingWindows(4, 2, grace=1),
+    ps.HoppingWindows(5, 3, grace=0),
+    ps.TumblingWindows(30_000, grace=0),
+    ps.HoppingWindows(60_000, 20_000, grace=10_000),
+]
+EMITS = [ps.on_window_update, ps.on_window_close, ps.EmitStrategy.on_window_close(close_idle_after=5)]
+LATE: dict[str, Callable[[Stream], object] | None] = {
+    "nobody": None,
+    "elsewhere": lambda late: late.to("late", key=TEXT, value=JSON),
+    "together": lambda late: late.to("out", key=TEXT, value=JSON),
+    "counted": lambda late: late.group_by_key(key=TEXT, value=JSON).count().to_stream().to("out", value=JSON),
+    "mapped": lambda late: late.map_values(fails).to("late", value=JSON),
+}
+BEHIND: dict[str, Callable[[Stream], Stream]] = {
+    "nothing": lambda s: s,
+    "its key": lambda s: s.select_key(lambda window, value: window.key),
+    "expression": lambda s: s.filter(ps.col() >= 2).map_values(ps.col() - 1),
+    "function": lambda s: s.map_values(lambda value: f"{value}"),
+    "functions": lambda s: s.map_values(lambda value: f"{value}").filter(lambda key, value: key.start != 3),
+}
+
+
+def windowed(
+    source: Any, windows: Any, emit: Any, late: str, fold: str, behind: str, key: Any
+) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream("in", key=source[0], value=source[1]).group_by_key()
+    folding = grouped.windowed_by(windows, emit=emit, late=LATE[late])
+    stream = BEHIND[behind](getattr(folding, fold)(store="windows").to_stream())
+    stream.to("out", key=key, value=JSON)
+    return builder.build()
+
+
+FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
+
+
+@settings(max_examples=600)
+@given(
+    source=SOURCES,
+    windows=st.sampled_from(WINDOWS),
+    emit=st.sampled_from(EMITS),
+    late=st.sampled_from(sorted(LATE)),
+    fold=st.sampled_from(["count", "sum", "min", "max", "mean"]),
+    behind=st.sampled_from(sorted(BEHIND)),
+    key=st.sampled_from([None, None, None, TEXT, ps.serdes.time_windowed(BYTES, 3)]),
+    steps=st.one_of(
+        STEPS,
+        st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
+    ),
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+)
+def test_windows_in_columns_do_what_records_one_by_one_do(steps: Any, policy: str, **made: Any) -> None:
+    with patch.object(window_columns, "_APART", 0):
+        in_columns = run(windowed(**made), steps, policy)
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(windowed(**made), steps, policy)
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("late", ["nobody", "elsewhere"])
+@pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])
+@pytest.mark.parametrize("windows", [WINDOWS[0], WINDOWS[2]])
+def test_windows_are_taken_in_columns(windows: Any, emit: Any, late: str, fold: str) -> None:
+    topology = windowed((TEXT, INT), windows, emit, late, fold, "nothing", None)
+    assert columnar(topology) == ["KSTREAM-SOURCE-0000000000"]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +305,11 @@ def told(headers: Any) -> Any:
         ["expression", "computed", "filter", "not_expression", "min"],
         ["filter", "min"],
         ["max", "map_values"],
+        ["mean"],
+        ["mapped_table"],
+        ["by_value"],
+        ["per_window"],
+        ["per_key_and_window"],
     ],
     ids=" ".join,
 )

@@ -108,7 +108,7 @@ class Cluster:
         return {origin[2] for origin, *_, settled in rows if settled is not None}
 
     def remembered(self, what: str) -> Any:
-        memory = self.snapshot.operators.get("call", {}) if self.snapshot is not None else {}
+        memory = self.snapshot.operators.get("call-unfinished", {}) if self.snapshot is not None else {}
         return memory.get(what, 0)
 
     def work(self) -> None:

@@ -97,16 +97,65 @@ grouped.aggregate(int, with_key)  # type: ignore[misc]
 grouped.aggregate(no_names, with_key, value=ps.serdes.int64)  # type: ignore[arg-type]
 grouped.reduce(lambda one, other: str(one + other))  # type: ignore[arg-type, return-value]
 
+assert_type(grouped.sum(), ps.KTable[str, int])
+assert_type(grouped.mean(), ps.KTable[str, float])
+assert_type(prices.group_by(lambda key, value: (key, value)).sum(), ps.KTable[str, float])
+assert_type(prices.group_by(lambda key, value: (key, value)).mean(), ps.KTable[str, float])
+orders.filter(ps.col() > 1).filter_not(ps.col().is_null())
+
 # Windows.
 
 per_minute = grouped.windowed_by(ps.TumblingWindows(60_000, grace=0))
 visits = grouped.windowed_by(ps.SessionWindows(60_000, grace=0), emit=ps.on_window_close)
 assert_type(per_minute, ps.TimeWindowedKStream[str, int])
 assert_type(visits, ps.SessionWindowedKStream[str, int])
-assert_type(per_minute.count(), ps.KTable[ps.Windowed, int])
-assert_type(per_minute.aggregate(no_names, with_key, value=names), ps.KTable[ps.Windowed, list[str]])
-assert_type(visits.aggregate(no_names, with_key, together, value=names), ps.KTable[ps.Windowed, list[str]])
+assert_type(per_minute.count(), ps.KTable[ps.Windowed[str], int])
+assert_type(per_minute.max(), ps.KTable[ps.Windowed[str], int])
+assert_type(visits.mean(), ps.KTable[ps.Windowed[str], float])
+assert_type(per_minute.aggregate(no_names, with_key, value=names), ps.KTable[ps.Windowed[str], list[str]])
+assert_type(visits.count(), ps.KTable[ps.Windowed[str], int])
+assert_type(
+    visits.aggregate(no_names, with_key, together, value=names), ps.KTable[ps.Windowed[str], list[str]]
+)
+assert_type(
+    grouped.cogroup(with_key).windowed_by(ps.SlidingWindows(1, grace=0)).aggregate(no_names, value=names),
+    ps.KTable[ps.Windowed[str], list[str]],
+)
 assert_type(per_minute.count().to_stream(lambda window, _: window.start), ps.KStream[int, int])
+assert_type(per_minute.count().to_stream(lambda window, _: window.key), ps.KStream[str, int])
+
+counts = per_minute.count().suppress(ps.Suppressed.until_window_closes())
+assert_type(
+    counts.filter(lambda window, count: window.key > "a" and count > 1), ps.KTable[ps.Windowed[str], int]
+)
+assert_type(
+    counts.map_values(lambda window, count: window.key, with_key=True), ps.KTable[ps.Windowed[str], str]
+)
+assert_type(counts.to_stream().map(lambda window, count: (window.key, count)), ps.KStream[str, int])
+assert_type(counts.to_stream().select_key(lambda window, _: window.key), ps.KStream[str, int])
+assert_type(counts.to_stream().group_by(lambda window, _: window.key), ps.KGroupedStream[str, int])
+assert_type(counts.group_by(lambda window, count: (window.key, count)), ps.KGroupedTable[str, int])
+assert_type(
+    counts.join(counts, lambda window, one, other: (window.key, one + other), with_key=True),
+    ps.KTable[ps.Windowed[str], tuple[str, int]],
+)
+assert_type(
+    counts.to_stream().left_join(counts, lambda count, other: (count, other)),
+    ps.KStream[ps.Windowed[str], tuple[int, int | None]],
+)
+assert_type(
+    counts.join(
+        prices,
+        lambda window, count, price: count * price,
+        on=lambda window, count: window.key,
+        with_key=True,
+    ),
+    ps.KTable[ps.Windowed[str], float],
+)
+assert_type(ps.serdes.time_windowed(ps.serdes.string, 60_000), ps.Serde[ps.Windowed[str]])
+assert_type(ps.Windowed("a", 0, 1), ps.Windowed[str])
+counts.join(prices, lambda count, price: price)  # type: ignore[arg-type]
+counts.to_stream(lambda window, _: window.key + 1)  # type: ignore[operator]
 visits.aggregate(no_names, with_key, value=names)  # type: ignore[call-arg]
 grouped.windowed_by(60_000)  # type: ignore[call-overload]
 

@@ -82,7 +82,9 @@ class Host:
         partitions: Mapping[str, int] | None = None,
         now_ms: int = 0,
         max_task_idle_ms: int = 0,
+        cache_bytes: int = 0,
     ) -> None:
+        self.cache_bytes = cache_bytes
         self.max_task_idle_ms = max_task_idle_ms
         self.sub = topology.plan("app").subtopologies[sub]
         self.policies = policies
@@ -130,6 +132,7 @@ class Host:
             policies=self.policies,
             partitions_of=lambda topic: self.partitions.get(topic, 0),
             max_task_idle_ms=self.max_task_idle_ms,
+            cache_bytes=self.cache_bytes,
             snapshot=snapshot,
         )
         task.init(self.now_ms)

@@ -23,6 +23,7 @@ from penstock.core.plan.stores import checked_name
 from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
@@ -61,13 +62,15 @@ class Application:
         partition_grouper: Forms partition groups; the default is KIP-28's.
         renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
             there when the renaming is done.
+        clock: Gives the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
+            process of this host, to which it crosses as cloudpickle.
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
     Raises:
         SettingsError: If a setting does not exist or has an impossible value.
         TopologyError: If the topology is not valid.
 
-    Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``.
+    Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Application:
         *,
         partition_grouper: PartitionGrouper = default_grouper,
         renamed_stores: Mapping[str, str] | None = None,
+        clock: Clock = host_clock,
         **settings: Any,
     ) -> None:
         self.id = checked_name(application_id, "application")
@@ -86,6 +90,7 @@ class Application:
         self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
+        self._clock = clock
         self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
 
     def run(self, until: Literal["end"] | None = None) -> RunningApplication:
@@ -254,6 +259,7 @@ class Application:
             settings.on_lost_offsets == "skip",
             settings.on_recreated_topic == "restart_from_beginning",
             settings.waits,
+            self._clock,
         )
         query = QuerySpec(
             self.id,
@@ -265,6 +271,7 @@ class Application:
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,
+                settings.statestore_cache_max_bytes,
                 ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
                 not settings.exactly_once,
             ),

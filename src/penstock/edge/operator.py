@@ -81,7 +81,9 @@ def transform(
     settings = settings_from({"bootstrap_servers": "unused"})
     home = settings.state_dir if state_dir is None else Path(state_dir)
     copies = copies_spec(plan, settings, home / name / "tasks")
-    return _transform.transform(inputs, HostSpec(spec, copies))
+    return _transform.transform(
+        inputs, HostSpec(spec, copies, cache_bytes=settings.statestore_cache_max_bytes)
+    )
 
 
 def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSettingsError
 
+from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
@@ -119,6 +120,12 @@ class Settings(BaseSettings):
     )
     buffered_bytes_per_partition: int = Field(
         16_000_000, ge=1, description="bytes held per partition while a task waits for another input, about"
+    )
+    statestore_cache_max_bytes: int = Field(
+        DEFAULT_CACHE_BYTES,
+        ge=0,
+        description="bytes per task, about, of updates of tables that wait to be merged with later ones of the same row until "
+        "the micro-batch ends; 0: every update is forwarded",
     )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"

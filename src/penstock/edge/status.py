@@ -40,6 +40,7 @@ class Status:
         buffered: Records that are held because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
+        dropped: Records that were left out on purpose, per task.
         calls: What the asynchronous operators are doing, per task that has some.
     """
 
@@ -56,6 +57,7 @@ class Status:
     buffered: Mapping[str, int] = field(default_factory=dict)
     paused: Sequence[str] = ()
     throttled: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, CallStatus] = field(default_factory=dict)
 
 
@@ -94,7 +96,9 @@ class Book:
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     enforced: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
     buffered_max: int = 0
+    cache_bytes_max: int = 0
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
@@ -138,11 +142,14 @@ class Book:
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
+        self.totals.update(merged=report.merged)
+        self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
         if report.enforced:
             self.enforced[report.task] += report.enforced
+        if report.dropped:
+            self.dropped[report.task] += sum(report.dropped.values())
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
-        self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
-        self.totals.update(global_records=report.global_records)
+        self.totals.update(restored=report.restored, global_records=report.global_records)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
         if report.first_record_ms is not None:
@@ -230,6 +237,7 @@ class Book:
                 dict(sorted(self.enforced.items())),
                 self._recent_enforced.per_second(),
                 dict(sorted(self._buffered().items())),
+                dropped=dict(sorted(self.dropped.items())),
                 calls={
                     task: call_status(r.calls)
                     for task, r in sorted(self.tasks.items())
@@ -246,7 +254,7 @@ class Book:
                 "read_bytes": self.totals["read_bytes"],
                 "processed_records": self.totals["processed"],
                 "sent_records": self.totals["sent"],
-                "dropped_records": self.totals["dropped"],
+                "dropped_records": sum(self.dropped.values()),
                 **{
                     name.replace(": ", "_records: "): n
                     for name, n in self.totals.items()
@@ -255,6 +263,8 @@ class Book:
                 "enforced_records": sum(self.enforced.values()),
                 "buffered_records": sum(self._buffered().values()),
                 "buffered_records_max": self.buffered_max,
+                "merged_updates": self.totals["merged"],
+                "cache_bytes_max": self.cache_bytes_max,
                 "punctuations": self.totals["punctuated"],
                 "restored_changes": self.totals["restored"],
                 "global_records": self.totals["global_records"],

@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.policy import ErrorPolicies
@@ -40,6 +41,8 @@ class TopologyTestDriver:
         wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it.
         application_id: What internal topics are named after.
         policies: What happens to records that fail; None stops with an error.
+        statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so that they merge
+            only updates of a row that one record makes; 0 forwards those too.
 
     Raises:
         TopologyError: If the topology is not valid.
@@ -63,7 +66,9 @@ class TopologyTestDriver:
         wall_clock_ms: int = 0,
         application_id: str = "test",
         policies: ErrorPolicies | None = None,
+        statestore_cache_max_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
+        self._cache_bytes = statestore_cache_max_bytes
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
         self._now = wall_clock_ms
@@ -189,6 +194,7 @@ class TopologyTestDriver:
             global_stores=self._global,
             policies=self._policies,
             partitions_of=lambda topic: 1,
+            cache_bytes=self._cache_bytes,
         )
 
     def _global_task(self, part: SubTopology) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.drivers.spark.worker.progress import RestoreProgress
+from penstock.drivers.spark.worker.report import Report
 from penstock.edge.status import Book
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
@@ -29,3 +30,18 @@ def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
     book.restoring(HALF)
     book.committed(1, [])
     assert restoring(book) == []
+
+
+def test_drops_are_counted_by_task_and_by_reason() -> None:
+    book = Book()
+    late, null = {"late for a window": 2}, {"null key in a table": 1}
+    for batch, reports in enumerate(
+        [[Report("0_0", dropped=late), Report("1_0")], [Report("1_0", dropped=null)]]
+    ):
+        book.committed(batch, reports)
+    book.committed(2, [Report("0_0", dropped=null)])
+    assert book.status("running", None).dropped == {"0_0": 3, "1_0": 1}
+    counted = book.metrics()
+    assert counted["dropped_records"] == 4
+    assert counted["dropped_records: late for a window"] == 2
+    assert counted["dropped_records: null key in a table"] == 2

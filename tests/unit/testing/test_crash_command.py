@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.crash import (
     APPS,
+    App,
+    BrokerFaultError,
     CrashTestError,
     Findings,
     Guarantee,
     Kill,
     Report,
     Target,
+    command,
     run_with_crashes,
+    unspoiled,
 )
 from penstock.testing.crash.command import main, rounds
 
@@ -122,3 +127,42 @@ def test_logs_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "program.log").touch()
     with pytest.raises(CrashTestError, match="is not empty"):
         run_with_crashes(APPS["windowed"], keep_logs=tmp_path)
+
+
+class TestARunThatTheBrokerSpoils:
+    def spoiled(self, times: int) -> Callable[[int, int], Report]:
+        """Give a run whose first attempts are spoiled."""
+
+        def run(seed: int, attempt: int) -> Report:
+            if attempt < times:
+                raise BrokerFaultError(f"seed {seed} was spoiled")
+            return report(seed=seed)
+
+        return run
+
+    def test_is_made_again_with_another_seed(self) -> None:
+        told: list[str] = []
+        done = unspoiled(self.spoiled(2), 7, tell=lambda fault: told.append(fault.message))
+        assert (done.seed, told) == (207, ["seed 7 was spoiled", "seed 107 was spoiled"])
+
+    def test_is_given_up_when_every_attempt_was_spoiled(self) -> None:
+        told: list[str] = []
+        with pytest.raises(BrokerFaultError, match="seed 207 was spoiled"):
+            unspoiled(self.spoiled(3), 7, tell=lambda fault: told.append(fault.message))
+        assert len(told) == 3
+
+    def test_is_not_counted_by_the_command(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        seeds: list[int] = []
+
+        def run(app: App, *, seed: int, **_: object) -> Report:
+            seeds.append(seed)
+            return self.spoiled(1)(seed, len(seeds) - 1)
+
+        monkeypatch.setattr(command, "run_with_crashes", run)
+        assert main(["--app", "word-count", "--kills", "2", "--kills-per-run", "1", "--seed", "5"]) == 0
+        assert seeds == [5, 105, 6]
+        said = capsys.readouterr().out
+        assert "word-count: not counted\nseed 5 was spoiled" in said
+        assert said.count("RIGHT") == 2

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
-def zero() -> int:
-    """Begin a count."""
-    return 0
-
-
-def plus_one(key: object, value: object, count: int) -> int:
-    """Count one more."""
-    return count + 1
+from penstock.core.model import means
+from penstock.core.model.means import Sums
 
 
 def minus_one(key: object, value: object, count: int) -> int:
@@ -21,9 +14,9 @@ def minus_one(key: object, value: object, count: int) -> int:
     return count - 1
 
 
-def both(key: object, one: int, other: int) -> int:
-    """Count what two sessions have counted."""
-    return one + other
+def without_one(key: object, value: object, sums: Sums) -> Sums | None:
+    """Take a number out of sums."""
+    return means.without_one(sums, value)
 
 
 def merging(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
@@ -42,3 +35,8 @@ def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
         return combine(so_far, value)
 
     return aggregate
+
+
+def kind_of(initializer: Callable[[], Any] | None) -> str:
+    """Give what Kafka Streams calls the nodes of an aggregation of a stream, by whether it begins with a value of its own."""
+    return "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
-from penstock.core.dsl.graph import kept_as
 from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
@@ -29,7 +28,7 @@ def map_values_async(
     **options: Unpack[CallOptions],
 ) -> str:
     """Add what calls a function for new values; give its node."""
-    node, calls, kept = _parts(stream, "KSTREAM-MAPVALUESASYNC", function, store, name, options, batch)
+    node, calls, kept = _parts(stream, "map-values-async", function, store, name, options, batch)
     return stream._graph.add(MapValuesAsync(node, (stream._node,), function, calls, kept, with_key))
 
 
@@ -43,7 +42,7 @@ def foreach_async(
     **options: Unpack[CallOptions],
 ) -> None:
     """Add what calls a function at the end of a stream."""
-    node, calls, kept = _parts(stream, "KSTREAM-FOREACHASYNC", function, store, name, options, batch)
+    node, calls, kept = _parts(stream, "foreach-async", function, store, name, options, batch)
     stream._graph.add(ForeachAsync(node, (stream._node,), function, calls, kept))
 
 
@@ -73,13 +72,13 @@ def process_async(
                 f"process_async(stores=[{each!r}]): there is no key-value store of that name; add it with "
                 "add_state_store(...) before. Of other stores there is no one entry that could travel with a record"
             )
-    node, calls, kept = _parts(stream, "KSTREAM-PROCESSASYNC", function, store, name, options)
+    node, calls, kept = _parts(stream, "process-async", function, store, name, options)
     return graph.add(ProcessAsync(node, (stream._node,), function, calls, kept, connected))
 
 
 def _parts(
     stream: KStream[Any, Any],
-    kind: str,
+    word: str,
     function: Callable[..., Any],
     store: Kept | None,
     name: str | None,
@@ -92,9 +91,14 @@ def _parts(
         )
     graph = stream._graph
     calls = Calls(**options, batch=batch)
-    node = graph.name(kind, name)
+    node = graph.name(f"KSTREAM-{word.replace('-', '').upper()}", name)
     key, value = stream._key or graph.default_key, stream._value or graph.default_value
-    kept = carried(kept_as(store, f"{node}-unfinished"), key, value)
+    if name is not None and store is None:
+        store = f"{name}-unfinished"
+    options_of_store = graph.kept_as(
+        store, lambda: f"{node}-unfinished", stream._path, f"{word}-unfinished", name
+    )
+    kept = carried(options_of_store, key, value)
     for spec in kept.stores:
         graph.topology.add_state_store(spec)
     return node, calls, kept

@@ -18,10 +18,12 @@ V = TypeVar("V")
 class BranchedKStream(Generic[K, V]):
     """A stream that is being split; ends with :meth:`default` or :meth:`no_default` (``BranchedKStream``)."""
 
-    def __init__(self, stream: KStream[K, V], prefix: str) -> None:
+    def __init__(self, stream: KStream[K, V], name: str | None) -> None:
         self._stream = stream
-        self._prefix = prefix
+        self._prefix = name or ""
+        self._node = stream._graph.name("KSTREAM-BRANCH", name or None)
         self._branches: list[tuple[Callable[[K, V], object] | None, str]] = []
+        self._named: set[str] = set()
 
     def branch(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
@@ -35,30 +37,44 @@ class BranchedKStream(Generic[K, V]):
         Raises:
             TopologyError: If two branches have one name.
         """
-        return self._add(predicate, name if name is not None else str(len(self._branches) + 1))
+        return self._add(predicate, name, len(self._branches) + 1)
 
     def default(self, *, name: str | None = None) -> dict[str, KStream[K, V]]:
         """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``)."""
-        return self._add(None, name if name is not None else "0").no_default()
+        return self._add(None, name, 0).no_default()
 
     def no_default(self) -> dict[str, KStream[K, V]]:
         """Leave out what fits no branch; give the branches by prefix and name."""
         from penstock.core.dsl.kstream import KStream  # a stream is split and its branches are streams
 
-        stream, graph = self._stream, self._stream._graph
-        node = graph.name("KSTREAM-BRANCH", None)
-        routes = tuple(f"{node}-{name}" for _, name in self._branches)
+        stream, graph, node = self._stream, self._stream._graph, self._node
+        routes = tuple(node + name for _, name in self._branches)
         graph.add(nodes.Branch(node, (stream._node,), tuple(p for p, _ in self._branches), routes))
         result = {}
         for route, (_, name) in zip(routes, self._branches):
             graph.add(nodes.Pass(route, (node,)))
+            self._begin_path(route, name)
             result[self._prefix + name] = KStream[K, V](
                 graph, route, stream._key, stream._value, rekeyed=stream._rekeyed
             )
         return result
 
-    def _add(self, predicate: Callable[[K, V], object] | None, name: str) -> BranchedKStream[K, V]:
+    def _begin_path(self, route: str, name: str) -> None:
+        """Let the path of a branch begin with its name, if it has one; a split without a name is not in it."""
+        graph = self._stream._graph
+        if self._prefix:
+            graph.names.begin(route, route)
+        elif name in self._named:
+            graph.names.begin(route, f"{graph.path(self._stream._node)}-{name}")
+
+    def _add(
+        self, predicate: Callable[[K, V], object] | None, given: str | None, number: int
+    ) -> BranchedKStream[K, V]:
+        name = str(number) if given is None else given
         if any(name == other for _, other in self._branches):
             raise TopologyError(f"two branches of a split are called {name!r}")
         self._branches.append((predicate, name))
+        self._stream._graph.name("KSTREAM-BRANCH")  # Kafka Streams counts each branch
+        if given is not None:
+            self._named.add(name)
         return self

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
+from penstock.core.dsl.explicit import demand_explicit_names
 from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
-from penstock.core.dsl.naming import demand_explicit_names
+from penstock.core.dsl.naming import Naming
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
 from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
-from penstock.core.plan.stores import Kept, StoreSpec
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec
 from penstock.core.plan.topology import Topology
 
 K = TypeVar("K")
@@ -27,6 +28,12 @@ class StreamsBuilder:
     Args:
         default_key_serde: For keys whose serde is neither given nor known from upstream (``default.key.serde``).
         default_value_serde: For such values (``default.value.serde``).
+        names: What state and internal topics without a name are called. ``"stable"``: by the topic they are behind and what is
+            done to it (``orders-count``), which stays as it is when operators are inserted. ``"numbered"``: by the number of
+            their operator, as in Kafka Streams. See "Change a topology" in the documentation.
+
+    Raises:
+        TopologyError: If ``names`` is neither.
 
     Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
 
@@ -46,8 +53,9 @@ class StreamsBuilder:
         *,
         default_key_serde: Serde[Any] = serdes.string,
         default_value_serde: Serde[Any] = serdes.string,
+        names: Naming = "stable",
     ) -> None:
-        self._graph = Graph(default_key_serde, default_value_serde)
+        self._graph = Graph(default_key_serde, default_value_serde, names)
 
     @overload
     def stream(
@@ -117,6 +125,7 @@ class StreamsBuilder:
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: str | None = ...,
+        name: str | None = ...,
     ) -> KTable[K, V]: ...
 
     @overload
@@ -129,6 +138,7 @@ class StreamsBuilder:
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: str | None = ...,
+        name: str | None = ...,
     ) -> KTable[Any, Any]: ...
 
     def table(
@@ -140,6 +150,7 @@ class StreamsBuilder:
         store: Kept | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: str | None = None,
+        name: str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: the newest value per key; a null value deletes the key.
 
@@ -153,6 +164,7 @@ class StreamsBuilder:
                 table; None is ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             offset_reset: As in :meth:`stream`.
+            name: Name of the node; the one that reads the topic is called ``<name>-source``.
 
         Returns:
             The table.
@@ -162,10 +174,11 @@ class StreamsBuilder:
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        source = graph.name("KSTREAM-SOURCE", None)
+        kept, source, node = self._names_of_table(store, topic, name)
         graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
-        spec = graph.add_table_store(store, f"{topic}-table", key, value)
-        node = graph.add(TableSource(graph.name("KTABLE-SOURCE", None), (source,), spec))
+        spec = graph.add_table_store(kept, key, value)
+        graph.add(TableSource(node, (source,), spec))
+        graph.begin(node, topic if store is None else spec.name, name)
         return KTable(graph, node, key, value)
 
     @overload
@@ -177,6 +190,7 @@ class StreamsBuilder:
         value: Serde[V],
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
+        name: str | None = ...,
     ) -> GlobalKTable[K, V]: ...
 
     @overload
@@ -188,6 +202,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = ...,
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
+        name: str | None = ...,
     ) -> GlobalKTable[Any, Any]: ...
 
     def global_table(
@@ -198,6 +213,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = None,
         store: Kept | None = None,
         timestamp: TimestampExtractor | None = None,
+        name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
         """Read a topic, all partitions of it, as a table that every task sees whole.
 
@@ -209,6 +225,7 @@ class StreamsBuilder:
             value: Serde of the values; None is the builder's default.
             store: Name of the store that holds the table; None is ``<topic>-table``.
             timestamp: As in :meth:`stream`.
+            name: As in :meth:`table`.
 
         Returns:
             The table.
@@ -220,14 +237,23 @@ class StreamsBuilder:
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        source = graph.name("KSTREAM-SOURCE", None)
-        spec = graph.store(store, f"{topic}-table", key, value)
+        kept, source, node = self._names_of_table(store, topic, name)
+        spec = graph.store(kept, key, value)
         graph.topology.add_global_part(
             GlobalSource(source, (), (topic,), key, value, timestamp),
-            GlobalTable(graph.name("KTABLE-SOURCE", None), (source,), spec),
+            GlobalTable(node, (source,), spec),
             spec,
         )
         return GlobalKTable(graph, spec)
+
+    def _names_of_table(
+        self, store: Kept | None, topic: str, name: str | None
+    ) -> tuple[StoreOptions, str, str]:
+        """Give the store, and the names of the source and of the node, of a table."""
+        graph = self._graph
+        kept = graph.kept_as(store, lambda: graph.names.store(topic), topic, "table", name)
+        source = graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source")
+        return kept, source, graph.name("KTABLE-SOURCE", name)
 
     def add_global_store(
         self,
@@ -245,11 +271,12 @@ class StreamsBuilder:
             TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
         """
         graph = self._graph
+        graph.names.give(store.name)
         graph.topology.add_global_store(
             store,
-            graph.name("KSTREAM-SOURCE", None),
+            graph.name("KSTREAM-SOURCE"),
             topic,
-            graph.name("KTABLE-SOURCE", None),
+            graph.name("KTABLE-SOURCE"),
             supplier,
             key=key or graph.default_key,
             value=value or graph.default_value,
@@ -263,6 +290,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: If another store has its name.
         """
+        self._graph.names.give(store.name)
         self._graph.topology.add_state_store(store)
         return self
 
@@ -270,8 +298,8 @@ class StreamsBuilder:
         """Finish the topology.
 
         Args:
-            explicit_names: Whether to refuse stores and internal topics whose names were generated. Such a name becomes
-                another when an operator is inserted in front, and then its state is not found again.
+            explicit_names: Whether to refuse stores and internal topics whose names were generated. Such a name may become
+                another when the program is edited, and then its state is not found again.
 
         Returns:
             The topology.
@@ -283,5 +311,5 @@ class StreamsBuilder:
         """
         self._graph.topology.validate()
         if explicit_names:
-            demand_explicit_names(self._graph.topology, self._graph.generated)
+            demand_explicit_names(self._graph.topology, self._graph.names.generated)
         return self._graph.topology

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from penstock.core.dsl.graph import Graph, kept_as
-from penstock.core.dsl.windowed import session_store, window_store
+from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.windowed import session_store, window_store, word_of
 from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -27,8 +27,9 @@ W = TypeVar("W")
 
 Input = tuple[Callable[[str], str], Callable[[Any, Any, Any], Any]]
 """A grouped stream: gives the node to aggregate behind for the name of a repartition; and its aggregator."""
-MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any]], Materialised]
-"""Name, parents and aggregator to the node of one input."""
+MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int], Materialised]
+"""Name, parents, aggregator and number to the node of one input."""
+_KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 
 
 class CogroupedKStream(Generic[K, A]):
@@ -40,8 +41,9 @@ class CogroupedKStream(Generic[K, A]):
     Source: ``org.apache.kafka.streams.kstream.CogroupedKStream`` (KIP-150).
     """
 
-    def __init__(self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...]) -> None:
+    def __init__(self, graph: Graph, path: str, key: Serde[Any], inputs: tuple[Input, ...]) -> None:
         self._graph = graph
+        self._path = path
         self._key = key
         self._inputs = inputs
 
@@ -59,10 +61,16 @@ class CogroupedKStream(Generic[K, A]):
         """
         if grouped._graph is not self._graph:
             raise TopologyError("the streams of a cogroup come from different builders; make both with one")
-        return CogroupedKStream(self._graph, self._key, (*self._inputs, (grouped._source, aggregator)))
+        inputs = (*self._inputs, (grouped._source, aggregator))
+        return CogroupedKStream(self._graph, self._path, self._key, inputs)
 
     def aggregate(
-        self, initializer: Callable[[], A], *, value: Serde[A] | None = None, store: Kept | None = None
+        self,
+        initializer: Callable[[], A],
+        *,
+        value: Serde[A] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records of all streams per key.
 
@@ -70,13 +78,14 @@ class CogroupedKStream(Generic[K, A]):
             initializer: Makes the aggregate of a new key.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
+            name: Name of the node of the table, and without ``store`` first part of that of the store.
         """
         graph = self._graph
-        name, value = graph.name("COGROUPKSTREAM-MERGE", None), value or graph.default_value
-        spec = graph.store(store, f"{name}-store", self._key, value)
+        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, "cogroup", name)
+        spec = graph.store(kept, self._key, value or graph.default_value)
         nodes = _Nodes(graph, self._inputs, name, spec)
         return nodes.table(
-            lambda node, parents, aggregator: Aggregate(node, parents, spec, initializer, aggregator),
+            lambda node, parents, aggregator, _: Aggregate(node, parents, spec, initializer, aggregator),
             self._key,
         )
 
@@ -94,15 +103,18 @@ class CogroupedKStream(Generic[K, A]):
                 record; for one per window put ``suppress`` behind the aggregation.
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows)
-        return TimeWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows)
+            return SessionWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows)
+        return TimeWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows)
 
 
 class _WindowedCogroup(Generic[K, A, W]):
     """Several grouped streams with their windows."""
 
-    def __init__(self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...], windows: W) -> None:
+    def __init__(
+        self, graph: Graph, path: str, key: Serde[Any], inputs: tuple[Input, ...], windows: W
+    ) -> None:
         self._graph = graph
+        self._path = path
         self._key = key
         self._inputs = inputs
         self._windows = windows
@@ -115,29 +127,39 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
     """
 
     def aggregate(
-        self, initializer: Callable[[], A], *, value: Serde[A] | None = None, store: Kept | None = None
-    ) -> KTable[Windowed, A]:
+        self,
+        initializer: Callable[[], A],
+        *,
+        value: Serde[A] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and window.
 
         Args:
             initializer: Makes the aggregate of a window.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the window store, or ``ps.stores.options(name, retention=...)``.
+            name: As in :meth:`CogroupedKStream.aggregate`.
 
         Raises:
             TopologyError: If the store's retention is shorter than size (twice the difference) and grace together.
         """
         graph, windows, emit = self._graph, self._windows, on_window_update
-        name = graph.name("COGROUPKSTREAM-MERGE", None)
-        kept = kept_as(store, f"{name}-store")
+        word = f"{word_of(windows)}-cogroup"
+        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, word, name)
         spec = window_store(kept, windows, self._key, value or graph.default_value, emit)
 
         def make(
-            node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any]
+            node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any], number: int
         ) -> Materialised:
             if isinstance(windows, SlidingWindows):
-                return SlidingAggregate(node, parents, spec, windows, emit, None, initializer, aggregator)
-            return WindowedAggregate(node, parents, spec, windows, emit, initializer, aggregator, shared=True)
+                return SlidingAggregate(
+                    node, parents, spec, windows, emit, None, initializer, aggregator, number
+                )
+            return WindowedAggregate(
+                node, parents, spec, windows, emit, initializer, aggregator, shared=True, input=number
+            )
 
         nodes = _Nodes(graph, self._inputs, name, spec)
         return nodes.table(make, serdes.time_windowed(self._key, spec.size_ms))
@@ -156,7 +178,8 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
-    ) -> KTable[Windowed, A]:
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and session.
 
         Args:
@@ -164,18 +187,28 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the session store, or ``ps.stores.options(name, retention=...)``.
+            name: As in :meth:`CogroupedKStream.aggregate`.
 
         Raises:
             TopologyError: If the store's retention is shorter than gap and grace together.
         """
         graph, windows = self._graph, self._windows
-        name = graph.name("COGROUPKSTREAM-MERGE", None)
-        kept = kept_as(store, f"{name}-store")
+        word = f"{word_of(windows)}-cogroup"
+        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, word, name)
         spec = session_store(kept, windows, self._key, value or graph.default_value, on_window_update)
         nodes = _Nodes(graph, self._inputs, name, spec)
         return nodes.table(
-            lambda node, parents, aggregator: SessionAggregate(
-                node, parents, spec, windows, on_window_update, None, initializer, aggregator, merger
+            lambda node, parents, aggregator, number: SessionAggregate(
+                node,
+                parents,
+                spec,
+                windows,
+                on_window_update,
+                None,
+                initializer,
+                aggregator,
+                merger,
+                input=number,
             ),
             serdes.session_windowed(self._key),
         )
@@ -184,7 +217,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
 class _Nodes:
     """Puts the aggregations of a cogroup, and the table behind them, into the graph."""
 
-    def __init__(self, graph: Graph, inputs: tuple[Input, ...], name: str, store: StoreSpec) -> None:
+    def __init__(self, graph: Graph, inputs: tuple[Input, ...], name: str | None, store: StoreSpec) -> None:
         self._graph = graph
         self._inputs = inputs
         self._name = name
@@ -196,9 +229,15 @@ class _Nodes:
 
         graph, store = self._graph, self._store
         graph.topology.add_state_store(store)
-        parents: list[str] = []
-        for number, (source, aggregator) in enumerate(self._inputs):
-            node = graph.name("COGROUPKSTREAM-AGGREGATE", None)
-            topic = f"{store.name}-{number}" if number else store.name
-            parents.append(graph.add(make(node, (source(topic),), aggregator)))
-        return KTable(graph, graph.add(Cogroup(self._name, tuple(parents), store)), key, store.value)
+        sources = [
+            source(graph.names.part(store.name, f"-{number}") if number else store.name)
+            for number, (source, _) in enumerate(self._inputs)
+        ]
+        parents = [
+            graph.add(make(graph.name(_KIND), (source,), aggregator, number))
+            for number, (source, (_, aggregator)) in enumerate(zip(sources, self._inputs))
+        ]
+        last = graph.name("COGROUPKSTREAM-MERGE", self._name)
+        graph.add(Cogroup(last, tuple(parents), store))
+        graph.begin(last, store.name, self._name)
+        return KTable(graph, last, key, store.value)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from penstock.core.dsl.joins import same_builder
 from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.subscriptions import SUBSCRIPTION, answer
 from penstock.core.plan import foreign_keys as nodes
 from penstock.core.plan.foreign_keys import ForeignKey
 from penstock.core.plan.joins import Joiner, JoinKind, stores_of_table
-from penstock.core.plan.nodes import Repartition, TableSource
-from penstock.core.plan.stores import Kept, StoreSpec, key_value
+from penstock.core.plan.nodes import TableSource
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
+from penstock.core.plan.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable
@@ -39,45 +41,100 @@ def join_tables(
     """Add a join of two tables by a foreign key; give its last node."""
     graph = left._graph
     same_builder(graph, right._graph)
-    last = graph.name("KTABLE-FK-JOIN", name)
+    _check_partitions(graph, left, right)
     key, other_key = left._key or graph.default_key, right._key or graph.default_key
     left_value, right_value = left._value or graph.default_value, right._value or graph.default_value
-    results = graph.add_store(store, f"{last}-store", key, value or graph.default_value)
-    kept = _subscriptions(graph, f"{last}-subscriptions", results, key, other_key)
-
-    def named(part: str) -> str:
-        return graph.name(f"KTABLE-FK-JOIN-{part}", None)
-
-    subscribe = nodes.Subscribe(named("SUBSCRIBE"), (left._node,), on, kind, key, left_value, other_key)
-    asked = _through_topic(
-        graph, f"{last}-subscription-registration", (graph.add(subscribe),), other_key, SUBSCRIPTION
+    given = None if store is None else graph.given(store)
+    whole = _whole(graph, (left, right), given, name)
+    asking = _topic(graph, whole, "subscription-registration")
+    subscribing = graph.name(f"{_KIND}-SUBSCRIPTION-REGISTRATION")
+    subscribe = nodes.Subscribe(subscribing, (left._node,), on, kind, key, left_value, other_key)
+    asked = _through_topic(graph, asking, (graph.add(subscribe),), other_key, SUBSCRIPTION)
+    subscribed = _name(graph, graph.names.store(f"{_KIND}-SUBSCRIPTION"), whole, "subscriptions")
+    both = _answering(
+        graph, asked, right, _subscriptions(graph, subscribed, given, key, other_key), key, other_key
     )
-    right_stores = stores_of_table(graph.topology.nodes, right._node)
-    subscriptions = nodes.Subscriptions(
-        named("SUBSCRIPTIONS"), (asked,), kept, right._node, right_stores, key, other_key
-    )
-    changes = nodes.SubscribedChanges(named("CHANGES"), (right._node,), kept, key, other_key)
-    both = graph.add(subscriptions), graph.add(changes)
-    answered = _through_topic(graph, f"{last}-subscription-response", both, key, answer(right_value))
+    answering = _topic(graph, whole, "subscription-response")
+    answered = _through_topic(graph, answering, both, key, answer(right_value))
+    resolving = graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
+    last = graph.name(f"{_KIND}-OUTPUT", name)
+    kept = given or StoreOptions(_name(graph, graph.names.store(f"{_KIND}-OUTPUT"), whole, "store"))
+    results = graph.add_store(kept, key, value or graph.default_value)
     left_stores = stores_of_table(graph.topology.nodes, left._node)
     resolve = nodes.Resolve(
-        named("RESOLVE"), (answered,), left._node, left_stores, results, left_value, joiner, kind
+        resolving, (answered,), left._node, left_stores, results, left_value, joiner, kind
     )
-    return graph.add(TableSource(last, (graph.add(resolve),), results))
+    graph.add(TableSource(last, (graph.add(resolve),), results))
+    graph.begin(last, whole or last, name)
+    return last
+
+
+def _check_partitions(graph: Graph, *sides: JoinableTable[Any, Any]) -> None:
+    """Refuse tables whose rows are not in the partitions of their own keys.
+
+    Raises:
+        TopologyError: If one is a windowed aggregation, whose rows are in those of the keys without the windows.
+    """
+    if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
+        raise TopologyError(
+            "a windowed aggregation cannot be joined by a foreign key as it is: what is asked and answered would go to the "
+            "partitions of the windowed keys, but the rows are in those of their keys. Bring the rows there first, with "
+            "to_stream().repartition().to_table() behind the aggregation"
+        )
+
+
+_KIND: Final = "KTABLE-FK-JOIN"
+
+
+def _whole(
+    graph: Graph, sides: tuple[JoinableTable[Any, Any], ...], given: StoreOptions | None, name: str | None
+) -> str | None:
+    """Give what topics and stores of the join are called after; None if by numbers."""
+    if name is not None or graph.names.numbered:
+        return name
+    if given is not None:
+        return given.name
+    return graph.names.kept("", f"{'-'.join(graph.path(side._node) for side in sides)}-join")
+
+
+def _name(graph: Graph, numbered: str, whole: str | None, part: str) -> str:
+    return graph.names.kept(numbered, "") if whole is None else graph.names.part(whole, f"-{part}")
+
+
+def _topic(graph: Graph, whole: str | None, part: str) -> str:
+    return _name(graph, f"{graph.name(f'{_KIND}-{part.upper()}')}-topic", whole, part)
+
+
+def _answering(
+    graph: Graph,
+    asked: str,
+    right: JoinableTable[Any, Any],
+    kept: StoreSpec,
+    key: Serde[Any],
+    other_key: Serde[Any],
+) -> tuple[str, str]:
+    """Add the nodes that answer subscriptions: when one comes, and when a row of the right table changes."""
+    kind = f"{_KIND}-SUBSCRIPTION-PROCESSOR"
+    receiving, _, changing = (graph.name(kind) for _ in range(3))  # Kafka Streams receives and joins in two
+    stores = stores_of_table(graph.topology.nodes, right._node)
+    subscriptions = nodes.Subscriptions(receiving, (asked,), kept, right._node, stores, key, other_key)
+    changes = nodes.SubscribedChanges(changing, (right._node,), kept, key, other_key)
+    return graph.add(subscriptions), graph.add(changes)
 
 
 def _through_topic(
     graph: Graph, topic: str, parents: tuple[str, ...], key: Serde[Any], value: Serde[Any]
 ) -> str:
     """Add a repartition, which rows without a foreign key cross too; give its name."""
-    return graph.add(Repartition(topic, parents, topic, key, value, None, drop_null_keys=False))
+    return graph.repartition(parents, topic, key, value, drop_null_keys=False, kinds=FOREIGN_KEY_PARTS)
 
 
 def _subscriptions(
-    graph: Graph, name: str, results: StoreSpec, key: Serde[Any], other_key: Serde[Any]
+    graph: Graph, name: str, results: StoreOptions | None, key: Serde[Any], other_key: Serde[Any]
 ) -> StoreSpec:
     """Add the store of subscriptions, kept as the results are."""
+    kept = results or StoreOptions(name)
     pairs = dataclasses.replace(serdes.bytes, name=f"{other_key.name} and {key.name}")
-    spec = key_value(name, pairs, serdes.bytes, engine=results.engine, changelog=results.changelog)
+    spec = key_value(name, pairs, serdes.bytes, engine=kept.engine, changelog=kept.changelog)
     graph.topology.add_state_store(spec)
     return spec

@@ -2,68 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
+from penstock.core.dsl.naming import Names, Naming
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.nodes import Node, Repartition
+from penstock.core.plan.nodes import Node, Repartition, TableStore
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.plan.topology import Topology
 
+_NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
+"""How generated names of topics begin whose filter, sink and source have numbers too, not names made of the topic's."""
 
-def kept_as(store: Kept | None, default: str) -> StoreOptions:
-    """Give the options of an operator's store; without a name it gets the default one."""
-    return store if isinstance(store, StoreOptions) else StoreOptions(store or default)
+Parts: TypeAlias = tuple[str, str, str]
+"""The names, or their beginnings, of a repartition's filter, sink and source; no filter is empty."""
+STREAM_PARTS: Final[Parts] = ("KSTREAM-FILTER", "KSTREAM-SINK", "KSTREAM-SOURCE")
+TABLE_PARTS: Final[Parts] = ("", "KSTREAM-SINK", "KSTREAM-SOURCE")
+FOREIGN_KEY_PARTS: Final[Parts] = ("", "KTABLE-SINK", "KTABLE-SOURCE")
 
 
 class Graph:
-    """A topology under construction, the default serdes, and the counter that names nodes.
-
-    Generated names are those of Kafka Streams (``KSTREAM-FILTER-0000000003``). State is never found by a generated name
-    unless the program left the name out.
+    """A topology under construction, the default serdes, and the names of what is in it.
 
     Attributes:
         topology: What was added so far.
         default_key: Serde of keys that nobody gave one for.
         default_value: Serde of such values.
-        generated: The names that were generated.
+        names: What nodes, and what they keep, are called.
     """
 
-    def __init__(self, default_key: Serde[Any], default_value: Serde[Any]) -> None:
+    def __init__(self, default_key: Serde[Any], default_value: Serde[Any], naming: Naming) -> None:
         self.topology = Topology()
         self.default_key = default_key
         self.default_value = default_value
-        self.generated: set[str] = set()
-        self._count = 0
+        self.names = Names(naming)
 
-    def name(self, kind: str, given: str | None) -> str:
-        """Give the name of a new node: the given one, or a generated one."""
-        number = self._count
-        self._count += 1
-        if given is not None:
-            return given
-        name = f"{kind}-{number:010d}"
-        self.generated.add(name)
-        return name
+    def name(self, kind: str, given: str | None = None) -> str:
+        """Give the name of a new node: the given one, or a numbered one."""
+        return self.names.node(kind, given)
+
+    def path(self, node: str, *, rekeyed: bool = False) -> str:
+        """Give the path of what comes out of a node."""
+        return self.names.path(self.topology.nodes, node, rekeyed=rekeyed)
+
+    def begin(self, node: str, path: str, name: str | None = None) -> None:
+        """Let a path begin at a node, unless it began with the name that was given to the node."""
+        if name is None:
+            self.names.begin(node, path)
 
     def add(self, node: Node) -> str:
         """Add a node; give its name."""
         self.topology.add(node)
         return node.name
 
-    def add_store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the timestamped store of a table; without a name it gets the default one.
+    def kept_as(
+        self, store: Kept | None, numbered: Callable[[], str], path: str, word: str, name: str | None = None
+    ) -> StoreOptions:
+        """Give the options of an operator's store; without a name it gets a generated one.
+
+        Args:
+            store: What the program gave.
+            numbered: Gives what Kafka Streams calls the store if it has no name.
+            path: What the operator is behind.
+            word: What the operator does.
+            name: The name that the program gave to the operator.
+        """
+        if store is None:
+            number = numbered()
+            if name is None or self.names.numbered:
+                return StoreOptions(self.names.kept(number, f"{path}-{word}"))
+            store = f"{name}-{word}"
+        return self.given(store)
+
+    def given(self, store: Kept) -> StoreOptions:
+        """Give the options of a store that the program gave a name."""
+        options = store if isinstance(store, StoreOptions) else StoreOptions(store)
+        self.names.give(options.name)
+        return options
+
+    def add_store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Add the timestamped store of a table.
 
         Raises:
             TopologyError: If the store is to keep versions, or to forget.
         """
-        spec = self.store(store, default, key, value)
+        spec = self.store(kept, key, value)
         self.topology.add_state_store(spec)
         return spec
 
-    def store(self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+    def add_copy(self, table: str, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
+        """Add a store that keeps a copy of a derived table; give its node."""
+        return self.add(TableStore(f"{table}-store", (table,), self.add_store(kept, key, value)))
+
+    def store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Give the timestamped store of a table, without adding it."""
-        kept = kept_as(store, default)
         if kept.history_retention_ms is not None:
             raise TopologyError(
                 f"store {kept.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
@@ -74,37 +108,65 @@ class Graph:
                 f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
             )
-        return key_value(
+        spec = key_value(
             kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
         )
+        return replace(spec, cache=kept.cache)
 
-    def add_table_store(
-        self, store: Kept | None, default: str, key: Serde[Any], value: Serde[Any]
-    ) -> StoreSpec:
+    def add_table_store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Add the store of a table whose rows come as records: with versions, if they are asked for."""
-        if not isinstance(store, StoreOptions) or store.history_retention_ms is None:
-            return self.add_store(store, default, key, value)
+        if kept.history_retention_ms is None:
+            return self.add_store(kept, key, value)
         spec = versioned(
-            store.name,
+            kept.name,
             key,
             value,
-            history_retention=store.history_retention_ms,
-            engine=store.engine,
-            changelog=store.changelog,
+            history_retention=kept.history_retention_ms,
+            engine=kept.engine,
+            changelog=kept.changelog,
         )
         self.topology.add_state_store(spec)
         return spec
 
     def repartition(
         self,
-        parent: str,
+        behind: str | tuple[str, ...],
         topic_name: str,
         key: Serde[Any],
         value: Serde[Any],
-        partitions: int | None,
+        partitions: int | None = None,
         *,
         drop_null_keys: bool,
+        kinds: Parts = STREAM_PARTS,
     ) -> str:
-        """Add a repartition behind a node; give its name."""
-        node = Repartition(topic_name, (parent,), topic_name, key, value, partitions, drop_null_keys)
+        """Add a repartition behind a node, or several; give its name.
+
+        Args:
+            behind: The node.
+            topic_name: Middle part of the topic's name.
+            key: Serde of the keys.
+            value: Serde of the values.
+            partitions: Wanted number of partitions.
+            drop_null_keys: Whether records without a key end here.
+            kinds: What its filter, sink and source are called by numbers.
+        """
+        parts = self.count_repartition(kinds)
+        numbered = self.names.numbered and topic_name in self.names.generated
+        node = Repartition(
+            f"{topic_name}-repartition",
+            (behind,) if isinstance(behind, str) else behind,
+            topic_name,
+            key,
+            value,
+            partitions,
+            drop_null_keys,
+            parts if numbered and topic_name.startswith(_NUMBERED_THROUGHOUT) else None,
+        )
         return self.add(node)
+
+    def count_repartition(self, kinds: Parts = STREAM_PARTS) -> Parts:
+        """Count the parts of a repartition, whether it is made or not; give the names of its filter, sink and source."""
+        dropping, sending, reading = kinds
+        sink = self.name(sending)
+        drops = self.name(dropping) if dropping else f"{sink}-filter"
+        return drops, sink, self.name(reading)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining, plus_one, zero
+from penstock.core.dsl.aggregators import combining, kind_of
 from penstock.core.dsl.cogrouped import CogroupedKStream
+from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
-from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windows import (
     EmitStrategy,
@@ -19,7 +19,7 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.plan import nodes
-from penstock.core.plan.folds import STEPS, Fold
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
 from penstock.core.plan.stores import Kept
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(Folding[K, V], Generic[K, V]):
     """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
 
     Every aggregation leaves out records with a null key or a null value, and counts them as dropped. The timestamp of a
@@ -54,65 +54,34 @@ class KGroupedStream(Generic[K, V]):
         self._node = node
         self._key = key
         self._value = value
-        self._repartition = repartition
+        self._rekeyed = repartition
+        self._repartitioned: str | None = None
         self._name = name
+        self._path = name or graph.path(node, rekeyed=repartition)
 
-    def count(self, *, store: Kept | None = None) -> KTable[K, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
         """Count the records per key.
 
         Args:
-            store: Name of the store of the counts; give one, so that an edit of the program does not lose them.
+            store: Name of the store of the counts; give one, so that no edit of the program loses them.
+            name: Name of the node, and without ``store`` first part of that of the store.
 
         Returns:
             A table from key to count (64 bits).
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fold=Fold.COUNT)
+        return self._folded(store, name, Fold.COUNT)
 
-    def reduce(self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None) -> KTable[K, V]:
+    def reduce(
+        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None, name: str | None = None
+    ) -> KTable[K, V]:
         """Combine the values per key; the first value of a key is taken as it is.
 
         Args:
             reducer: ``(value so far, new value) -> value``; None deletes the key.
             store: Name of the store of the results.
+            name: As in :meth:`count`.
         """
-        return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
-
-    def sum(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Add up the values per key, as ``reduce`` with ``operator.add`` does.
-
-        Args:
-            store: Name of the store of the sums.
-
-        Returns:
-            A table from key to sum, with the serde of the values.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> builder.stream("paid", value=ps.serdes.int64).group_by_key().sum(store="sums").to_stream().to("sums")
-            >>> driver = ps.testing.TopologyTestDriver(builder.build())
-            >>> for amount in (3, 4):
-            ...     driver.pipe("paid", "ann", amount)
-            >>> [record.value for record in driver.read("sums")]
-            [3, 7]
-        """
-        return self._folded(store, Fold.SUM)
-
-    def min(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Keep the smallest value per key; of equal ones the first.
-
-        Args:
-            store: Name of the store of the values.
-        """
-        return self._folded(store, Fold.MIN)
-
-    def max(self, *, store: Kept | None = None) -> KTable[K, V]:
-        """Keep the largest value per key; of equal ones the first.
-
-        Args:
-            store: Name of the store of the values.
-        """
-        return self._folded(store, Fold.MAX)
+        return self._aggregated("reduce", store, name, None, combining(reducer), self._value)
 
     def aggregate(
         self,
@@ -121,6 +90,7 @@ class KGroupedStream(Generic[K, V]):
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records per key.
 
@@ -129,9 +99,10 @@ class KGroupedStream(Generic[K, V]):
             aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the key.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
+            name: As in :meth:`count`.
         """
         return self._aggregated(
-            store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
+            "aggregate", store, name, initializer, aggregator, value or self._graph.default_value
         )
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
@@ -159,7 +130,7 @@ class KGroupedStream(Generic[K, V]):
             >>> [record.value for record in driver.read("balances")]
             [-7, -2, 0]
         """
-        return CogroupedKStream(self._graph, self._key, ((self._source, aggregator),))
+        return CogroupedKStream(self._graph, self._path, self._key, ((self._source, aggregator),))
 
     @overload
     def windowed_by(
@@ -213,17 +184,23 @@ class KGroupedStream(Generic[K, V]):
         """
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(
-                self._graph, self._source, self._key, self._value, windows, emit, late
+                self._graph, self._path, self._source, self._key, self._value, windows, emit, late
             )
-        return TimeWindowedKStream(self._graph, self._source, self._key, self._value, windows, emit, late)
+        return TimeWindowedKStream(
+            self._graph, self._path, self._source, self._key, self._value, windows, emit, late
+        )
 
-    def _folded(self, store: Kept | None, fold: Fold) -> KTable[K, V]:
-        return self._aggregated(store, "REDUCE", None, combining(STEPS[fold]), self._value, fold=fold)
+    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[K, Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(
+            fold.value, store, name, recipe.initializer, recipe.aggregator, value, fold=fold
+        )
 
     def _aggregated(
         self,
+        word: str,
         store: Kept | None,
-        kind: str,
+        name: str | None,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
@@ -232,19 +209,26 @@ class KGroupedStream(Generic[K, V]):
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
-        graph = self._graph
-        name = graph.name(f"KSTREAM-{kind}", None)
-        spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.Aggregate(
-            name, (self._source(spec.name),), spec, initializer, aggregator, fold is Fold.COUNT, fold
+        graph, kind = self._graph, kind_of(initializer)
+        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
+        node = graph.name(kind, name)
+        spec = graph.add_store(kept, self._key, value)
+        graph.add(
+            nodes.Aggregate(
+                node, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
+            )
         )
-        return KTable(graph, graph.add(node), self._key, value)
+        graph.begin(node, spec.name, name)
+        return KTable(graph, node, self._key, value)
 
     def _source(self, store: str) -> str:
         """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        if self._repartition:
-            self._node = self._graph.repartition(
-                self._node, self._name or store, self._key, self._value, None, drop_null_keys=True
+        if not self._rekeyed:
+            return self._node
+        if self._repartitioned is None:
+            self._repartitioned = self._graph.repartition(
+                self._node, self._name or store, self._key, self._value, drop_null_keys=True
             )
-            self._repartition = False
-        return self._node
+        else:
+            self._graph.count_repartition()  # Kafka Streams makes one for each
+        return self._repartitioned

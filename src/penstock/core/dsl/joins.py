@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
@@ -15,8 +15,8 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import joins
 from penstock.core.plan.joins import Joiner, JoinKind, JoinTimes
-from penstock.core.plan.nodes import Repartition, TableStore
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
+from penstock.core.plan.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
@@ -94,19 +94,32 @@ def join_table(
     """Add a join of a stream with a table; give its node."""
     graph = stream._graph
     same_builder(graph, table._graph)
-    node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
+    if stream._rekeyed and is_windowed_here(graph.topology.nodes, table._node):
+        raise TopologyError(
+            "a stream whose keys were changed cannot be joined with a windowed aggregation: its records would go to the "
+            "partitions of their windowed keys, but the rows are in those of their keys. Bring the rows there too, with "
+            "to_stream().repartition().to_table() behind the aggregation"
+        )
+    path = graph.path(stream._node, rekeyed=stream._rekeyed)
+    called = f"{path}-{graph.path(table._node)}-join"
     key = given.key or stream._key or table._key
-    parent = by_key(stream, node, key, given.value, keep_null_keys=kind == "left")
+    parent = by_key(stream, name, called, key, given.value, keep_null_keys=kind == "left")
+    node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
     if given.grace is not None:
         value = given.value or stream._value or graph.default_value
-        kept = kept_as(given.store, node)
+        given_store = None if given.store is None else graph.given(given.store)
+        kept = graph.kept_as(given_store, lambda: f"{node}-Buffer", called, "buffer", name)
+        if given_store is not None:
+            kept = dataclasses.replace(kept, name=f"{kept.name}-buffer")
         parent = _buffer(graph, parent, table, kept, key or graph.default_key, value, millis(given.grace))
     elif given.store is not None:
         raise TopologyError(
             "a join of a stream with a table keeps nothing without grace=...; leave store=... out"
         )
     stores = joins.stores_of_table(graph.topology.nodes, table._node)
-    return graph.add(joins.StreamTableJoin(node, (parent,), table._node, stores, joiner, kind))
+    graph.add(joins.StreamTableJoin(node, (parent,), table._node, stores, joiner, kind))
+    graph.begin(node, path, name)
+    return node
 
 
 def join_tables(
@@ -121,17 +134,23 @@ def join_tables(
     """Add a join of two tables; give its last node."""
     graph = left._graph
     same_builder(graph, right._graph)
-    this, other = graph.name("KTABLE-JOINTHIS", None), graph.name("KTABLE-JOINOTHER", None)
+    path = f"{graph.path(left._node)}-{graph.path(right._node)}-join"
+    last = graph.name("KTABLE-MERGE", name)
+    this = graph.name("KTABLE-JOINTHIS", name and f"{name}-join-this")
+    other = graph.name("KTABLE-JOINOTHER", name and f"{name}-join-other")
     sides = ((this, left, right, True), (other, right, left, False))
     for node, mine, others, is_left in sides:
         stores = joins.stores_of_table(graph.topology.nodes, others._node)
         graph.add(joins.TableJoin(node, (mine._node,), others._node, stores, joiner, kind, is_left))
-    last = graph.add(joins.TableMerge(graph.name("KTABLE-MERGE", name), (this, other)))
+    graph.add(joins.TableMerge(last, (this, other)))
+    graph.begin(last, path, name)
     if store is None:
         return last
+    kept = graph.given(store)
     key = left._key or right._key or graph.default_key
-    spec = graph.add_store(store, "", key, value or graph.default_value)
-    return graph.add(TableStore(graph.name("KTABLE-STORE", None), (last,), spec))
+    copy = graph.add_copy(last, kept, key, value or graph.default_value)
+    graph.begin(copy, kept.name)
+    return copy
 
 
 def join_streams(
@@ -152,48 +171,107 @@ def join_streams(
         )
     graph = left._graph
     same_builder(graph, right._graph)
-    last = graph.name("KSTREAM-MERGE", name)
-    kept = kept_as(given.store, last)
     key = given.key or left._key or right._key or graph.default_key
     left_value = given.value or left._value or graph.default_value
     right_value = given.other_value or right._value or graph.default_value
     times = dataclasses.replace(given.windows.times, prior=prior)
-    sides = (
-        _records(graph, kept, "left", key, left_value, times),
-        _records(graph, kept, "right", key, right_value, times),
-    )
-    unmatched = None if kind == "inner" else _unmatched(graph, kept)
+    whole, kept = _called(left, right, given.store, name)
+    topics = (None, None) if whole is None else tuple(graph.names.part(whole, s) for s in _SIDES)
     parents = (
-        by_key(left, f"{last}-left", key, left_value, keep_null_keys=kind != "inner"),
-        by_key(right, f"{last}-right", key, right_value, keep_null_keys=kind == "outer"),
+        by_key(left, topics[0], "", key, left_value, keep_null_keys=kind != "inner"),
+        by_key(right, topics[1], "", key, right_value, keep_null_keys=kind == "outer"),
     )
-    names = graph.name("KSTREAM-JOINTHIS", None), graph.name("KSTREAM-JOINOTHER", None)
+    names = _side_names(graph, kind, name)
+    last = graph.name("KSTREAM-MERGE", name)
+    stores = _store_names(graph, None if kept is None else kept.name, names)
+    options = kept or StoreOptions(last)
+    sides = (
+        _records(graph, options, stores[0], key, left_value, times),
+        _records(graph, options, stores[1], key, right_value, times),
+    )
+    unmatched = None if kind == "inner" else _unmatched(graph, options, stores[2])
     for node, parent, mine, other in zip(names, parents, sides, reversed(sides)):
         is_left = mine is sides[0]
-        graph.add(
-            joins.StreamJoin(node, (parent,), last, mine, other, unmatched, joiner, kind, times, is_left)
-        )
+        graph.add(joins.StreamJoin(node, (parent,), mine, other, unmatched, joiner, kind, times, is_left))
+        side = left if is_left else right
+        graph.begin(node, graph.path(side._node, rekeyed=side._rekeyed), name)
     graph.add(joins.StreamMerge(last, names))
+    graph.begin(last, last if kept is None else kept.name, name)
     for node, value, consumer in zip(names, (left_value, right_value), (given.late, given.other_late)):
         with_late(graph, node, key, value, consumer)
     return last
 
 
+_SIDES: Final = ("-left", "-right")
+
+
+def _called(
+    left: JoinableStream[Any, Any], right: JoinableStream[Any, Any], store: Kept | None, name: str | None
+) -> tuple[str | None, StoreOptions | None]:
+    """Give what the topics of a join of two streams are called after, and its stores; None if by numbers."""
+    graph = left._graph
+    if store is not None:
+        kept = graph.given(store)
+        return name or (None if graph.names.numbered else kept.name), kept
+    if name is not None:
+        return name, StoreOptions(name)
+    if graph.names.numbered:
+        return None, None
+    paths = (graph.path(side._node, rekeyed=side._rekeyed) for side in (left, right))
+    called = graph.names.kept("", f"{'-'.join(paths)}-join")
+    return called, StoreOptions(called)
+
+
+def _side_names(graph: Graph, kind: JoinKind, name: str | None) -> tuple[str, str]:
+    """Give the names of the nodes of both sides of a join of two streams."""
+    graph.name("KSTREAM-WINDOWED")  # where Kafka Streams puts the records of a side into its store
+    graph.name("KSTREAM-WINDOWED")
+    this = "outer-this" if kind == "outer" else "this"
+    other = "other" if kind == "inner" else "outer-other"
+    kinds = {"this": "JOINTHIS", "outer-this": "OUTERTHIS", "other": "JOINOTHER", "outer-other": "OUTEROTHER"}
+    first, second = (
+        graph.name(f"KSTREAM-{kinds[side]}", name and f"{name}-{side}-join") for side in (this, other)
+    )
+    return first, second
+
+
+def _store_names(graph: Graph, called: str | None, sides: tuple[str, str]) -> tuple[str, str, str]:
+    """Give the names of the stores of the left records, of the right ones, and of those without a partner."""
+    names = graph.names
+    if called is not None:
+        left, right = (names.part(called, side) for side in _SIDES)
+        return left, right, names.part(called, "-unmatched")
+    shared = f"KSTREAM-OUTERSHARED-{sides[0].rpartition('-')[2]}"
+    left, right, unmatched = (names.kept(f"{node}-store", "") for node in (*sides, shared))
+    return left, right, unmatched
+
+
 def by_key(
     stream: JoinableStream[Any, Any],
-    topic: str,
+    topic: str | None,
+    path: str,
     key: Serde[Any] | None,
     value: Serde[Any] | None,
     *,
     keep_null_keys: bool,
 ) -> str:
-    """Give the node of a stream where each record is in the partition of its key: behind a repartition if need be."""
+    """Give the node of a stream where each record is in the partition of its key: behind a repartition if need be.
+
+    Args:
+        stream: The stream.
+        topic: What the topic is called; None generates it.
+        path: What it is then called by its path.
+        key: Serde of the keys.
+        value: Serde of the values.
+        keep_null_keys: Whether records without a key take part.
+    """
     if not stream._rekeyed:
         return stream._node
     graph = stream._graph
     key, value = key or stream._key or graph.default_key, value or stream._value or graph.default_value
-    node = graph.name("KSTREAM-REPARTITION", None)
-    return graph.add(Repartition(node, (stream._node,), topic, key, value, None, not keep_null_keys))
+    if topic is None:
+        topic = graph.names.kept(stream._node, path)
+    return graph.repartition(stream._node, topic, key, value, drop_null_keys=not keep_null_keys)
 
 
 def _buffer(
@@ -221,18 +299,17 @@ def _buffer(
         dataclasses.replace(serdes.bytes, name=f"{what} {serde.name}")
         for what, serde in (("time and", key), ("held", value))
     )
-    spec = key_value(f"{kept.name}-buffer", times, records, engine=kept.engine, changelog=kept.changelog)
+    spec = key_value(kept.name, times, records, engine=kept.engine, changelog=kept.changelog)
     graph.topology.add_state_store(spec)
-    # The node has the store's name: what it remembers of the store must be found again with it, whatever is edited.
     return graph.add(joins.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
 
 
 def _records(
-    graph: Graph, kept: StoreOptions, side: str, key: Serde[Any], value: Serde[Any], times: JoinTimes
+    graph: Graph, kept: StoreOptions, name: str, key: Serde[Any], value: Serde[Any], times: JoinTimes
 ) -> WindowSpec:
     size = times.before + times.after
     spec = window(
-        f"{kept.name}-{side}",
+        name,
         key,
         value,
         retention=size + times.grace,
@@ -241,12 +318,13 @@ def _records(
         engine=kept.engine,
         changelog=kept.changelog,
     )
+    spec = dataclasses.replace(spec, expired="late for a join")
     graph.topology.add_state_store(spec)
     return spec
 
 
-def _unmatched(graph: Graph, kept: StoreOptions) -> StoreSpec:
-    spec = key_value(f"{kept.name}-unmatched", serdes.bytes, serdes.bytes)
+def _unmatched(graph: Graph, kept: StoreOptions, name: str) -> StoreSpec:
+    spec = key_value(name, serdes.bytes, serdes.bytes)
     spec = dataclasses.replace(spec, engine=kept.engine, changelog=kept.changelog)
     graph.topology.add_state_store(spec)
     return spec

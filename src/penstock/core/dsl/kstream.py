@@ -185,7 +185,7 @@ class KStream(JoinableStream[K, V]):
             >>> sorted(branches)
             ['to-long', 'to-short']
         """
-        return BranchedKStream(self, name or "")
+        return BranchedKStream(self, name)
 
     def branch(self, *predicates: Callable[[K, V], object]) -> tuple[KStream[K, V], ...]:
         """Split the stream: each record goes to the first stream whose predicate holds, and to none if no predicate does.
@@ -307,9 +307,13 @@ class KStream(JoinableStream[K, V]):
             key or self._key or self._graph.default_key,
             value or self._value or self._graph.default_value,
         )
-        topic_name = self._graph.name("KSTREAM-REPARTITION", name)
-        node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
-        return KStream(self._graph, node, key, value, rekeyed=False)
+        graph, path, topic_name = self._graph, self._path, name
+        if topic_name is None:
+            word = "" if self._rekeyed else "-repartitioned"
+            topic_name = graph.names.kept(graph.name("KSTREAM-REPARTITION"), path + word)
+        node = graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
+        graph.begin(node, name or path)
+        return KStream(graph, node, key, value, rekeyed=False)
 
     def group_by(
         self,
@@ -325,10 +329,11 @@ class KStream(JoinableStream[K, V]):
             mapper: ``(key, value) -> new key``; records whose new key is None are left out.
             key: Serde of the new keys; None is the builder's default.
             value: Serde of the values; None takes what is known from upstream, else the builder's default.
-            name: Name of the repartition; None takes the name of the aggregation's store.
+            name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
+                store for the repartition.
         """
         node = self._graph.add(
-            nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", None), (self._node,), mapper)
+            nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
         )
         return self._grouped(node, key or self._graph.default_key, value, name, rekeyed=True)
 
@@ -346,7 +351,12 @@ class KStream(JoinableStream[K, V]):
         return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
 
     def to_table(
-        self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, store: Kept | None = None
+        self,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, V]:
         """Take the newest value per key as a table; a null value deletes the key.
 
@@ -354,17 +364,24 @@ class KStream(JoinableStream[K, V]):
             key: Serde of the keys; None takes what is known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
             store: Name of the store of the table.
+            name: Name of the node.
         """
         from penstock.core.dsl.ktable import KTable  # a table gives streams and a stream gives tables
 
         graph = self._graph
         key, value = key or self._key or graph.default_key, value or self._value or graph.default_value
-        name = graph.name("KSTREAM-TOTABLE", None)
-        spec = graph.add_table_store(store, f"{name}-store", key, value)
+        node, path = graph.name("KSTREAM-TOTABLE", name), self._path
+        kept = graph.kept_as(store, lambda: graph.names.store("KSTREAM-TOTABLE"), path, "table", name)
+        spec = graph.add_table_store(kept, key, value)
         parent = self._node
         if self._rekeyed:
-            parent = graph.repartition(parent, spec.name, key, value, None, drop_null_keys=True)
-        return KTable(graph, graph.add(nodes.TableSource(name, (parent,), spec)), key, value)
+            topic = spec.name
+            if graph.names.numbered:
+                topic = name or graph.names.kept(node, "")
+            parent = graph.repartition(parent, topic, key, value, drop_null_keys=True)
+        graph.add(nodes.TableSource(node, (parent,), spec))
+        graph.begin(node, path if store is None else spec.name, name)
+        return KTable(graph, node, key, value)
 
     def process(
         self,
@@ -387,9 +404,8 @@ class KStream(JoinableStream[K, V]):
         Returns:
             The forwarded records, with keys and values of types that only the processor knows.
         """
-        node = self._graph.name("KSTREAM-PROCESSOR", name)
-        self._graph.topology.add_processor(
-            node, supplier, self._node, stores=stores, calls=calls, acknowledges=acknowledges
+        node = self._processor(
+            "KSTREAM-PROCESSOR", "process", supplier, stores, name, calls=calls, acknowledges=acknowledges
         )
         return KStream(self._graph, node, None, None, rekeyed=True)
 
@@ -403,8 +419,29 @@ class KStream(JoinableStream[K, V]):
             stores: Names of the stores it uses.
             name: Name of the node.
         """
-        stream = self.process(supplier, stores=stores, name=name)
-        return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
+        node = self._processor("KSTREAM-PROCESSVALUES", "process-values", supplier, stores, name)
+        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
+
+    def _processor(
+        self,
+        kind: str,
+        word: str,
+        supplier: Callable[[], Any],
+        stores: Iterable[str],
+        name: str | None,
+        *,
+        calls: Calls | None = None,
+        acknowledges: bool = False,
+    ) -> str:
+        """Add a processor, whose schedules are found again by its name; give that."""
+        graph = self._graph
+        node = graph.name(kind, name)
+        if name is None:
+            node = graph.names.kept(node, f"{self._path}-{word}")
+        graph.topology.add_processor(
+            node, supplier, self._node, stores=stores, calls=calls, acknowledges=acknowledges
+        )
+        return node
 
     @overload
     def map_values_async(
@@ -588,6 +625,10 @@ class KStream(JoinableStream[K, V]):
     ) -> KGroupedStream[Any, V]:
         value = value or self._value or self._graph.default_value
         return KGroupedStream(self._graph, node, key, value, repartition=rekeyed, name=name)
+
+    @property
+    def _path(self) -> str:
+        return self._graph.path(self._node, rekeyed=self._rekeyed)
 
     def _same_types(self, node: nodes.Node) -> KStream[K, V]:
         return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=self._rekeyed)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.core.dsl.aggregators import combining, minus_one, plus_one, zero
-from penstock.core.dsl.graph import Graph
+from penstock.core.dsl.aggregators import combining, minus_one, without_one
+from penstock.core.dsl.folding import MEAN
+from penstock.core.dsl.graph import TABLE_PARTS, Graph
 from penstock.core.dsl.joinable_table import JoinableTable
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.suppressing import suppressing
-from penstock.core.model import serdes
+from penstock.core.model import means, serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes
+from penstock.core.plan.folds import RECIPES, Fold
 from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
 from penstock.core.plan.transforming import TransformRows, ValueTransformer
@@ -150,10 +153,17 @@ class KTable(JoinableTable[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['a', 'long', 'long']
         """
-        graph = self._graph
+        graph, path = self._graph, self._graph.path(self._node)
         node = graph.name("KTABLE-TRANSFORMVALUES", name)
+        if name is None:
+            node = graph.names.kept(node, f"{path}-transform")
         made = TransformRows(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
-        return self._derived(made, value, store or f"{node}-store")
+        kept = graph.kept_as(store, lambda: f"{node}-store", path, "transformed", name)
+        copy = graph.add_copy(
+            graph.add(made), kept, self._key or graph.default_key, value or graph.default_value
+        )
+        graph.begin(copy, path if store is None else kept.name, name)
+        return KTable(graph, copy, self._key, value)
 
     def suppress(
         self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None
@@ -219,18 +229,20 @@ class KTable(JoinableTable[K, V]):
             selector: ``(key, value) -> (new key, new value)``; rows for which either is None are left out.
             key: Serde of the new keys; None is the builder's default.
             value: Serde of the new values; None is the builder's default.
-            name: Name of the repartition; None takes the name of the aggregation's store.
+            name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
+                store for the repartition.
         """
         graph = self._graph
-        node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", None), (self._node,), selector))
+        node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector))
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
         graph = self._graph
         name = graph.add(node)
         if store is not None:
-            spec = graph.add_store(store, "", self._key or graph.default_key, value or graph.default_value)
-            name = graph.add(nodes.TableStore(graph.name("KTABLE-STORE", None), (name,), spec))
+            kept = graph.given(store)
+            name = graph.add_copy(name, kept, self._key or graph.default_key, value or graph.default_value)
+            graph.begin(name, kept.name)
         return KTable(graph, name, self._key, value)
 
 
@@ -249,11 +261,62 @@ class KGroupedTable(Generic[K, V]):
         self._key = key
         self._value = value
         self._name = name
-        self._repartitioned = False
+        self._path = graph.path(node) if name is not None else graph.path(node, rekeyed=True)
+        self._repartitioned: str | None = None
 
-    def count(self, *, store: Kept | None = None) -> KTable[K, int]:
-        """Count the rows per new key."""
-        return self._aggregated(store, "COUNT", zero, plus_one, minus_one, serdes.int64)
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
+        """Count the rows per new key.
+
+        Args:
+            store: Name of the store of the counts.
+            name: Name of the node, and without ``store`` first part of that of the store.
+        """
+        counting = RECIPES[Fold.COUNT]
+        return self._aggregated(
+            "count", store, name, counting.initializer, counting.aggregator, minus_one, serdes.int64
+        )
+
+    def sum(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, V]:
+        """Add up the values per new key; the old value of a row that changes is subtracted.
+
+        A group that has lost all its rows has the sum 0, as with ``reduce``. Floats may leave a rest behind.
+
+        Args:
+            store: Name of the store of the sums.
+            name: As in :meth:`count`.
+
+        Returns:
+            A table from new key to sum, with the serde of the values.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> prices = builder.table("prices", value=ps.serdes.int64, store="prices")
+            >>> prices.group_by(lambda key, value: (key[0], value), value=ps.serdes.int64).sum(store="sums").to_stream().to("sums")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for key, price in (("a1", 3), ("a2", 4), ("a1", 5)):
+            ...     driver.pipe("prices", key, price)
+            >>> [record.value for record in driver.read("sums")]
+            [3, 7, 9]
+        """
+        add, subtract = combining(operator.add), combining(operator.sub)
+        return self._aggregated("sum", store, name, None, add, subtract, self._value)
+
+    def mean(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, float]:
+        """Give the mean of the values per new key, which are numbers (int or float); a group without rows has none.
+
+        Args:
+            store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+            name: As in :meth:`count`.
+
+        Returns:
+            A table from new key to mean, with ``serdes.float64``.
+        """
+        adding = RECIPES[Fold.MEAN]
+        sums = self._aggregated(
+            "mean", store, name, adding.initializer, adding.aggregator, without_one, means.serde
+        )
+        return sums.map_values(MEAN, value=serdes.float64)
 
     def reduce(
         self,
@@ -261,6 +324,7 @@ class KGroupedTable(Generic[K, V]):
         subtractor: Callable[[V, V], V | None],
         *,
         store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, V]:
         """Combine the values per new key; the first value of a group is taken as it is.
 
@@ -268,8 +332,11 @@ class KGroupedTable(Generic[K, V]):
             adder: ``(result so far, new value) -> result``.
             subtractor: ``(result so far, old value) -> result``.
             store: Name of the store of the results.
+            name: As in :meth:`count`.
         """
-        return self._aggregated(store, "REDUCE", None, combining(adder), combining(subtractor), self._value)
+        return self._aggregated(
+            "reduce", store, name, None, combining(adder), combining(subtractor), self._value
+        )
 
     def aggregate(
         self,
@@ -279,6 +346,7 @@ class KGroupedTable(Generic[K, V]):
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
+        name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the rows per new key.
 
@@ -288,32 +356,39 @@ class KGroupedTable(Generic[K, V]):
             subtractor: ``(key, old value, aggregate so far) -> aggregate``.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
+            name: As in :meth:`count`.
         """
         return self._aggregated(
-            store, "AGGREGATE", initializer, adder, subtractor, value or self._graph.default_value
+            "aggregate", store, name, initializer, adder, subtractor, value or self._graph.default_value
         )
 
     def _aggregated(
         self,
+        word: str,
         store: Kept | None,
-        kind: str,
+        name: str | None,
         initializer: Callable[[], Any] | None,
         adder: Callable[[Any, Any, Any], Any],
         subtractor: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
     ) -> KTable[Any, Any]:
         graph = self._graph
-        name = graph.name(f"KTABLE-{kind}", None)
-        spec = graph.add_store(store, f"{name}-store", self._key, value)
-        node = nodes.TableAggregate(name, (self._source(spec.name),), spec, initializer, adder, subtractor)
-        return KTable(graph, graph.add(node), self._key, value)
+        kept = graph.kept_as(store, lambda: graph.names.store("KTABLE-AGGREGATE"), self._path, word, name)
+        spec = graph.add_store(kept, self._key, value)
+        source = self._source(spec.name)
+        node = graph.name("KTABLE-REDUCE" if initializer is None else "KTABLE-AGGREGATE", name)
+        graph.add(nodes.TableAggregate(node, (source,), spec, initializer, adder, subtractor))
+        graph.begin(node, spec.name, name)
+        return KTable(graph, node, self._key, value)
 
     def _source(self, store: str) -> str:
         """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        if not self._repartitioned:
-            changes = serdes.change(self._value)
-            self._node = self._graph.repartition(
-                self._node, self._name or store, self._key, changes, None, drop_null_keys=False
+        graph = self._graph
+        if self._repartitioned is None:
+            changes, topic = serdes.change(self._value), self._name or store
+            self._repartitioned = graph.repartition(
+                self._node, topic, self._key, changes, drop_null_keys=False, kinds=TABLE_PARTS
             )
-            self._repartitioned = True
-        return self._node
+        else:
+            graph.count_repartition(TABLE_PARTS)  # Kafka Streams makes one for each
+        return self._repartitioned

@@ -1,70 +1,165 @@
-"""Naming: which names of state and of internal topics were generated, for applications that insist on names of their own.
+"""Naming: what operators, and what they keep, are called when the program gives them no name.
 
-A generated name holds the number of its operator in the program (``KSTREAM-COUNT-0000000002``), so it becomes another one
-when an operator is inserted in front, and what was kept under it is not found again. Names that are made from the name of a
-topic (``orders-table``), or from a name that was given, are not generated: they stay.
+Nodes are numbered, as Kafka Streams numbers them (``KSTREAM-FILTER-0000000003``): nothing is found by these numbers, so they
+may change with every edit. What an operator *keeps* is found by its name after a restart: its stores with what it remembers
+beside them, its internal topics, and the schedules of a processor. How these are called when the program does not say is the
+*naming* of the builder:
+
+``"stable"``
+    By a *path*: the topic that the operator is behind, the aggregations and joins between, and what it does itself, as in
+    ``orders-count``. A path says where data come from and what they are by, not how many operators they have passed: filters,
+    mappings of values, branches, merges, lookups in tables and suppressions are not in it. Behind an operator that may
+    have changed the keys it goes on with ``rekeyed``, since what is kept by other keys is something else. A name that was
+    given to an operator or to a store begins a new path. Where the same name comes up again it gets a number, in the order
+    of the program: ``orders-count-2``.
+
+``"numbered"``
+    By the number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
+    These names become others when an operator is inserted in front.
+
+Kafka Streams counts some names that it does not use, and so does this; see docs/decisions/0040-stable-names.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
 
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.nodes import Node, Repartition, Source
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.nodes import Node, Source
+
+Naming = Literal["stable", "numbered"]
+"""How what an operator keeps is called when the program gives it no name."""
+
+REKEYED: Final = "rekeyed"
+"""The part of a path that says that keys were changed."""
+
+_LONGEST: Final = 200
+"""How long a generated name may be: a topic's has 249 characters, with the application's id in front and an ending."""
 
 
-def demand_explicit_names(topology: Topology, generated: Collection[str]) -> None:
-    """Refuse a topology that would keep something under a generated name.
+class Names:
+    """The names of one topology under construction. Owned by its builder.
 
     Args:
-        topology: The topology.
-        generated: The names of nodes that were generated.
+        naming: How unnamed state is called.
 
     Raises:
-        TopologyError: If a store or an internal topic has a name that begins with one of these. It names each of them, with its
-            operator and what to give it.
+        TopologyError: If there is no such naming.
+
+    Attributes:
+        numbered: Whether state is named by numbers.
+        generated: The names of state and of internal topics that were generated.
     """
-    found = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
-    if found:
-        listed = "\n  ".join(found)
-        raise TopologyError(
-            "build(explicit_names=True) insists on names of your own, but these would be generated, and would become others "
-            f"when an operator is inserted in front of them:\n  {listed}"
-        )
+
+    def __init__(self, naming: Naming) -> None:
+        if naming not in get_args(Naming):
+            raise TopologyError(f"names is 'stable' or 'numbered', not {naming!r}")
+        self.numbered = naming == "numbered"
+        self.generated: set[str] = set()
+        self._count = 0
+        self._times: Counter[str] = Counter()
+        self._given: set[str] = set()
+        self._begun: dict[str, str] = {}
+
+    # What the program counts.
+
+    def node(self, kind: str, given: str | None = None) -> str:
+        """Give the name of a node: the given one, which begins a path, or a numbered one. Either takes a number."""
+        numbered = f"{kind}-{self._number()}"
+        if given is None:
+            return numbered
+        return self.uncounted(given)
+
+    def uncounted(self, given: str) -> str:
+        """Give the name of a node that was given one and takes no number."""
+        self._begun[given] = given
+        return given
+
+    def store(self, kind: str) -> str:
+        """Give the numbered name of a store; it takes a number (``newStoreName``)."""
+        return f"{kind}-STATE-STORE-{self._number()}"
+
+    def _number(self) -> str:
+        number = self._count
+        self._count += 1
+        return f"{number:010d}"
+
+    # What is kept.
+
+    def kept(self, numbered: str, path: str) -> str:
+        """Give the generated name of something that is kept.
+
+        Args:
+            numbered: What Kafka Streams calls it.
+            path: Its path.
+
+        Raises:
+            TopologyError: If the program gave this name to something else, or it is too long.
+        """
+        if self.numbered:
+            name = numbered
+        else:
+            self._times[path] += 1
+            name = path if self._times[path] == 1 else f"{path}-{self._times[path]}"
+        if len(name) > _LONGEST:
+            raise TopologyError(
+                f"the path {name[:60]!r}... makes a name of {len(name)} characters, which is too long for a topic: {_LONGEST} at most. "
+                "Give an operator in front name='...'; the path begins anew with it"
+            )
+        self._generate(name)
+        return name
+
+    def _generate(self, name: str) -> None:
+        if name in self._given:
+            raise _clash(name)
+        self.generated.add(name)
+
+    def part(self, whole: str, suffix: str) -> str:
+        """Give the name of a part of what is called something: it is generated if that is.
+
+        Raises:
+            TopologyError: If the program gave this name to something else.
+        """
+        name = whole + suffix
+        if whole in self.generated:
+            self._generate(name)
+        return name
+
+    def give(self, name: str) -> None:
+        """Take note of a name that the program gave to a store.
+
+        Raises:
+            TopologyError: If it was generated for another one.
+        """
+        if name in self.generated:
+            raise _clash(name)
+        self._given.add(name)
+
+    # Paths.
+
+    def begin(self, node: str, path: str) -> None:
+        """Say that a path begins at a node."""
+        self._begun[node] = path
+
+    def path(self, nodes: Mapping[str, Node], node: str, *, rekeyed: bool = False) -> str:
+        """Give the path of what comes out of a node; of several parents the first one counts.
+
+        Args:
+            nodes: The nodes so far.
+            node: The node.
+            rekeyed: Whether keys were changed on the way, and nothing was kept by them since.
+        """
+        at = nodes[node]
+        while at.name not in self._begun and not isinstance(at, Source):
+            at = nodes[at.parents[0]]
+        path = self._begun.get(at.name) or (at.topics[0] if isinstance(at, Source) else at.name)
+        return f"{path}-{REKEYED}" if rekeyed else path
 
 
-def _stores(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
-    told: set[str] = set()
-    for node in nodes.values():
-        for store in node.store_names:
-            operator = _generated_in(store, generated)
-            if operator is not None and store not in told:
-                told.add(store)
-                advice = "give the operator store='...' (a join also takes name='...')"
-                yield f"store {store!r} of operator {operator}, {_behind(nodes, node)}: {advice}"
-
-
-def _topics(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
-    for node in nodes.values():
-        if isinstance(node, Repartition):
-            operator = _generated_in(node.topic_name, generated)
-            if operator is not None:
-                advice = "give the grouping, the repartition or the join name='...'"
-                yield f"internal topic {node.topic_name!r} of operator {operator}, {_behind(nodes, node)}: {advice}"
-
-
-def _generated_in(name: str, generated: Collection[str]) -> str | None:
-    return next((node for node in generated if name == node or name.startswith(f"{node}-")), None)
-
-
-def _behind(nodes: Mapping[str, Node], node: Node) -> str:
-    topics = dict.fromkeys(_topics_read(nodes, node))
-    return f"behind topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
-
-
-def _topics_read(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
-    if isinstance(node, Source):
-        yield from node.topics
-    for parent in node.parents:
-        yield from _topics_read(nodes, nodes[parent])
+def _clash(name: str) -> TopologyError:
+    return TopologyError(
+        f"{name!r} is the name of two things: one was given it, another one has none and would be called so after the topic it "
+        "is behind. Give one of them another name"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.dsl.graph import Graph
 from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.held import held
@@ -22,10 +22,13 @@ def suppressing(table: KTable[Any, Any], suppressed: Suppressed, store: Kept | N
     """Add what holds the updates of a table back; give its node."""
     graph, nodes = table._graph, table._graph.topology.nodes
     check_no_versions(nodes, table._node)
-    node = graph.name("KTABLE-SUPPRESS", name)
+    path = graph.path(table._node)
+    node = graph.name("KTABLE-SUPPRESS") if name is None else graph.names.uncounted(name)
     closing = None if suppressed.limit_ms is not None else closing_of(nodes, table._node)
     key, value = table._key or graph.default_key, table._value or graph.default_value
-    kept = kept_as(store, f"{node}-store")
+    if store is None and name is not None:
+        store = f"{name}-store"
+    kept = graph.kept_as(store, lambda: graph.names.store("KTABLE-SUPPRESS"), path, "suppress")
     places = _store(graph, kept, "-places", serdes.int64) if closing is None else None
     return graph.add(
         Suppress(
@@ -43,8 +46,8 @@ def suppressing(table: KTable[Any, Any], suppressed: Suppressed, store: Kept | N
 
 
 def _store(graph: Graph, kept: StoreOptions, part: str, value: Serde[Any]) -> StoreSpec:
-    spec = graph.store(kept, "", serdes.bytes, value)
-    spec = dataclasses.replace(spec, name=f"{kept.name}{part}", timestamped=False)
+    spec = graph.store(kept, serdes.bytes, value)
+    spec = dataclasses.replace(spec, name=graph.names.part(kept.name, part), timestamped=False)
     graph.topology.add_state_store(spec)
     return spec
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.core.dsl.aggregators import both, combining, merging, plus_one, zero
-from penstock.core.dsl.graph import Graph, kept_as
+from penstock.core.dsl.aggregators import combining, kind_of, merging
+from penstock.core.dsl.folding import Folding
+from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
 from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
@@ -33,6 +35,7 @@ class _WindowedKStream(Generic[K, V, W]):
     def __init__(
         self,
         graph: Graph,
+        path: str,
         source: Callable[[str], str],
         key: Serde[Any],
         value: Serde[Any],
@@ -41,6 +44,7 @@ class _WindowedKStream(Generic[K, V, W]):
         late: Callable[[KStream[K, V]], object] | None = None,
     ) -> None:
         self._graph = graph
+        self._path = path
         self._source = source
         self._key = key
         self._value = value
@@ -49,22 +53,23 @@ class _WindowedKStream(Generic[K, V, W]):
         self._late = late
 
 
-class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]):
+class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"], Folding["Windowed[K]", V]):
     """Records by key and window. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
     key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
     *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
-    sliding windows they are left out.
+    sliding windows, and by ``sum``, ``min``, ``max`` and ``mean``, they are left out.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and window.
 
         Args:
             store: Name of the window store of the counts, or ``ps.stores.options(name, retention=...)``.
+            name: Name of the node, and without ``store`` first part of that of the store.
 
         Returns:
             A table from key and window to count (64 bits).
@@ -84,21 +89,26 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
             >>> [(r.key, r.value) for r in driver.read("counts")]
             [('ann', 1), ('ann', 2), ('ann', 1)]
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, serdes.int64, fits=True)
+        return self._folded(store, name, Fold.COUNT)
 
     def reduce(
-        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
-    ) -> KTable[Windowed, V]:
+        self,
+        reducer: Callable[[V, V], V | None],
+        *,
+        store: Kept | None = None,
+        name: str | None = None,
+    ) -> KTable[Windowed[K], V]:
         """Combine the values per key and window; the first value of a window is taken as it is.
 
         Args:
             reducer: ``(value so far, new value) -> value``; None deletes the window's entry.
             store: As in :meth:`count`.
+            name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated(store, "REDUCE", None, combining(reducer), self._value)
+        return self._aggregated("reduce", store, name, None, combining(reducer), self._value)
 
     def aggregate(
         self,
@@ -107,7 +117,8 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
-    ) -> KTable[Windowed, A]:
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and window.
 
         Args:
@@ -115,59 +126,73 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
             aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the window's entry.
             value: Serde of the aggregates; None is the builder's default.
             store: As in :meth:`count`.
+            name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
         return self._aggregated(
-            store, "AGGREGATE", initializer, aggregator, value or self._graph.default_value
+            "aggregate", store, name, initializer, aggregator, value or self._graph.default_value
+        )
+
+    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(
+            fold.value, store, name, recipe.initializer, recipe.aggregator, value, fold=fold
         )
 
     def _aggregated(
         self,
+        word: str,
         store: Kept | None,
-        kind: str,
+        name: str | None,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
         *,
-        fits: bool = False,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
-        graph, windows, emit = self._graph, self._windows, self._emit
-        name = graph.name(f"KSTREAM-{kind}", None)
-        kept = kept_as(store, f"{name}-store")
+        graph, windows, emit, kind = self._graph, self._windows, self._emit, kind_of(initializer)
+        word = f"{word_of(windows)}-{word}"
+        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
+        made = graph.name(kind, name)
         spec = window_store(kept, windows, self._key, value, emit)
         graph.topology.add_state_store(spec)
         parents = (self._source(spec.name),)
         node: Materialised
         if isinstance(windows, SlidingWindows):
             opened = _open(graph, kept) if emit.at_close else None
-            node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
+            node = SlidingAggregate(made, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
-            node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
+            fits = fits_always(fold)
+            node = WindowedAggregate(
+                made, parents, spec, windows, emit, initializer, aggregator, fits, fold=fold
+            )
         graph.add(node)
-        with_late(graph, name, self._key, self._value, self._late)
-        return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
+        graph.begin(made, spec.name, name)
+        with_late(graph, made, self._key, self._value, self._late)
+        return KTable(graph, made, serdes.time_windowed(self._key, spec.size_ms), value)
 
 
-class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Windowed[K]", V]):
     """Records by key and session. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
     the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
     one follows; with results at the close of sessions there is only one for each, when it has closed. Records without a key, and records late for their session, are left out and counted as dropped; null values
-    are not left out.
+    are not left out, but by ``sum``, ``min``, ``max`` and ``mean``.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None) -> KTable[Windowed, int]:
+    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and session.
 
         Args:
             store: Name of the session store of the counts, or ``ps.stores.options(name, retention=...)``.
+            name: Name of the node, and without ``store`` first part of that of the store.
 
         Returns:
             A table from key and session to count (64 bits).
@@ -187,21 +212,28 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             >>> [(r.key.start, r.key.end, r.value) for r in driver.read("visits")]
             [(100, 100, 1), (100, 100, None), (100, 130, 2), (161, 161, 1)]
         """
-        return self._aggregated(store, "COUNT", zero, plus_one, both, serdes.int64)
+        return self._folded(store, name, Fold.COUNT)
 
     def reduce(
-        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None
-    ) -> KTable[Windowed, V]:
+        self,
+        reducer: Callable[[V, V], V | None],
+        *,
+        store: Kept | None = None,
+        name: str | None = None,
+    ) -> KTable[Windowed[K], V]:
         """Combine the values per key and session; the first value of a session is taken as it is.
 
         Args:
             reducer: ``(value so far, new value) -> value``, also of two sessions that become one; None deletes.
             store: As in :meth:`count`.
+            name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated(store, "REDUCE", None, combining(reducer), merging(reducer), self._value)
+        return self._aggregated(
+            "reduce", store, name, None, combining(reducer), merging(reducer), self._value
+        )
 
     def aggregate(
         self,
@@ -211,7 +243,8 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         *,
         value: Serde[A] | None = None,
         store: Kept | None = None,
-    ) -> KTable[Windowed, A]:
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and session.
 
         Args:
@@ -220,38 +253,56 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
             value: Serde of the aggregates; None is the builder's default.
             store: As in :meth:`count`.
+            name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
         return self._aggregated(
-            store, "AGGREGATE", initializer, aggregator, merger, value or self._graph.default_value
+            "aggregate", store, name, initializer, aggregator, merger, value or self._graph.default_value
+        )
+
+    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
+        recipe, value = RECIPES[fold], kept_with(fold, self._value)
+        return self._aggregated(
+            fold.value, store, name, recipe.initializer, recipe.aggregator, recipe.merger, value, fold=fold
         )
 
     def _aggregated(
         self,
+        word: str,
         store: Kept | None,
-        kind: str,
+        name: str | None,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
         value: Serde[Any],
+        *,
+        fold: Fold | None = None,
     ) -> KTable[Any, Any]:
         from penstock.core.dsl.ktable import KTable
 
-        graph = self._graph
-        name = graph.name(f"KSTREAM-{kind}", None)
-        kept = kept_as(store, f"{name}-store")
+        graph, kind, word = self._graph, kind_of(initializer), f"{word_of(self._windows)}-{word}"
+        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
+        made = graph.name(kind, name)
         spec = session_store(kept, self._windows, self._key, value, self._emit)
         graph.topology.add_state_store(spec)
         opened = _open(graph, kept) if self._emit.at_close else None
         source = self._source(spec.name)
         node = SessionAggregate(
-            name, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger
+            made, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger, fold
         )
         graph.add(node)
-        with_late(graph, name, self._key, self._value, self._late)
-        return KTable(graph, name, serdes.session_windowed(self._key), value)
+        graph.begin(made, spec.name, name)
+        with_late(graph, made, self._key, self._value, self._late)
+        return KTable(graph, made, serdes.session_windowed(self._key), value)
+
+
+def word_of(windows: TimeWindows | SlidingWindows | SessionWindows) -> str:
+    """Give what the path of an aggregation calls its windows."""
+    if isinstance(windows, TimeWindows):
+        return "windowed"
+    return "sliding" if isinstance(windows, SlidingWindows) else "session"
 
 
 def window_store(
@@ -279,6 +330,7 @@ def window_store(
         timestamped=True,
         engine=kept.engine,
         changelog=kept.changelog,
+        cache=kept.cache,
         retention_ms=retention,
         size_ms=size,
         by_time=emit.at_close and isinstance(windows, TimeWindows),
@@ -300,6 +352,7 @@ def session_store(
         value=value,
         engine=kept.engine,
         changelog=kept.changelog,
+        cache=kept.cache,
         retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
         with_open=emit.at_close,
     )
@@ -308,7 +361,7 @@ def session_store(
 def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
     """Add the store of the windows or sessions that have not closed."""
     spec = KeyValueSpec(
-        name=f"{kept.name}-open",
+        name=graph.names.part(kept.name, "-open"),
         key=serdes.bytes,
         value=serdes.bytes,
         engine=kept.engine,

@@ -51,7 +51,7 @@ class Acknowledgements:
         self._changed: set[int] = set()
         self._again: list[Unfinished] = []
         self._acknowledged = 0
-        self._memory = runtime.memory(name)
+        self._memory = runtime.memory(carried.store.name)
         for number, row in self._store.all():
             one = Unfinished.from_row(number, row)
             self._enter(one)

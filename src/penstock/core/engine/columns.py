@@ -35,8 +35,9 @@ from penstock.core.engine.queue import Chunk
 from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, quickly
 from penstock.core.plan import nodes as n
+from penstock.core.plan.late import Late
 from penstock.core.plan.split import SubTopology
 
 
@@ -68,8 +69,7 @@ class Column:
             SerdeError: If an object does not fit, or whatever a serde of the user raises.
         """
         if self.data is None or (self.serde is not serde and self.serde != serde):
-            write = serde.serialize
-            self.data = [None if one is None else write(one) for one in self.objects()]
+            self.data = serialised(serde, self.objects())
             self.serde = serde
         return self.data
 
@@ -77,6 +77,12 @@ class Column:
         """Give the places whose mark is true."""
         data = None if self.data is None else list(compress(self.data, kept))
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
+
+    def at(self, places: Sequence[int]) -> Column:
+        """Give the places with some numbers."""
+        data = None if self.data is None else list(map(self.data.__getitem__, places))
+        known = None if self.known is None else list(map(self.known.__getitem__, places))
+        return Column(self.serde, data, known)
 
     def part(self, start: int, end: int) -> Column:
         """Give the places from ``start`` to before ``end``."""
@@ -117,9 +123,10 @@ class Columns:
         stamps = self.timestamps if timestamps is None else timestamps
         return Columns(self.keys, Column(known=values), stamps, self.headers, self.places)
 
-    def with_keys(self, keys: list[Any]) -> Columns:
+    def with_keys(self, keys: list[Any] | Column) -> Columns:
         """Give the same records with other keys."""
-        return Columns(Column(known=keys), self.values, self.timestamps, self.headers, self.places)
+        column = keys if isinstance(keys, Column) else Column(known=keys)
+        return Columns(column, self.values, self.timestamps, self.headers, self.places)
 
     def only(self, kept: Sequence[object]) -> Columns:
         """Give the records whose mark is true."""
@@ -129,6 +136,16 @@ class Columns:
             list(compress(self.timestamps, kept)),
             None if self.headers is None else list(compress(self.headers, kept)),
             list(compress(self.places, kept)),
+        )
+
+    def at(self, numbers: Sequence[int]) -> Columns:
+        """Give the records with some numbers, each as often as it is named."""
+        return Columns(
+            self.keys.at(numbers),
+            self.values.at(numbers),
+            list(map(self.timestamps.__getitem__, numbers)),
+            None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
+            list(map(self.places.__getitem__, numbers)),
         )
 
     def part(self, start: int, end: int) -> Columns:
@@ -203,11 +220,21 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
 
 
 def behind(node: n.Node, compiled: Compiled) -> Form | None:
-    """Give the form of all that is behind a node, None if there is none."""
+    """Give the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
+
+    There is none behind a table if its old values are needed. Nothing behind a cache is called before the batch is over, so no
+    functions there take turns with those in front.
+    """
+    if node.table and compiled.needs_old(node):
+        return None
     form = _only_child(node, compiled)
-    if form is None and all(_stateless(child, compiled) for child in compiled.children_of(node)):
-        return by_rows(compiled.children(node), compiled.runtime)
-    return form
+    if form is None and all(_stateless(child, compiled) for child in _followers(node, compiled)):
+        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
+    cache = compiled.caches.of(node)
+    if form is None or cache is None:
+        return form
+    cache.columns = form.call
+    return Form(cache.put_columns)
 
 
 def of_function(
@@ -231,7 +258,7 @@ def of_function(
     if form is None:
         return None
     if form.calls_functions:
-        return by_rows(compiled.call(node), runtime) if _stateless(node, compiled) else None
+        return by_rows(row_of(node, compiled), runtime) if _stateless(node, compiled) else None
     child = form.call
 
     def call(columns: Columns) -> None:
@@ -272,7 +299,7 @@ def of_expression(
         expression: The expression.
         then: Hands the records with their results on to what is behind the node.
     """
-    form, row, runtime = behind(node, compiled), compiled.call(node), compiled.runtime
+    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     child = form.call
@@ -293,6 +320,11 @@ def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
     return None
 
 
+def row_of(node: n.Node, compiled: Compiled) -> Call:
+    """Give the function of one record of a node; of a table's node, that takes a table, without an old value."""
+    return _as_stream(node, compiled.call(node))
+
+
 def by_rows(call: Call, runtime: Runtime) -> Form:
     """Make a form of a function of one record."""
     return Form(lambda columns: each(columns, call, runtime), calls_functions=True, by_rows=True)
@@ -308,6 +340,19 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
     ):
         locate(place)
         call(key, value, timestamp, header)
+
+
+def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
+    """Give the bytes of keys or values.
+
+    Raises:
+        SerdeError: If one does not fit, or whatever a serde of the user raises.
+    """
+    quick: list[bytes | None] | None = quickly(serde, objects)  # type: ignore[assignment]
+    if quick is not None:
+        return quick
+    write = serde.serialize
+    return [None if one is None else write(one) for one in objects]
 
 
 def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
@@ -343,8 +388,20 @@ def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
     return partial(read, source.key), partial(read, source.value)
 
 
+def _as_stream(node: n.Node, call: Call) -> Call:
+    """Give a function of changes, where a node has them, as one of records; nobody needs the old values."""
+    if not node.table:
+        return call
+    return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
+
+
+def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
+    """Give the nodes behind a node, but the stream of its late records, which it serves itself."""
+    return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
+
+
 def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
-    children = compiled.children_of(node)
+    children = _followers(node, compiled)
     if not children:
         return Form(_nothing)
     return columns_of(children[0], compiled) if len(children) == 1 else None

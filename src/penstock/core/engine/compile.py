@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import singledispatch
 from typing import Any
 
+from penstock.core.engine.caching import Caches
 from penstock.core.engine.context import NodeContext
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
@@ -33,13 +34,17 @@ class Compiled:
     Attributes:
         entries: Per source node what its records are handed to.
         contexts: The processors' contexts, in the order of the topology.
+        shared: Per node, what its function of one record lets its columnar form see and change.
+        caches: The updates of tables that wait to be forwarded.
     """
 
-    def __init__(self, sub: SubTopology, runtime: Runtime) -> None:
+    def __init__(self, sub: SubTopology, runtime: Runtime, cache_bytes: int = 0) -> None:
         self.entries: dict[str, Call] = {}
         self.contexts: list[NodeContext] = []
+        self.shared: dict[str, Any] = {}
         self._sub = sub
         self.runtime = runtime
+        self.caches = Caches(sub, runtime, cache_bytes)
         self._calls: dict[str, Call] = {}
         for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
@@ -57,6 +62,14 @@ class Compiled:
         return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
+        """Give one function that takes what leaves a node, but its late records: its cache, or what calls all its children."""
+        call, cache = self.fan_out(node), self.caches.of(node)
+        if cache is None:
+            return call
+        cache.child = call
+        return cache.put
+
+    def fan_out(self, node: n.Node) -> Call:
         """Give one function that calls all children of a node, but the stream of its late records."""
         children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
         return _fan_out([self._calls[child.name] for child in children], node.table)

@@ -28,7 +28,7 @@ class IdleClock:
 
     Args:
         runtime: The task, which asks every clock at the end of a step.
-        node: The operator.
+        remembered_as: Where the operator's memory is.
         idle_ms: How long nothing arrives before the wall clock takes over.
         next_close: Gives when the operator closes something next, in its own time; NEVER if nothing is open.
         close: Closes what closes up to a time of the operator, and remembers that time under ``time``.
@@ -37,13 +37,13 @@ class IdleClock:
     def __init__(
         self,
         runtime: Runtime,
-        node: str,
+        remembered_as: str,
         idle_ms: int,
         next_close: Callable[[], int],
         close: Callable[[int], None],
     ) -> None:
         self.wake_at_ms: int | None = None
-        self._memory = runtime.memory(node)
+        self._memory = runtime.memory(remembered_as)
         self._idle = idle_ms
         self._next_close = next_close
         self._close = close
@@ -58,6 +58,10 @@ class IdleClock:
             call(*args)
 
         return watched
+
+    def note_input(self) -> None:
+        """Take note of input that went by the operator's function."""
+        self._fresh = True
 
     def step(self, now_ms: int, *, quiet: bool) -> None:
         """End a step of the task.

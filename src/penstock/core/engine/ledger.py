@@ -255,7 +255,7 @@ class Ledger:
         """What retires at the beginning of the next step: what an answer must be committed for first, and after a restart what no
         longer has to wait because the order was edited."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
-        self._memory = runtime.memory(name)
+        self._memory = runtime.memory(carried.store.name)
         self._shelf = shelf
         self._overflow = overflow
         self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()

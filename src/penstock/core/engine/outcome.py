@@ -26,6 +26,8 @@ class TaskMetrics:
         punctuated: Calls of punctuators.
         sent: Records handed to sinks.
         enforced: Records taken while an input was empty that might still have brought an earlier one.
+        merged: Updates of tables that were not forwarded, because a later one of the same row was.
+        cache_bytes: The most bytes that caches held, about.
     """
 
     processed: int = 0
@@ -33,6 +35,8 @@ class TaskMetrics:
     punctuated: int = 0
     sent: int = 0
     enforced: int = 0
+    merged: int = 0
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Snapshot:
         buffered: Records in the queues that have not been processed.
         positions: The offset after the last record that was fed, for the queues with buffered records.
         stores: What stores remember besides their content, as what JSON can say.
-        operators: What nodes remember, such as their stream time, by name; as what JSON can say.
+        operators: What nodes remember, such as their stream time, by ``remembered_as``; as what JSON can say.
         deadlines: Until when inputs that are empty are waited for.
         waiting: Why the task waited, and since when.
         progress: What has been done of each partition, if records end in another order than they came.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.engine.policy import ErrorPolicies, Stage
@@ -132,7 +133,8 @@ class Runtime:
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
         self.notices: list[str] = []
-        self._pieces: Sequence[Piece] = ()
+        self.pieces: Sequence[Piece] = ()
+        """What was taken together, for places to count through."""
         self._firsts: list[int] = []
         self._here = range(0)
         self._shift = 0
@@ -144,7 +146,7 @@ class Runtime:
 
     def take(self, pieces: Sequence[Piece]) -> None:
         """Begin with records of several runs: a *place* counts through all of them."""
-        self._pieces, self._firsts, self._here = pieces, [], range(0)
+        self.pieces, self._firsts, self._here = pieces, [], range(0)
         first = 0
         for piece in pieces:
             self._firsts.append(first)
@@ -154,11 +156,22 @@ class Runtime:
         """Make the record at a place the current one."""
         if place not in self._here:
             number = bisect_right(self._firsts, place) - 1
-            piece, first = self._pieces[number], self._firsts[number]
+            piece, first = self.pieces[number], self._firsts[number]
             self.partition, self.chunk = piece.partition, piece.chunk
             self._here = range(first, first + piece.end - piece.start)
             self._shift = piece.start - first
         self.index = place + self._shift
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Come back to the current record behind work on others."""
+        here = self.partition, self.chunk, self.index, self.held
+        places = self.pieces, self._firsts, self._here, self._shift
+        try:
+            yield
+        finally:
+            self.partition, self.chunk, self.index, self.held = here
+            self.pieces, self._firsts, self._here, self._shift = places
 
     def metadata(self) -> RecordMetadata | None:
         """Give topic, partition and offset of the current record; None in a punctuator."""
@@ -174,9 +187,9 @@ class Runtime:
         topic, partition, offset = at if at is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
-    def memory(self, node: str) -> dict[str, Any]:
+    def memory(self, remembered_as: str) -> dict[str, Any]:
         """Give what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
-        return self.memories.setdefault(node, {})
+        return self.memories.setdefault(remembered_as, {})
 
     def refresh_due(self) -> None:
         """Find out anew when stream-time punctuation is due next."""

@@ -63,6 +63,7 @@ class Task:
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
+        cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
         snapshot: What :meth:`snapshot` gave last time.
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
         repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
@@ -82,6 +83,7 @@ class Task:
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
+        cache_bytes: int = 0,
         snapshot: Snapshot | None = None,
         epoch: str = "",
         repeats_sends: bool = True,
@@ -98,10 +100,11 @@ class Task:
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
         self._runtime.global_stores = _to_read(sub, global_stores)
+        remembered = {node.remembered_as for node in sub.nodes.values()}
         self._runtime.memories = {
-            name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
+            name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
         }
-        self._compiled = Compiled(sub, self._runtime)
+        self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._books = self._runtime.books[::-1]
         """Of the asynchronous operators, those in front first."""
         self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
@@ -184,7 +187,7 @@ class Task:
         self._readiness.inform(facts)
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
-        """Process what is buffered, the smallest head timestamp first, and punctuate what is due.
+        """Process what is buffered, the smallest head timestamp first, punctuate what is due, and flush the caches.
 
         Args:
             now_ms: The wall clock, ms since the epoch.
@@ -209,6 +212,7 @@ class Task:
             self._run_aside()
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
+            self._compiled.caches.flush()
             self._leave_records()
             issue = self._issue() if self._books else ()
         finally:
@@ -463,6 +467,7 @@ class Task:
         if clocks:
             quiet = not self.buffered_count() and self._readiness.quiet
             for clock in reversed(clocks):
+                self._compiled.caches.flush()
                 clock.step(now_ms, quiet=quiet)
 
     # Results.
@@ -476,6 +481,7 @@ class Task:
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
             self._metrics["enforced"],
+            *self._compiled.caches.take_counts(),
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
+
+from typing_extensions import NamedTuple  # that of Python 3.10 cannot be generic
+
+K_co = TypeVar("K_co", covariant=True)
 
 
-class Windowed(NamedTuple):
-    """A key in a window of time (Kafka Streams: ``Windowed``).
+class Windowed(NamedTuple, Generic[K_co]):
+    """A key in a window of time (Kafka Streams: ``Windowed``). Its type carries that of the key: ``Windowed[str]``.
 
     Attributes:
         key: The key.
@@ -14,7 +18,7 @@ class Windowed(NamedTuple):
         end: Where it ends: excluded for windows of a fixed size, included for sessions.
     """
 
-    key: Any
+    key: K_co
     start: int
     end: int
 

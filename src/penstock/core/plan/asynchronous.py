@@ -71,6 +71,11 @@ class Asynchronous(n.Node):
         """Names of the stores of unfinished records."""
         return self.carried.names
 
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store of unfinished records."""
+        return self.carried.store.name
+
 
 @dataclass(frozen=True)
 class MapValuesAsync(Asynchronous):
@@ -112,6 +117,11 @@ class IssuingProcess(n.Process):
         """Names of the stores connected to the processor, and of those of unfinished records."""
         return (*self.stores, *self.carried.names)
 
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store of unfinished records."""
+        return self.carried.store.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgingProcess(n.Process):
@@ -123,6 +133,11 @@ class AcknowledgingProcess(n.Process):
     def store_names(self) -> tuple[str, ...]:
         """Names of the stores connected to the processor, and of those of unfinished records."""
         return (*self.stores, *self.carried.names)
+
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store of unfinished records."""
+        return self.carried.store.name
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def text(plan: Plan) -> str:
-    """Describe a plan in the words of ``TopologyDescription.toString``."""
+    """Describe a plan in the words of ``TopologyDescription.toString``; expressions, which it does not know, have their own."""
     lines = ["Topologies:"]
     for part in parts_of(plan):
         if part.fills_global_store:
@@ -37,7 +37,9 @@ def _shape_lines(shape: Shape) -> list[str]:
     if shape.kind == "Sink":
         topic = f"topic: {shape.topics[0]}" if shape.topics else "extractor class: function"
         return [f"    Sink: {shape.name} ({topic})", before]
-    return [f"    Processor: {shape.name} (stores: [{', '.join(shape.stores)}])", after, before]
+    computes = [f"      computes {shape.expression}"] if shape.expression else []
+    stores = ", ".join(shape.stores)
+    return [f"    Processor: {shape.name} (stores: [{stores}])", *computes, after, before]
 
 
 def plan_text(plan: Plan) -> str:

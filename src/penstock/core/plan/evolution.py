@@ -5,7 +5,7 @@ which a program begins them, and that order changes with every source that is ad
 *parts* it has state for: per number the topics and the stores of the sub-topology. An edited topology takes its numbers
 from there:
 
-1. A sub-topology takes the number of the part that has its stores. Stores are named by the user, so this is certain. If
+1. A sub-topology takes the number of the part that has its stores. Stores are found by their names, so this is certain. If
    its stores come from two parts, or two sub-topologies want one part, state would have to move between tasks: refused.
 2. Any other takes the number of the part with which it has the most source topics in common.
 3. What is left is new, and gets a number that no part ever had.
@@ -270,13 +270,18 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
-    """Give a mapping by store with the new names of stores.
+    """Give a mapping by store, or by user of a store (``with_number``), with the new names of stores.
 
     Example:
-        >>> with_new_names({"seen": 1, "counts": 2}, {"seen": "visitors"})
-        {'visitors': 1, 'counts': 2}
+        >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})
+        {'visitors': 1, 'visitors#1': 2, 'counts': 3}
     """
-    return {names.get(store, store): value for store, value in by_store.items()}
+    return {_with_new_name(store, names): value for store, value in by_store.items()}
+
+
+def _with_new_name(store: str, names: Mapping[str, str]) -> str:
+    name, mark, number = store.partition("#")
+    return names.get(name, name) + mark + number
 
 
 def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[str, str]:

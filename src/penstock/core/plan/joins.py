@@ -73,6 +73,11 @@ class GraceBuffer(Node):
         """Name of the store of the records."""
         return (self.store.name,)
 
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store of the records."""
+        return self.store.name
+
 
 @dataclass(frozen=True)
 class TableJoin(Node):
@@ -169,7 +174,6 @@ class StreamJoin(Node):
     """One side of a join of two streams (``KStreamJoinWindow`` and ``KStreamKStreamJoin``). Stream to stream.
 
     Attributes:
-        join: Name of the node behind both sides, which the time of the join is remembered under.
         mine: The window store of its own records.
         other: The window store of the other side's records.
         unmatched: The store of records that have met none yet; None for an inner join.
@@ -179,7 +183,6 @@ class StreamJoin(Node):
         left: Whether this is the left side.
     """
 
-    join: str
     mine: WindowSpec
     other: WindowSpec
     unmatched: StoreSpec | None
@@ -195,6 +198,11 @@ class StreamJoin(Node):
         """Names of the stores of both sides."""
         specs = (self.mine, self.other) if self.unmatched is None else (self.mine, self.other, self.unmatched)
         return tuple(spec.name for spec in specs)
+
+    @property
+    def remembered_as(self) -> str:
+        """Name of the left store: both sides have one time."""
+        return (self.mine if self.left else self.other).name
 
 
 @dataclass(frozen=True)

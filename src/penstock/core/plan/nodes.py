@@ -52,6 +52,11 @@ class Node:
         return ()
 
     @property
+    def remembered_as(self) -> str:
+        """Name under which the node finds again what it remembers over restarts: that of its store, if it has one of its own."""
+        return self.name
+
+    @property
     def closes_idle(self) -> bool:
         """Whether the wall clock takes over when its input is idle, so that its task must know when that is."""
         return False
@@ -89,6 +94,7 @@ class Repartition(Node):
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
         partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
         drop_null_keys: Whether records without a key end here, as in front of an aggregation.
+        parts: Names of the filter, the sink and the source that it becomes; None makes them of its own name.
     """
 
     topic_name: str
@@ -96,6 +102,12 @@ class Repartition(Node):
     value: Serde[Any]
     partitions: int | None = None
     drop_null_keys: bool = False
+    parts: tuple[str, str, str] | None = None
+
+    @property
+    def part_names(self) -> tuple[str, str, str]:
+        """Names of the filter, the sink and the source that it becomes."""
+        return self.parts or (f"{self.name}-filter", f"{self.name}-sink", f"{self.name}-source")
 
 
 # Stream to stream, without state.

@@ -38,6 +38,8 @@ class StoreSpec:
         timestamped: Whether each value is kept with the timestamp of its record; stores made by the DSL are.
         engine: What holds the local copy; None is the application's setting.
         changelog: Where changes are published.
+        cache: Whether a table of the DSL that is kept in it merges updates before it forwards them, if the application has
+            caches.
     """
 
     name: str
@@ -46,6 +48,7 @@ class StoreSpec:
     timestamped: bool = False
     engine: Engine | None = None
     changelog: Changelog = "spark"
+    cache: bool = True
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")
@@ -152,12 +155,14 @@ class WindowSpec(TimedSpec):
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
+        expired: What a put into a slice that has expired is counted as.
 
     Duplicates are kept in the order of keys only.
     """
 
     size_ms: int
     retain_duplicates: bool = False
+    expired: str = "expired window"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,6 +211,7 @@ class StoreOptions:
         changelog: Where changes are published.
         history_retention_ms: How far back a versioned table can be read; None is a table without versions.
         retention_ms: How long windows and sessions are kept; None is as long as they can change.
+        cache: Whether updates are merged before they are forwarded, if the application has caches.
     """
 
     name: str
@@ -213,10 +219,23 @@ class StoreOptions:
     changelog: Changelog = "spark"
     history_retention_ms: int | None = None
     retention_ms: int | None = None
+    cache: bool = True
 
 
 Kept: TypeAlias = "str | StoreOptions"
 """What operators of the DSL take as ``store``: a name, or a name with options."""
+
+
+def with_number(store: str, number: int) -> str:
+    """Give the name under which the user of a store with a number is remembered; the one with 0 is remembered as the store.
+
+    ``#`` is in no store's name, so nothing else is called so.
+
+    Example:
+        >>> with_number("counts", 0), with_number("counts", 2)
+        ('counts', 'counts#2')
+    """
+    return f"{store}#{number}" if number else store
 
 
 def by_time(name: str, order: Order) -> bool:

@@ -210,11 +210,12 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
             continue
         topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
+        dropping, sink, source = node.part_names
         if node.drop_null_keys:
-            parts.append(Filter(f"{node.name}-filter", parents, has_key))
-            parents = (parts[-1].name,)
-        parts.append(Sink(f"{node.name}-sink", parents, topic, node.key, node.value))
-        parts.append(Source(f"{node.name}-source", (), (topic,), node.key, node.value))
+            parts.append(Filter(dropping, parents, has_key))
+            parents = (dropping,)
+        parts.append(Sink(sink, parents, topic, node.key, node.value))
+        parts.append(Source(source, (), (topic,), node.key, node.value))
         moved[node.name] = parts[-1].name
         for part in parts:
             if part.name in nodes or part.name in expanded:
@@ -270,7 +271,7 @@ def _internal_topics(
     home = {name: sub for sub in subs for name in sub.nodes}
     internal: dict[str, InternalTopic] = {}
     ends = [
-        (node, home[f"{node.name}-sink"], home[f"{node.name}-source"])
+        (node, home[node.part_names[1]], home[node.part_names[2]])
         for node in nodes.values()
         if isinstance(node, Repartition)
     ]

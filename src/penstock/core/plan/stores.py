@@ -58,6 +58,7 @@ def options(
     changelog: Changelog = "spark",
     history_retention: Duration | None = None,
     retention: Duration | None = None,
+    cache: bool = True,
 ) -> StoreOptions:
     """Say how an operator of the DSL keeps its result, where a name alone is not enough.
 
@@ -69,6 +70,8 @@ def options(
             milliseconds; None keeps only the newest by offset. Only for ``table`` and ``to_table``.
         retention: How long windows can be read after they began, in stream time; None is size and grace together, the
             least there is. Only for windowed aggregations.
+        cache: Whether updates of a row within a micro-batch are merged before they are forwarded, as far as the setting
+            ``statestore_cache_max_bytes`` allows; False forwards every update (``withCachingDisabled``).
 
     Returns:
         What ``count``, ``reduce``, ``aggregate``, ``table`` and ``to_table`` take as ``store``.
@@ -89,6 +92,7 @@ def options(
         changelog,
         history_retention_ms=None if history_retention is None else millis(history_retention),
         retention_ms=None if retention is None else millis(retention),
+        cache=cache,
     )
 
 

@@ -48,6 +48,11 @@ class Suppress(n.Node):
         return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
 
     @property
+    def remembered_as(self) -> str:
+        """Name of the store of what is held back."""
+        return self.buffer.name
+
+    @property
     def closes_idle(self) -> bool:
         """Whether its setting closes idle."""
         return self.suppressed.close_idle_after_ms is not None
@@ -103,6 +108,12 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
         tuple(dict.fromkeys(name for closing in found for name in closing.aggregations)),
         isinstance(node, _FROM_A_TOPIC) or any(closing.apart for closing in found),
     )
+
+
+def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
+    """Tell whether a table is by key and window, in the tasks that aggregate the records of the keys."""
+    closing = _search(nodes, nodes[table])
+    return closing is not None and not closing.apart
 
 
 def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from penstock.core.model.expressions import Expression
 from penstock.core.plan.nodes import Node, Sink, Source
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Shape:
         reads: The global stores it asks.
         before: Names of its parents.
         after: Names of its children.
+        expression: What it computes, if that is an expression; else nothing.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Shape:
     reads: tuple[str, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
+    expression: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,5 +115,17 @@ def _shape(sub: SubTopology, node: Node) -> Shape:
         kind, topics = "Sink", (node.topic,) if isinstance(node.topic, str) else ()
     after = tuple(child.name for child in sub.children(node.name))
     return Shape(
-        node.name, kind, topics, tuple(node.store_names), tuple(node.global_store_names), node.parents, after
+        node.name,
+        kind,
+        topics,
+        tuple(node.store_names),
+        tuple(node.global_store_names),
+        node.parents,
+        after,
+        _expression(node),
     )
+
+
+def _expression(node: Node) -> str:
+    function = getattr(node, "predicate", getattr(node, "mapper", None))
+    return repr(function) if isinstance(function, Expression) else ""

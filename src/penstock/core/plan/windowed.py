@@ -7,14 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from penstock.core.plan.folds import Fold
 from penstock.core.plan.nodes import Materialised
-from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
+from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec, with_number
 
 
 class _GivesResults:
-    """What windowed aggregations have in common: when they give results."""
+    """What windowed aggregations have in common: when they give results, and where they find their time again."""
 
+    store: StoreSpec
     emit: EmitStrategy
+    input: int
+
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store; the further inputs of a cogroup, which share one, add their numbers."""
+        return with_number(self.store.name, self.input)
 
     @property
     def closes_idle(self) -> bool:
@@ -25,7 +33,6 @@ class _GivesResults:
 class _KeepsOpen(_GivesResults):
     """What aggregations have in common that keep beside their store what has not closed."""
 
-    store: StoreSpec
     open: StoreSpec | None
 
     @property
@@ -46,6 +53,8 @@ class WindowedAggregate(_GivesResults, Materialised):
         aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
         shared: Whether other nodes, each with a stream time of its own, write to the store too.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of these it is, counted from 0.
     """
 
     store: WindowSpec
@@ -55,6 +64,8 @@ class WindowedAggregate(_GivesResults, Materialised):
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
     shared: bool = False
+    fold: Fold | None = None
+    input: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class SlidingAggregate(_KeepsOpen, Materialised):
             every record.
         initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        input: Which of the aggregations it is that share the store, counted from 0.
     """
 
     store: WindowSpec
@@ -77,6 +89,7 @@ class SlidingAggregate(_KeepsOpen, Materialised):
     open: StoreSpec | None
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
+    input: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,8 @@ class SessionAggregate(_KeepsOpen, Materialised):
         initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
         aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
         merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of the aggregations it is that share the store, counted from 0.
     """
 
     store: SessionSpec
@@ -101,3 +116,5 @@ class SessionAggregate(_KeepsOpen, Materialised):
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     merger: Callable[[Any, Any, Any], Any]
+    fold: Fold | None = None
+    input: int = 0

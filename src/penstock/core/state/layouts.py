@@ -16,7 +16,8 @@ read of one key over a range of time looks at all keys of that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import add
 from typing import Any, Protocol
 
 from penstock.core.state.keys import after, closed, pack_time, split, time_at
@@ -31,6 +32,12 @@ class Layout(Protocol):
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
         """Give the function that does the same for the keys of one window."""
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many keys lie, each in a window of its own."""
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -74,6 +81,17 @@ class ByKey:
             return (key.replace(b"\x00", b"\x00\xff") if b"\x00" in key else key) + end
 
         return stored
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many keys lie."""
+        ends = {start: b"\x00" + pack_time(start) for start in set(starts)}
+        if b"\x00" in b"\x01".join(keys):
+            keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
+        return list(map(add, keys, map(ends.__getitem__, starts)))
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return time_at(place, -self._width)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -120,6 +138,15 @@ class ByTime:
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
         """Give the function that finds the places of the keys of one window."""
         return pack_time(start).__add__
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many keys lie."""
+        packed = {start: pack_time(start) for start in set(starts)}
+        return list(map(add, map(packed.__getitem__, starts), keys))
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return time_at(place, 0)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool

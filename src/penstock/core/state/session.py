@@ -54,7 +54,7 @@ class SessionStore(Generic[K, V]):
         self._strict = spec.strict
         self._layout: SessionLayout = SessionsByTime() if spec.by_time else SessionsByKey()
 
-    def put(self, session: Windowed, aggregate: V | None) -> None:
+    def put(self, session: Windowed[K], aggregate: V | None) -> None:
         """Set the value of a session; None removes it.
 
         A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
@@ -69,7 +69,7 @@ class SessionStore(Generic[K, V]):
         stored = self._stored(session)
         self._keep(stored, session.end, self._objects.kept(aggregate))
 
-    def remove(self, session: Windowed) -> None:
+    def remove(self, session: Windowed[K]) -> None:
         """Remove a session.
 
         Raises:
@@ -84,49 +84,49 @@ class SessionStore(Generic[K, V]):
         found: V | None = None if held is None else self._objects.value(held.rows.get(stored))
         return found
 
-    def fetch(self, key: K) -> Iterator[tuple[Windowed, V]]:
+    def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all sessions of a key."""
         return self._find(key, 0, FOREVER, reverse=False)
 
-    def reverse_fetch(self, key: K) -> Iterator[tuple[Windowed, V]]:
+    def reverse_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over all sessions of a key."""
         return self._find(key, 0, FOREVER, reverse=True)
 
-    def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed, V]]:
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all sessions of ``key_from <= key <= key_to``; None leaves a side open."""
         return self._find_range(key_from, key_to, 0, FOREVER, reverse=False)
 
-    def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed, V]]:
+    def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over all sessions of ``key_from <= key <= key_to``."""
         return self._find_range(key_from, key_to, 0, FOREVER, reverse=True)
 
-    def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, V]]:
+    def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
         return self._find(key, earliest_end, latest_start, reverse=False)
 
     def reverse_find_sessions(
         self, key: K, earliest_end: int, latest_start: int
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
         return self._find(key, earliest_end, latest_start, reverse=True)
 
     def find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over the sessions of a range of keys with ``end >= earliest_end`` and ``start <= latest_start``."""
         return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=False)
 
     def reverse_find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over the sessions of a range of keys; see :meth:`find_sessions_range`."""
         return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=True)
 
-    def all(self) -> Iterator[tuple[Windowed, V]]:
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over everything that has not expired."""
         return self._find_range(None, None, 0, FOREVER, reverse=False)
 
-    def reverse_all(self) -> Iterator[tuple[Windowed, V]]:
+    def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over everything that has not expired."""
         return self._find_range(None, None, 0, FOREVER, reverse=True)
 
@@ -180,7 +180,7 @@ class SessionStore(Generic[K, V]):
         if held is not None:
             held.rows.keep(stored, None)
 
-    def _stored(self, session: Windowed) -> bytes:
+    def _stored(self, session: Windowed[K]) -> bytes:
         key, start, end = session
         key_bytes = self._objects.key_bytes(key)
         checked_time(self.name, "the start of a session", start)
@@ -193,7 +193,7 @@ class SessionStore(Generic[K, V]):
 
     def _find(
         self, key: K, earliest_end: int, latest_start: int, *, reverse: bool
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         serialised = self._objects.key_bytes(key)
         first = max(earliest_end, self._slices.oldest)
         if first > FOREVER:
@@ -204,7 +204,7 @@ class SessionStore(Generic[K, V]):
 
     def _find_range(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int, *, reverse: bool
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         low = None if key_from is None else self._objects.key_bytes(key_from)
         high = None if key_to is None else self._objects.key_bytes(key_to)
         first = max(earliest_end, self._slices.oldest)

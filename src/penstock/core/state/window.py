@@ -11,7 +11,7 @@ cannot be read, as the in-memory store of Kafka Streams does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed
@@ -53,6 +53,7 @@ class WindowStore(Generic[K, V]):
     __slots__ = (
         "_count",
         "_duplicates",
+        "_expired",
         "_layout",
         "_objects",
         "_size",
@@ -72,6 +73,7 @@ class WindowStore(Generic[K, V]):
         self._task = task
         self._size = spec.size_ms
         self._duplicates = spec.retain_duplicates
+        self._expired = spec.expired
         self._count: int = memory.get("count", 0)
         self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 
@@ -96,7 +98,7 @@ class WindowStore(Generic[K, V]):
         self._slices.observe(window_start)
         held = self._to_write(window_start)
         if held is None:
-            self._task.drop("expired window")
+            self._task.drop(self._expired)
         else:
             held.rows.keep(stored, kept)
 
@@ -129,29 +131,29 @@ class WindowStore(Generic[K, V]):
 
     def fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None leaves a side open."""
         return self._fetch_range(key_from, key_to, time_from, time_to, reverse=False)
 
     def reverse_fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over the windows of ``key_from <= key <= key_to`` that start between two times."""
         return self._fetch_range(key_from, key_to, time_from, time_to, reverse=True)
 
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all windows that start between two times."""
         return self._fetch_range(None, None, time_from, time_to, reverse=False)
 
-    def reverse_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+    def reverse_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over all windows that start between two times."""
         return self._fetch_range(None, None, time_from, time_to, reverse=True)
 
-    def all(self) -> Iterator[tuple[Windowed, V]]:
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over everything that has not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=False)
 
-    def reverse_all(self) -> Iterator[tuple[Windowed, V]]:
+    def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate backwards over everything that has not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=True)
 
@@ -160,7 +162,7 @@ class WindowStore(Generic[K, V]):
         held = self._slices.at(start)
         return None if held is None else held.rows.get(self._layout.stored(key, start))
 
-    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, V]]:
+    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all windows that start between two times, also those that can no longer be read but are still there."""
         slices = self._slices.between(time_from, time_to)
         return self._with_windows(
@@ -188,12 +190,29 @@ class WindowStore(Generic[K, V]):
         Returns:
             The share, or None if its slice of time has expired, which is counted as a dropped record.
         """
-        self._slices.observe(start)
-        held = self._to_write(start)
-        if held is None:
-            self._task.drop("expired window")
+        self.observe(start)
+        rows = self.rows_to_write(start)
+        if rows is None:
+            self._task.drop(self._expired)
             return None
-        return self._layout.in_window(start), held.rows
+        return self._layout.in_window(start), rows
+
+    def observe(self, start: int) -> None:
+        """Let the store's time see the start of a window that was written."""
+        self._slices.observe(start)
+
+    def rows_to_write(self, start: int) -> Overlay | None:
+        """Give the rows of the windows with a start, None if their slice has expired; the store's time does not see it."""
+        held = self._to_write(start)
+        return None if held is None else held.rows
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
+        return self._layout.places(keys, starts)
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return self._layout.start_of(place)
 
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""
@@ -225,7 +244,7 @@ class WindowStore(Generic[K, V]):
 
     def _fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
-    ) -> Iterator[tuple[Windowed, V]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         low = None if key_from is None else self._objects.key_bytes(key_from)
         high = None if key_to is None else self._objects.key_bytes(key_to)
         first, last = self._clipped(time_from, time_to)
@@ -235,7 +254,7 @@ class WindowStore(Generic[K, V]):
         found = self._layout.of_keys(slices, low, high, first, last, reverse=reverse)
         return self._with_windows(found)
 
-    def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed, V]]:
+    def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
         key_of, value, size = self._objects.key, self._objects.value, self._size
         for key, start, entry in found:
             yield Windowed(key_of(key), start, start + size), value(entry)

@@ -52,7 +52,7 @@ class Planner:
         """Decide where a query without a checkpoint begins."""
         positions = _first_positions(self._spec, self._counts())
         begun = {"checkpoint": secrets.token_hex(8), "batch": -1}
-        return offset_after(begun, positions, 0, _now_ms(), self._spec.topology)
+        return offset_after(begun, positions, 0, self._spec.clock(), self._spec.topology)
 
     def fix_end(self) -> None:
         """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
@@ -75,7 +75,7 @@ class Planner:
         return planned
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
-        spec, now = self._spec, _now_ms()
+        spec, now = self._spec, self._spec.clock()
         if not self._begun:
             self._check_continues(start)
         ends = self._ends()
@@ -377,7 +377,3 @@ def _without_lost(positions: Offsets, ends: Offsets, *, skip: bool) -> Offsets:
     for topic, partition, _, end in beyond:
         ending.setdefault(topic, {})[partition] = end
     return _updated(positions, ending)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock; it travels in the offset

@@ -15,6 +15,7 @@ from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.core.ports import Fetcher, TopicReader
+from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings
 
@@ -68,6 +69,7 @@ class SourceSpec:
         skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
         restart_recreated: Whether a topic that was made again is read from its beginning.
         waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
+        clock: Gives the wall clock.
     """
 
     topology: TopologySpec
@@ -82,6 +84,7 @@ class SourceSpec:
     skip_lost: bool = False
     restart_recreated: bool = False
     waits: WaitSettings = field(default_factory=WaitSettings)
+    clock: Clock = host_clock
 
     def to_option(self) -> str:
         """Give the spec as the string that a data source's option can carry."""

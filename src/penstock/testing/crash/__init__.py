@@ -16,6 +16,7 @@ from penstock.testing.crash.journal import Findings, check_journals
 from penstock.testing.crash.plan import TARGETS, Target
 from penstock.testing.crash.processes import BrokerFaultError, CrashTestError
 from penstock.testing.crash.report import Kill, Report
+from penstock.testing.crash.spoiled import unspoiled
 
 __all__ = [
     "APPS",
@@ -33,4 +34,5 @@ __all__ = [
     "check_journals",
     "run_with_crashes",
     "tell_contents",
+    "unspoiled",
 ]

@@ -17,6 +17,7 @@ from penstock.testing.crash.apps import APPS
 from penstock.testing.crash.harness import checked_targets, run_with_crashes
 from penstock.testing.crash.plan import TARGETS, Target
 from penstock.testing.crash.report import Report
+from penstock.testing.crash.spoiled import unspoiled
 
 RIGHT, WRONG = 0, 1
 
@@ -61,15 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     unfinished = 0
     for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
         try:
-            report = run_with_crashes(
-                run.app,
-                guarantee=given.guarantee,
-                kills=run.kills,
-                seed=run.seed,
-                targets=given.targets,
-                records=given.records,
-                keep_logs=given.keep_logs and given.keep_logs / f"{run.app.name}-{run.seed}",
-            )
+            report = _report(run, given)
         except PenstockError as error:
             unfinished += 1
             _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be finished\n{error}")
@@ -79,6 +72,23 @@ def main(arguments: Sequence[str]) -> int:
         if given.results is not None:
             _write(given.results, reports)
     return WRONG if unfinished or not all(report.ok for report in reports) else RIGHT
+
+
+def _report(run: Round, given: argparse.Namespace) -> Report:
+    """Make a run, and again if the broker spoils it."""
+
+    def attempt(seed: int, number: int) -> Report:
+        return run_with_crashes(
+            run.app,
+            guarantee=given.guarantee,
+            kills=run.kills,
+            seed=seed,
+            targets=given.targets,
+            records=given.records,
+            keep_logs=given.keep_logs and given.keep_logs / f"{run.app.name}-{seed}",
+        )
+
+    return unspoiled(attempt, run.seed, tell=lambda fault: _say(f"{run.app.name}: not counted\n{fault}"))
 
 
 def options() -> argparse.ArgumentParser:

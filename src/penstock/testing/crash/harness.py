@@ -188,6 +188,7 @@ class _Run:
             "processing_guarantee": self._setup.guarantee,
             "master": self._setup.master,
             "max_batch_records": _BATCH_RECORDS,
+            "statestore_cache_max_bytes": 0,  # every update is told: what is merged away cannot be missed
             **self._setup.app.settings,
         }
         settings["spark"] = {"spark.ui.enabled": "false", **settings.get("spark", {})}

@@ -218,9 +218,3 @@ class TestGroupedTables:
             ("a", 0, 3),
             ("b", 1, 3),
         ]
-
-
-def test_stores_without_a_name_get_one_of_their_node() -> None:
-    builder = ps.StreamsBuilder()
-    builder.stream("in").group_by_key().count()
-    assert list(builder.build().stores) == ["KSTREAM-COUNT-0000000001-store"]

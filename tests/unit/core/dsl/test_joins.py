@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
 from golden.micro_batches import MicroBatches
@@ -83,47 +80,6 @@ def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
         driver.advance_wall_clock(1000)
         driver.pipe("left", "c", "c1", 501)
         assert [r.value for r in driver.read("out")] == ["a1+None"]
-
-
-events = st.lists(
-    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 60)), max_size=40
-).map(lambda rows: [(side, key, f"{side[0]}{i}", time) for i, (side, key, time) in enumerate(rows)])
-windows = st.builds(ps.JoinWindows, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
-
-
-def model(kind: str, within: ps.JoinWindows, rows: list[Event]) -> Counter[tuple[str, str, int]]:
-    """Join by brute force: all pairs, then who is alone; the end of time closes all windows."""
-    times, found, alone, now = within.times, Counter[tuple[str, str, int]](), set(range(len(rows))), -1
-    ends = {"left": times.closes(left=True), "right": times.closes(left=False)}
-    waits = {"join": (), "left_join": ("left",), "outer_join": ("left", "right")}[kind]
-    newest = {"left": -1, "right": -1}
-    retention = times.before + times.after + times.grace
-    for i, (side, key, value, time) in enumerate(rows):
-        now = max(now, time)
-        for j, (other, its_key, its_value, then) in enumerate(rows[:i]):
-            left, right = (time, then) if side == "left" else (then, time)
-            kept = then > newest[other] - retention and (other not in waits or then + ends[other] >= now)
-            near = left - times.before <= right <= left + times.after
-            if other != side and its_key == key and near and kept:
-                pair = (value, its_value) if side == "left" else (its_value, value)
-                found[key, paired(*pair), max(time, then)] += 1
-                alone -= {i, j}
-        newest[side] = max(newest[side], time)
-    for i in alone:
-        side, key, value, time = rows[i]
-        if side in waits:
-            found[key, paired(value, None) if side == "left" else paired(None, value), time] += 1
-    return found
-
-
-@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
-@given(rows=events, within=windows)
-def test_a_record_has_results_with_partners_or_one_without(
-    kind: str, rows: list[Event], within: ps.JoinWindows
-) -> None:
-    last = ("left", "z", "z", 1000)
-    got = Counter(results(stream_join(kind, within), [*rows, last]))
-    assert got == model(kind, within, rows)
 
 
 def test_the_time_of_a_join_survives_a_restart() -> None:

@@ -202,7 +202,7 @@ class TestRepartition:
 
         topology = built(define)
         assert repartitions(topology) == ["moved"]
-        assert topology.nodes["moved"].partitions == 3  # type: ignore[attr-defined]
+        assert topology.nodes["moved-repartition"].partitions == 3  # type: ignore[attr-defined]
 
     def test_in_front_of_a_table_too(self) -> None:
         assert repartitions(built(lambda s: s.to_table(store="rows"))) == []
@@ -214,7 +214,7 @@ class TestRepartition:
                 store="counts"
             )
         )
-        node = topology.nodes["moved"]
+        node = topology.nodes["moved-repartition"]
         assert isinstance(node, Repartition)
         assert (node.key.name, node.value.name, node.drop_null_keys) == ("int64", "json", True)
 
@@ -287,7 +287,7 @@ class TestNames:
             stream.merge(stream, name="both").foreach(print, name="each")
             stream.repartition(name="moved")
 
-        assert list(built(define).nodes)[1:] == ["p", "pv", "end", "both", "each", "moved"]
+        assert list(built(define).nodes)[1:] == ["p", "pv", "end", "both", "each", "moved-repartition"]
 
     def test_a_given_name_still_counts(self) -> None:
         """As in Kafka Streams, so that naming one node does not rename the others."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.core.model.errors import TopologyError
 from penstock.testing import TopologyTestDriver
+from unit.helpers import Host, sent
 
 WINDOWS: dict[str, Any] = {
     "tumbling": ps.TumblingWindows(1000, grace=500),
@@ -133,3 +134,18 @@ def test_nothing_is_late_for_a_table() -> None:
         builder.stream("in").join(  # type: ignore[call-overload]
             builder.table("table"), lambda value, row: value, late=to_late
         )
+
+
+def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
+    minute = 60_000
+    builder = ps.StreamsBuilder()
+    windows = ps.JoinWindows(minute, minute, grace=0)
+    builder.stream("in").join(
+        builder.stream("other"), lambda one, other: f"{one} {other}", windows=windows
+    ).to("out")
+    host = Host(builder.build())
+    host.run("other", ("a", "there", 0))
+    assert host.run("in", ("a", "first", 20 * minute)).metrics.dropped == {}
+    outcome = host.run("in", ("a", "late", minute))
+    assert sent(outcome) == [("a", "late there", minute)]
+    assert outcome.metrics.dropped == {"late for a join": 1}

@@ -1,4 +1,4 @@
-"""An application can insist on names of its own for state and internal topics."""
+"""What an operator keeps is called by a path, which stays as it is when operators are inserted."""
 
 from __future__ import annotations
 
@@ -6,109 +6,385 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import TopologyError
+from penstock.core.plan.nodes import Repartition
 
-WINDOWS = ps.JoinWindows(1, 1, 1)
+NEAR = ps.JoinWindows(1, 1, 1)
 TUMBLING = ps.TumblingWindows(10, grace=0)
-SESSIONS = ps.SessionWindows(10, grace=0)
+
+Stream = ps.KStream[Any, Any]
 
 
-def first(key: Any, value: Any) -> Any:
+class Quiet(ps.Processor[Any, Any, Any, Any]):
+    def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+
+class Same(ps.ValueTransformer[Any, Any, Any]):
+    def transform(self, key: Any, value: Any) -> Any:
+        return value
+
+
+def second(key: Any, value: Any) -> Any:
     return value
 
 
-def both(left: Any, right: Any) -> Any:
-    return left
+def left(one: Any, other: Any) -> Any:
+    return one
 
 
-UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
-    "count": (
-        lambda b: b.stream("in").group_by_key().count(),
-        ["store 'KSTREAM-COUNT-0000000001-store' of operator KSTREAM-COUNT-0000000001, behind topic 'in'"],
+def third(key: Any, value: Any, aggregate: Any) -> Any:
+    return aggregate
+
+
+def kept(topology: ps.Topology) -> list[str]:
+    """Give everything whose name matters after a restart: stores, internal topics, processors with their schedules."""
+    topics = [f"{node.topic_name}*" for node in topology.nodes.values() if isinstance(node, Repartition)]
+    processors = [name for name, node in topology.nodes.items() if hasattr(node, "supplier")]
+    return [*topology.stores, *topics, *processors]
+
+
+def built(define: Callable[[ps.StreamsBuilder], object], **options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder(**options)
+    define(builder)
+    return builder.build()
+
+
+PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
+    "count": (lambda b: b.stream("in").group_by_key().count(), ["in-count"]),
+    "sum": (lambda b: b.stream("in", value=ps.serdes.int64).group_by_key().sum(), ["in-sum"]),
+    "windows": (lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(), ["in-windowed-count"]),
+    "sliding windows": (
+        lambda b: b.stream("in").group_by_key().windowed_by(ps.SlidingWindows(1, grace=0)).reduce(left),
+        ["in-sliding-reduce"],
     ),
-    "grouping of a count without a name": (
-        lambda b: b.stream("in").group_by(first).count(),
-        ["store 'KSTREAM-COUNT-0000000002-store'", "internal topic 'KSTREAM-COUNT-0000000002-store'"],
+    "sessions": (
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .windowed_by(ps.SessionWindows(1, grace=0), emit=ps.on_window_close)
+            .count()
+        ),
+        ["in-session-count", "in-session-count-open"],
     ),
-    "windowed count": (
-        lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(),
-        ["KSTREAM-COUNT-0000000001-store"],
+    "cogroup": (
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .cogroup(third)
+            .cogroup(b.stream("other").group_by(second), third)
+            .aggregate(str)
+        ),
+        ["in-cogroup", "in-cogroup-1*"],
     ),
-    "sessions at their close": (
-        lambda b: b.stream("in").group_by_key().windowed_by(SESSIONS, emit=ps.on_window_close).count(),
-        ["KSTREAM-COUNT-0000000001-store'", "KSTREAM-COUNT-0000000001-store-open'"],
+    "re-keyed": (
+        lambda b: b.stream("in").group_by(second).count(),
+        ["in-rekeyed-count", "in-rekeyed-count*"],
     ),
-    "repartition": (
-        lambda b: b.stream("in").repartition(),
-        ["internal topic 'KSTREAM-REPARTITION-0000000001' of operator KSTREAM-REPARTITION-0000000001"],
+    "re-keyed and spread": (
+        lambda b: b.stream("in").select_key(second).repartition().group_by_key().count(),
+        ["in-rekeyed-count", "in-rekeyed*"],
     ),
-    "table of a stream": (lambda b: b.stream("in").to_table(), ["KSTREAM-TOTABLE-0000000001-store"]),
-    "join of streams": (
-        lambda b: b.stream("in").select_key(first).join(b.stream("other"), both, windows=WINDOWS),
-        [
-            "store 'KSTREAM-MERGE-0000000003-left' of operator KSTREAM-MERGE-0000000003, behind topic",
-            "KSTREAM-MERGE-0000000003-right",
-            "internal topic 'KSTREAM-MERGE-0000000003-left'",
-        ],
+    "an aggregation of an aggregation": (
+        lambda b: b.stream("in").group_by_key().count().group_by(lambda k, v: (v, k)).count(),
+        ["in-count", "in-count-rekeyed-count", "in-count-rekeyed-count*"],
     ),
-    "join with a table": (
-        lambda b: b.stream("in").select_key(first).join(b.table("table"), both),
-        ["internal topic 'KSTREAM-JOIN-"],
-    ),
-    "foreign key": (
-        lambda b: b.table("in").join(b.table("table"), both, on=str),
-        ["internal topic 'KTABLE-FK-JOIN-", "store 'KTABLE-FK-JOIN-"],
+    "table": (lambda b: b.table("in"), ["in-table"]),
+    "to_table": (lambda b: b.stream("in").to_table(), ["in-table"]),
+    "global table": (
+        lambda b: b.stream("in").join(b.global_table("t"), second, left).group_by_key().count(),
+        ["t-table", "in-count"],
     ),
     "suppress": (
-        lambda b: b.table("in").suppress(ps.Suppressed.until_time_limit(10)),
-        ["store 'KTABLE-SUPPRESS-"],
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .windowed_by(TUMBLING)
+            .count()
+            .suppress(ps.Suppressed.until_time_limit(1))
+        ),
+        [
+            "in-windowed-count",
+            "in-windowed-count-suppress-places",
+            "in-windowed-count-suppress",
+        ],
+    ),
+    "transform_values": (
+        lambda b: b.table("in").transform_values(Same),
+        ["in-table", "in-transformed", "in-transform"],
+    ),
+    "processors": (
+        lambda b: b.stream("in").process_values(Quiet).process(Quiet).process_values(Quiet),
+        ["in-process-values", "in-process", "in-rekeyed-process-values"],
+    ),
+    "join of streams": (
+        lambda b: b.stream("in").outer_join(b.stream("other"), left, windows=NEAR).group_by_key().count(),
+        [
+            "in-other-join-left",
+            "in-other-join-right",
+            "in-other-join-unmatched",
+            "in-other-join-count",
+        ],
+    ),
+    "late records of a join": (
+        lambda b: (
+            b.stream("in")
+            .select_key(second)
+            .join(b.stream("other"), left, windows=NEAR, store="pairs", late=lambda s: s.to_table() and None)
+        ),
+        ["pairs-left", "pairs-right", "in-rekeyed-table", "pairs-left*"],
+    ),
+    "join with a table": (
+        lambda b: b.stream("in").select_key(second).join(b.table("t"), left).group_by_key().count(),
+        ["t-table", "in-rekeyed-count", "in-rekeyed-t-join*"],
+    ),
+    "join that waits": (
+        lambda b: b.stream("in").join(
+            b.table("t", store=ps.stores.options("versions", history_retention=9)), left, grace=9
+        ),
+        ["versions", "in-versions-join-buffer"],
+    ),
+    "join of tables": (
+        lambda b: b.table("in").join(b.table("t"), left).group_by(lambda k, v: (v, v)).count(),
+        ["in-table", "t-table", "in-t-join-rekeyed-count", "in-t-join-rekeyed-count*"],
+    ),
+    "foreign key": (
+        lambda b: b.table("in").join(b.table("t"), left, on=str),
+        [
+            "in-table",
+            "t-table",
+            "in-t-join-subscriptions",
+            "in-t-join-store",
+            "in-t-join-subscription-registration*",
+            "in-t-join-subscription-response*",
+        ],
+    ),
+    "several topics": (lambda b: b.stream(["in", "more"]).group_by_key().count(), ["in-count"]),
+    "merged streams": (
+        lambda b: b.stream("in").merge(b.stream("other")).group_by_key().count(),
+        ["in-count"],
+    ),
+    "branches": (
+        lambda b: [
+            branch.group_by_key().count()
+            for branch in b.stream("in").split().branch(second, name="big").branch(second).default().values()
+        ],
+        ["in-big-count", "in-count", "in-count-2"],
+    ),
+    "branches of a split with a name": (
+        lambda b: [
+            branch.group_by_key().count()
+            for branch in b.stream("in").split(name="to-").branch(second, name="big").default().values()
+        ],
+        ["to-big-count", "to-0-count"],
+    ),
+    "a name begins a path": (
+        lambda b: b.stream("in").filter(second, name="big").map_values(str).group_by_key().count(),
+        ["big-count"],
+    ),
+    "the name of a source begins a path": (
+        lambda b: b.stream("in", name="orders").group_by(second).count(),
+        ["orders-rekeyed-count", "orders-rekeyed-count*"],
+    ),
+    "the name of a grouping begins a path": (
+        lambda b: b.stream("in").group_by(second, name="by").count(),
+        ["by-count", "by*"],
+    ),
+    "the name of a store begins a path": (
+        lambda b: b.table("in", store="orders").group_by(lambda k, v: (v, v)).count(),
+        ["orders", "orders-rekeyed-count", "orders-rekeyed-count*"],
+    ),
+    "names of aggregations": (
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .count(name="counts")
+            .to_stream()
+            .group_by_key()
+            .windowed_by(TUMBLING)
+            .reduce(left, name="last")
+        ),
+        ["counts-count", "last-windowed-reduce"],
     ),
 }
 
 
-@pytest.mark.parametrize(("define", "expected"), UNNAMED.values(), ids=UNNAMED.keys())
-def test_a_generated_name_is_an_error_that_says_which_operator_lacks_one(
+@pytest.mark.parametrize(("define", "expected"), PATHS.values(), ids=PATHS.keys())
+def test_what_is_kept_is_called_by_its_path(
     define: Callable[[ps.StreamsBuilder], object], expected: list[str]
 ) -> None:
+    assert kept(built(define)) == expected
+
+
+def test_the_same_path_gets_a_number_in_the_order_of_the_program() -> None:
     builder = ps.StreamsBuilder()
-    define(builder)
-    with pytest.raises(TopologyError, match=r"build\(explicit_names=True\) insists") as raised:
-        builder.build(explicit_names=True)
-    for part in expected:
-        assert part in str(raised.value)
-    assert builder.build().nodes
+    stream = builder.stream("in")
+    for _ in range(3):
+        stream.group_by_key().count()
+    stream.group_by_key().reduce(left)
+    assert list(builder.build().stores) == ["in-count", "in-count-2", "in-count-3", "in-reduce"]
 
 
-NAMED: dict[str, Callable[[ps.StreamsBuilder], object]] = {
-    "count": lambda b: b.stream("in").group_by(first).count(store="counts"),
-    "windowed count": lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(store="counts"),
-    "repartition": lambda b: b.stream("in").repartition(name="by-key"),
-    "table of a stream": lambda b: b.stream("in").to_table(store="rows"),
-    "join of streams": lambda b: (
-        b.stream("in").select_key(first).outer_join(b.stream("other"), both, windows=WINDOWS, name="pairs")
-    ),
-    "join with a table": lambda b: b.stream("in").select_key(first).join(b.table("t"), both, name="rich"),
-    "foreign key": lambda b: b.table("in").join(b.table("t"), both, on=str, name="named"),
-    "suppress": lambda b: b.table("in").suppress(ps.Suppressed.until_time_limit(10), store="held"),
-    "names made of those of topics": lambda b: b.stream("in").join(b.global_table("t"), first, both),
-    "nothing to keep": lambda b: b.stream("in").map_values(str).select_key(first).to("out"),
+UNRELATED: list[Callable[[Stream], Stream]] = [
+    lambda s: s.filter(second),
+    lambda s: s.filter_not(second),
+    lambda s: s.map_values(str),
+    lambda s: s.flat_map_values(list),
+    lambda s: s.peek(second),
+    lambda s: s.process_values(Quiet),
+    lambda s: s.branch(second)[0],
+    lambda s: s.split().branch(second).default()["0"],
+]
+"""Operators that leave the keys as they are, and keep nothing that anything else is found by."""
+
+
+def program(insert: Callable[[str, Stream], Stream]) -> ps.Topology:
+    """Build a program with places where operators may be inserted."""
+    builder = ps.StreamsBuilder()
+    orders = insert("orders", builder.stream("orders"))
+    returns = insert("returns", builder.stream("returns"))
+    per_day = insert("rekeyed", orders.select_key(second)).group_by_key().windowed_by(TUMBLING).count()
+    per_day.suppress(ps.Suppressed.until_window_closes()).to_stream().to("out")
+    insert("grouped", orders).group_by_key().count()
+    insert("joined", orders.left_join(returns, left, windows=NEAR)).select_key(second).to_table()
+    insert("to be mapped", returns).map(lambda k, v: (k, v)).join(builder.table("t"), left).process(Quiet)
+    return builder.build()
+
+
+PLACES = ["orders", "returns", "rekeyed", "grouped", "joined", "to be mapped"]
+STATE = {
+    name
+    for name in kept(program(lambda _, stream: stream))
+    if not name.endswith(("process", "process-values"))
 }
 
 
-@pytest.mark.parametrize("define", NAMED.values(), ids=NAMED.keys())
-def test_names_that_were_given_or_come_from_topics_will_do(
-    define: Callable[[ps.StreamsBuilder], object],
-) -> None:
-    builder = ps.StreamsBuilder()
-    define(builder)
-    builder.build(explicit_names=True)
+@given(st.dictionaries(st.sampled_from(PLACES), st.lists(st.integers(0, len(UNRELATED) - 1), max_size=3)))
+def test_inserted_operators_change_no_name_of_state(inserted: dict[str, list[int]]) -> None:
+    def insert(place: str, stream: Stream) -> Stream:
+        for number in inserted.get(place, ()):
+            stream = UNRELATED[number](stream)
+        return stream
+
+    names = kept(program(insert))
+    assert {name for name in names if "process" not in name} == STATE
+    assert "returns-rekeyed-process" not in STATE
+    assert "returns-rekeyed-process" in names
 
 
-def test_all_missing_names_are_told_at_once() -> None:
+def test_numbered_names_do_shift() -> None:
+    def define(builder: ps.StreamsBuilder, *, edited: bool) -> None:
+        stream = builder.stream("in")
+        (stream.filter(second) if edited else stream).group_by_key().count()
+
+    before, after = (
+        list(built(lambda b, edited=edited: define(b, edited=edited), names="numbered").stores)
+        for edited in (False, True)
+    )
+    assert before == ["KSTREAM-AGGREGATE-STATE-STORE-0000000001"]
+    assert after == ["KSTREAM-AGGREGATE-STATE-STORE-0000000002"]
+
+
+def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
     builder = ps.StreamsBuilder()
-    builder.stream("a").group_by_key().count()
-    builder.stream("b").group_by_key().count()
-    with pytest.raises(TopologyError, match=r"(?s)behind topic 'a'.*behind topic 'b'"):
-        builder.build(explicit_names=True)
+    table: ps.KTable[Any, Any] = builder.stream("in").group_by_key().count()
+    for _ in range(13):
+        table = table.group_by(lambda k, v: (v, v)).count()
+    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an operator in front name="):
+        table.group_by(lambda k, v: (v, v)).count()
+    assert table.group_by(lambda k, v: (v, v), name="by").count().store_name == "by-count"
+
+
+def test_there_are_two_namings() -> None:
+    with pytest.raises(TopologyError, match="names is 'stable' or 'numbered', not 'short'"):
+        ps.StreamsBuilder(names="short")  # type: ignore[arg-type]
+
+
+class TestClashes:
+    MESSAGE = "'in-count' is the name of two things: one was given it"
+
+    def test_with_a_name_given_before(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("other").group_by_key().count(store="in-count")
+        with pytest.raises(TopologyError, match=self.MESSAGE):
+            builder.stream("in").group_by_key().count()
+
+    def test_with_a_name_given_behind(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count()
+        with pytest.raises(TopologyError, match=self.MESSAGE):
+            builder.stream("other").group_by_key().count(store="in-count")
+
+    def test_with_a_part_of_what_is_called_so(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("third").group_by_key().count(store="in-other-join-left")
+        with pytest.raises(TopologyError, match="'in-other-join-left' is the name of two things"):
+            builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
+
+    def test_with_the_store_of_a_processor(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count()
+        with pytest.raises(TopologyError, match=self.MESSAGE):
+            builder.add_state_store(ps.stores.key_value("in-count", ps.serdes.string, ps.serdes.int64))
+
+
+class TestNamesOfNodes:
+    """`name=` is `Named` of Kafka Streams."""
+
+    def test_can_be_given_to_aggregations(self) -> None:
+        def define(b: ps.StreamsBuilder) -> None:
+            group = b.stream("in", value=ps.serdes.int64).group_by_key()
+            for operator in ("count", "sum", "min", "max"):
+                getattr(group, operator)(name=f"a-{operator}")
+            group.reduce(left, name="a-reduce")
+            group.aggregate(str, third, name="an-aggregate")
+            for windows in (TUMBLING, ps.SlidingWindows(1, grace=0)):
+                windowed = group.windowed_by(windows)  # type: ignore[call-overload]
+                kind = type(windows).__name__
+                windowed.count(name=f"{kind}-count")
+                windowed.reduce(left, name=f"{kind}-reduce")
+                windowed.aggregate(str, third, name=f"{kind}-aggregate")
+            sessions = group.windowed_by(ps.SessionWindows(1, grace=0))
+            sessions.count(name="sessions-count")
+            sessions.reduce(left, name="sessions-reduce")
+            sessions.aggregate(str, third, third, name="sessions-aggregate")
+            group.cogroup(third).aggregate(str, name="cogroup")
+            group.cogroup(third).windowed_by(TUMBLING).aggregate(str, name="windowed-cogroup")
+            sessions_cogroup = group.cogroup(third).windowed_by(ps.SessionWindows(1, grace=0))
+            sessions_cogroup.aggregate(str, third, name="sessions-cogroup")
+
+        given_names = {
+            *("a-count", "a-sum", "a-min", "a-max", "a-reduce", "an-aggregate"),
+            *(f"TumblingWindows-{operator}" for operator in ("count", "reduce", "aggregate")),
+            *(f"SlidingWindows-{operator}" for operator in ("count", "reduce", "aggregate")),
+            *(f"sessions-{operator}" for operator in ("count", "reduce", "aggregate", "cogroup")),
+            *("cogroup", "windowed-cogroup"),
+        }
+        assert given_names <= set(built(define).nodes)
+
+    def test_can_be_given_to_tables(self) -> None:
+        def define(b: ps.StreamsBuilder) -> None:
+            table = b.table("in", name="read")
+            rows = b.global_table("everywhere", name="filled")
+            b.stream("other").to_table(name="rows")
+            swapped = table.group_by(lambda k, v: (v, k), name="swapped")
+            swapped.count(name="counted")
+            swapped.reduce(left, left, name="reduced")
+            swapped.aggregate(str, third, third, name="aggregated")
+            table.to_stream(name="changes").join(rows, second, left, name="rich").split(name="to-").default()
+
+        names = set(built(define).nodes)
+        assert {"read-source", "read", "filled-source", "filled", "rows"} <= names
+        assert {"swapped", "counted", "reduced", "aggregated", "changes", "rich", "to-", "to-0"} <= names
+
+    def test_are_those_of_both_sides_of_a_join_too(self) -> None:
+        def define(b: ps.StreamsBuilder) -> None:
+            b.stream("in").left_join(b.stream("other"), left, windows=NEAR, name="pairs")
+            b.table("t").join(b.table("u"), left, name="rows")
+
+        names = set(built(define).nodes)
+        assert {"pairs-this-join", "pairs-outer-other-join", "pairs"} <= names
+        assert {"rows-join-this", "rows-join-other", "rows"} <= names

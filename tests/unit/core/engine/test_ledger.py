@@ -271,7 +271,7 @@ class TestShelf:
 
     def test_offsets_are_remembered_as_runs(self) -> None:
         host = self.delayed("a", "b", "c")
-        assert host.task.snapshot().operators["call"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
+        assert host.task.snapshot().operators["call-unfinished"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
         assert host.task.snapshot().progress == {IN: Progress(3, ((0, 3),))}
 
     def test_records_of_one_offset_are_counted(self) -> None:
@@ -323,7 +323,7 @@ class TestHotKeys:
                 host.feed("in", [("hot", "last", 1)])
         assert [value for value in seen if value != "C"] == [*(f"V{i}" for i in range(1500)), "LAST"]
         assert host.step().committable == {IN: 1502}
-        assert host.task.snapshot().operators["call"]["overflow"] == []
+        assert host.task.snapshot().operators["call-unfinished"]["overflow"] == []
 
     def test_keys_that_cannot_be_hashed_lie_there_too(self) -> None:
         builder = ps.StreamsBuilder()

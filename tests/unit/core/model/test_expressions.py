@@ -29,6 +29,24 @@ PAIRS: list[tuple[ps.Expression, Callable[[int, int], Any]]] = [
     ((A > 0) & (B > 0), lambda a, b: a > 0 and b > 0),
     ((A > 0) | (B > 0), lambda a, b: a > 0 or b > 0),
     (~(A > 0), lambda a, b: not a > 0),
+    (A // 2, lambda a, b: a // 2),
+    (7 // (A * A + 1), lambda a, b: 7 // (a * a + 1)),
+    (A % 3, lambda a, b: a % 3),
+    (7 % (A * A + 1), lambda a, b: 7 % (a * a + 1)),
+    (A**2, lambda a, b: a**2),
+    (2 ** abs(A), lambda a, b: 2 ** abs(a)),
+    (-A, lambda a, b: -a),
+    ((B != 0) & (A / B > 1), lambda a, b: b != 0 and a / b > 1),
+    ((B == 0) | (A % B == 0), lambda a, b: b == 0 or a % b == 0),
+    (True & (A > 1), lambda a, b: a > 1),
+    (False | (A > 1), lambda a, b: a > 1),
+    (A.is_null(), lambda a, b: a is None),
+    (A.is_not_null(), lambda a, b: a is not None),
+    (A.is_in({1, 2}), lambda a, b: a in {1, 2}),
+    (ps.col("c", default=3) + A, lambda a, b: 3 + a),
+    (ps.col("a", default=3) + B, lambda a, b: a + b),
+    (ps.col()["a"], lambda a, b: a),
+    (ps.struct("b", total=A + B, kind="x"), lambda a, b: {"b": b, "total": a + b, "kind": "x"}),
 ]
 
 
@@ -43,12 +61,74 @@ def test_an_expression_gives_what_python_gives(values: list[tuple[int, int]]) ->
 
 
 def test_an_expression_is_not_true_or_false() -> None:
-    with pytest.raises(TypeError, match="join expressions"):
+    with pytest.raises(TypeError, match="join conditions"):
         bool(A > 0)
 
 
+def test_other_misuse_says_what_to_write_instead() -> None:
+    with pytest.raises(TypeError, match="is_in"):
+        assert 1 in A
+    with pytest.raises(TypeError, match="no elements"):
+        list(A)
+    with pytest.raises(TypeError, match="neither true nor false"):
+        assert 1 < A < 3
+    with pytest.raises(TypeError, match="write name="):
+        ps.struct(A)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at least one field"):
+        ps.struct()
+    with pytest.raises(TypeError, match="each once"):
+        ps.struct("a", a=B)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(col('a') > 10) & (col('b') == 'x')",
+        "~(col('a').is_null() | ((col('a') % 2) == 0))",
+        "(col('a') + 1) * (-col('b'))",
+        "col('a', default=None)['b'].is_in([1, 2])",
+        "(abs(col()) ** 2) >= 0.5",
+        "struct('a', c=1 - col('b'), d=struct('a'))",
+    ],
+)
+def test_an_expression_is_shown_as_it_is_written_with_parentheses_around_its_parts(text: str) -> None:
+    expression = eval(text, {"col": ps.col, "struct": ps.struct})
+    assert repr(expression) == text
+    assert repr(pickle.loads(pickle.dumps(expression))) == text
+
+
+def test_a_description_says_what_expressions_compute() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").filter(A > 10, name="large").map_values(ps.struct("a"), name="short").to("out")
+    assert (
+        "    Processor: large (stores: [])\n      computes col('a') > 10\n      --> short\n"
+        in builder.build().describe()
+    )
+
+
 def test_an_expression_can_travel() -> None:
-    assert pickle.loads(pickle.dumps((A > 1) & (B == "x")))({"a": 2, "b": "x"}) is True
+    travelled = pickle.loads(pickle.dumps((A > 1) & (ps.col("b", default="x") == "x")))
+    assert travelled({"a": 2}) is True
+
+
+def test_a_null_check_guards_what_is_behind_it_in_columns_too() -> None:
+    rows = [{"a": 11}, {"a": None}, {"a": 3}]
+    guarded = A.is_not_null() & (A > 10)
+    assert list(guarded.over(rows)) == [True, False, False]
+
+
+def test_a_key_can_be_an_expression() -> None:
+    builder = ps.StreamsBuilder()
+    paid = builder.stream("paid", value=ps.serdes.json).group_by(ps.col("user"), value=ps.serdes.json)
+    paid.count(store="counts").to_stream().to("counts", value=ps.serdes.json)
+    driver = ps.testing.TopologyTestDriver(builder.build())
+    for user in ("ann", "bob", "ann"):
+        driver.pipe("paid", None, {"user": user})
+    assert [(record.key, record.value) for record in driver.read("counts")] == [
+        ("ann", 1),
+        ("bob", 1),
+        ("ann", 2),
+    ]
 
 
 def test_a_missing_field_fails_its_record_only() -> None:

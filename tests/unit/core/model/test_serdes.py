@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import SerdeError
-from penstock.core.model.serdes import change
+from penstock.core.model.serdes import change, quickly
 
 ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
     (ps.serdes.string, "", b""),
@@ -124,3 +124,22 @@ def test_a_serde_of_ones_own() -> None:
 def test_a_change_keeps_both_values_and_their_nulls(pair: tuple[str | None, str | None]) -> None:
     serde = change(ps.serdes.string)
     assert serde.deserialize(serde.serialize(pair)) == pair
+
+
+@pytest.mark.parametrize(
+    ("serde", "good", "bad"),
+    [
+        (ps.serdes.string, ["", "ü", "a\x00"], ["\ud800", 1, None]),
+        (ps.serdes.int64, [0, -1, True, 1 << 62], [1 << 63, "1", None]),
+        (ps.serdes.float64, [0.5, 3, float("inf")], ["1", None]),
+    ],
+    ids=["string", "int64", "float64"],
+)
+def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[Any], bad: list[Any]) -> None:
+    assert quickly(serde, good) == [serde.serialize(one) for one in good]
+    for one in bad:
+        assert quickly(serde, [*good, one]) is None
+
+
+def test_other_serdes_have_no_quick_way() -> None:
+    assert quickly(ps.serdes.json, [1]) is None

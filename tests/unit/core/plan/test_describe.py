@@ -76,8 +76,8 @@ def test_the_text_says_the_same_words_as_kafka_streams() -> None:
 
 def test_a_repartition_is_shown_as_sink_and_source() -> None:
     lines = [line.strip() for line in word_count().describe().splitlines()]
-    assert "Sink: counts-sink (topic: application-counts-repartition)" in lines
-    assert "Source: counts-source (topics: [application-counts-repartition])" in lines
+    assert "Sink: counts-repartition-sink (topic: application-counts-repartition)" in lines
+    assert "Source: counts-repartition-source (topics: [application-counts-repartition])" in lines
 
 
 def nodes_of(mermaid: str) -> dict[str, str]:
@@ -141,8 +141,8 @@ def test_dot_is_balanced_and_draws_every_edge() -> None:
 
 def test_drawings_join_two_parts_by_the_topic_between_them() -> None:
     topic = "application-counts-repartition"
-    assert f'  "counts-sink" -> "topic:{topic}";\n' in word_count().dot()
-    assert f'  "topic:{topic}" -> "counts-source";\n' in word_count().dot()
+    assert f'  "counts-repartition-sink" -> "topic:{topic}";\n' in word_count().dot()
+    assert f'  "topic:{topic}" -> "counts-repartition-source";\n' in word_count().dot()
     labels = list(nodes_of(word_count().mermaid()).values())
     assert labels.count(topic) == 1
 

@@ -63,12 +63,17 @@ def test_a_repartition_is_the_border_between_two() -> None:
     )
     plan = builder.build().plan("app")
     assert parts(plan) == [
-        ["KSTREAM-SOURCE-0000000000", "KSTREAM-KEY-SELECT-0000000001", "counts-filter", "counts-sink"],
         [
-            "counts-source",
-            "KSTREAM-COUNT-0000000002",
-            "KTABLE-TOSTREAM-0000000003",
-            "KSTREAM-SINK-0000000004",
+            "KSTREAM-SOURCE-0000000000",
+            "KSTREAM-KEY-SELECT-0000000001",
+            "counts-repartition-filter",
+            "counts-repartition-sink",
+        ],
+        [
+            "counts-repartition-source",
+            "KSTREAM-AGGREGATE-0000000002",
+            "KTABLE-TOSTREAM-0000000006",
+            "KSTREAM-SINK-0000000007",
         ],
     ]
     (topic,) = plan.internal_topics.values()
@@ -133,9 +138,10 @@ def test_a_store_or_a_processor_makes_a_part_stateful() -> None:
 
 def test_the_names_a_repartition_needs_are_kept_free() -> None:
     builder = ps.StreamsBuilder()
-    builder.stream("in", name="counts-source").group_by(lambda k, v: v).count(store="counts")
+    builder.stream("in", name="counts-repartition-source").group_by(lambda k, v: v).count(store="counts")
     with pytest.raises(
-        TopologyError, match="the name 'counts-source' is needed by repartition 'counts'; rename the other"
+        TopologyError,
+        match="the name 'counts-repartition-source' is needed by repartition 'counts-repartition'; rename the other",
     ):
         builder.build().plan()
 

@@ -39,9 +39,11 @@ class Orders:
     def __init__(self) -> None:
         self.answers: list[dict[str, Any]] = [{}]
         self.asked = 0
+        self.told: Any = None
 
     def ask(self, question: str, data: Any) -> Any:
         self.asked += 1
+        self.told = data
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -50,14 +52,29 @@ def orders() -> Orders:
     return Orders()
 
 
+class Clock:
+    """A clock that stands where it was put."""
+
+    now_ms = 5
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
 @pytest.fixture
-def planner(orders: Orders) -> Planner:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def planner(orders: Orders, clock: Clock) -> Planner:
     builder = ps.StreamsBuilder()
     builder.stream(list(TOPICS)).to("out")
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
-    made: Any = SourceSpec(spec, Broker(), None, orders, 1_000, 1 << 20, 1, "earliest", {})  # type: ignore[arg-type]
+    known: Any = (spec, Broker(), None, orders, 1_000, 1 << 20, 1, "earliest", {})
+    made = SourceSpec(*known, clock=clock)
     return Planner(made)
 
 
@@ -104,3 +121,11 @@ def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders
     start = begun(planner)
     orders.answers = [{"paused": list(TOPICS)}, {"paused": list(TOPICS)}, {"hold": True}]
     assert planner.next(start) is start
+
+
+def test_every_micro_batch_has_the_time_of_the_clock(planner: Planner, orders: Orders, clock: Clock) -> None:
+    start = begun(planner)
+    assert start["now_ms"] == 5
+    clock.now_ms = 70
+    assert planner.next(start)["now_ms"] == 70
+    assert orders.told["now_ms"] == 70

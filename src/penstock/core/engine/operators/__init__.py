@@ -17,6 +17,7 @@ from penstock.core.engine.operators import (
     suppress,
     table_joins,
     tables,
+    window_columns,
     windows,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "suppress",
     "table_joins",
     "tables",
+    "window_columns",
     "windows",
 ]

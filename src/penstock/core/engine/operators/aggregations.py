@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import and_
-from typing import Any, Final
+from typing import Any
 
 from penstock.core.engine.columns import Columns, Form, behind, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.folding import folding, needs_values
+from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
-from penstock.core.plan.folds import STEPS, Fold
-
-_INCOMPLETE: Final = "null key or value in an aggregation"
 
 
 @compile_node.register
@@ -27,7 +25,7 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
-            return runtime.drop(_INCOMPLETE)
+            return runtime.drop(INCOMPLETE)
         old = None
         try:
             stored_key = key_bytes(key)
@@ -51,40 +49,31 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _(node: n.Aggregate, compiled: Compiled) -> Form | None:
-    form = _to_stream(node, compiled)
+    form = behind(node, compiled)
     if node.fold is None or form is None:
         return None
-    runtime, row, child = compiled.runtime, compiled.call(node), form.call
-    advance = _advancing(node.fold, runtime.stores[node.store.name], fits=node.fits)
-    key = node.store.key
+    runtime, row, child, key = compiled.runtime, compiled.call(node), form.call, node.store.key
+    store, with_values = runtime.stores[node.store.name], needs_values(node.fold)
+    fetch, put, fold = store.fetch, store.write_fitting, folding(node.fold, node.store.value)
 
     def aggregate(columns: Columns) -> None:
         columns = _complete(columns, runtime)
         try:
-            keys = columns.keys.serialised(key)
+            keys: Any = columns.keys.serialised(key)
+            values = columns.values.objects() if with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
-        results: list[Any] = []
-        timestamps: list[int] = []
-        failed = False
-        try:
-            advance(keys, columns, results, timestamps)
-        except Exception:  # this record and the rest likewise
-            failed = True
-        done = len(results)
+        folded = fold(fetch, keys, values, columns.timestamps)
+        folded.write(put)
+        done = len(folded.results)
         if done:
-            child((columns.part(0, done) if failed else columns).with_values(results, timestamps))
-        if failed:
+            folded_ones = columns if done == len(keys) else columns.part(0, done)
+            child(folded_ones.with_values(folded.results, folded.timestamps))
+        if done < len(keys):
             each(columns.part(done, len(keys)), row, runtime)
         return None
 
     return Form(aggregate, form.calls_functions)
-
-
-def _to_stream(node: n.Aggregate, compiled: Compiled) -> Form | None:
-    """Give the form of what is behind a table if it is a stream at most, for which old values do not count."""
-    children = compiled.children_of(node)
-    return behind(node, compiled) if all(isinstance(child, n.ToStream) for child in children) else None
 
 
 def _complete(columns: Columns, runtime: Runtime) -> Columns:
@@ -92,46 +81,8 @@ def _complete(columns: Columns, runtime: Runtime) -> Columns:
     if not columns.keys.any_null() and not columns.values.any_null():
         return columns
     kept = [*map(and_, columns.keys.present(), columns.values.present())]
-    runtime.drop(_INCOMPLETE, kept.count(False))
+    runtime.drop(INCOMPLETE, kept.count(False))
     return columns.only(kept)
-
-
-_Advance = Callable[[list[Any], Columns, list[Any], list[int]], None]
-"""Takes serialised keys, records, and the lists that get a result and a timestamp for each record, until one fails."""
-
-
-def _advancing(fold: Fold, store: Any, *, fits: bool) -> _Advance:
-    fetch, write = store.fetch, store.write_fitting if fits else store.write
-
-    def count(keys: list[Any], columns: Columns, results: list[Any], timestamps: list[int]) -> None:
-        give, stamp = results.append, timestamps.append
-        for key, timestamp in zip(keys, columns.timestamps):
-            entry = fetch(key)
-            if entry is None:
-                number = 1
-            else:
-                number, then = entry
-                number += 1
-                if then > timestamp:
-                    timestamp = then
-            write(key, (number, timestamp))
-            stamp(timestamp)
-            give(number)
-
-    def combine(keys: list[Any], columns: Columns, results: list[Any], timestamps: list[int]) -> None:
-        give, stamp, step = results.append, timestamps.append, STEPS[fold]
-        for key, value, timestamp in zip(keys, columns.values.objects(), columns.timestamps):
-            entry = fetch(key)
-            if entry is not None:
-                so_far, then = entry
-                value = step(so_far, value)
-                if then > timestamp:
-                    timestamp = then
-            write(key, (value, timestamp))
-            stamp(timestamp)
-            give(value)
-
-    return count if fold is Fold.COUNT else combine
 
 
 @compile_node.register

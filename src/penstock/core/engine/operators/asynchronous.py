@@ -97,7 +97,7 @@ def _ledger(
 ) -> Ledger:
     carried = node.carried
     rows, keys = runtime.stores[carried.delayed.name], runtime.stores[carried.delayed_keys.name]
-    memory = runtime.memory(node.name)
+    memory = runtime.memory(node.remembered_as)
     shelf, overflow = Shelf(rows, keys, memory), Overflow(runtime.stores[carried.parked.name], memory)
     return Ledger(node.name, node.calls, carried, runtime, asks, applies, shelf, overflow, **options)
 

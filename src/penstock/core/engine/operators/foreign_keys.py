@@ -69,7 +69,7 @@ def _asked_by_left(before: bytes | None, after: bytes | None, *, deleted: bool) 
 @compile_node.register
 def _(node: f.Subscriptions, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    store, row_of = runtime.stores[node.store.name], lookup(node.other, compiled)
+    store, row_of = runtime.stores[node.store.name], lookup(node.other, compiled, forwarded=True)
     other_bytes, subscriber_of = node.other_key.serialize, node.key.deserialize
 
     def subscriptions(key: Any, sent: Subscription, timestamp: int, headers: Headers) -> None:
@@ -115,7 +115,8 @@ def _(node: f.SubscribedChanges, compiled: Compiled) -> Call:
 @compile_node.register
 def _(node: f.Resolve, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    row_of, joiner, inner = lookup(node.other, compiled), node.joiner, node.kind == "inner"
+    row_of, joiner = lookup(node.other, compiled, forwarded=True), node.joiner
+    inner = node.kind == "inner"
     result_of, key_bytes = runtime.stores[node.results.name].fetch, node.results.key.serialize
     value_bytes = node.value.serialize
 

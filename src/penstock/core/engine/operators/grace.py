@@ -34,7 +34,7 @@ _NUMBER: Final = 8
 @compile_node.register
 def _(node: j.GraceBuffer, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    buffer, grace, memory = _Buffer(node, runtime), node.grace, runtime.memory(node.name)
+    buffer, grace, memory = _Buffer(node, runtime), node.grace, runtime.memory(node.remembered_as)
     memory.setdefault("time", -1)
 
     def wait(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -63,7 +63,7 @@ class _Buffer:
 
     def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:
         self._store = runtime.stores[node.store.name]
-        self._memory = runtime.memory(node.name)
+        self._memory = runtime.memory(node.remembered_as)
         self._key, self._value = node.key, node.value
         self._origin = runtime.metadata
 

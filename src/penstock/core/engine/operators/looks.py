@@ -24,7 +24,7 @@ from penstock.core.model.windows import EmitStrategy
 
 def looking(
     runtime: Runtime,
-    node: str,
+    remembered_as: str,
     emit: EmitStrategy,
     aggregate: Call,
     close: Callable[[int, Headers], None],
@@ -36,14 +36,14 @@ def looking(
 
     Args:
         runtime: The task.
-        node: The aggregation, which remembers its time under ``time``.
+        remembered_as: Where the aggregation's memory is, with its time under ``time``.
         emit: When to look.
         aggregate: The function, which closes nothing itself.
         close: Gives the results of what has closed at a stream time.
         gone_at: Gives the stream time at which the first entry is dropped that was not given yet.
         takes_null_values: Whether records without a value let time advance.
     """
-    memory, every = runtime.memory(node), emit.every_ms
+    memory, every = runtime.memory(remembered_as), emit.every_ms
 
     def look(time: int, headers: Headers, *, forced: bool) -> None:
         now = runtime.now_ms

@@ -18,6 +18,7 @@ from typing import Any
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -38,14 +39,14 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
-    memory, late = runtime.memory(name), compiled.late(node) or nothing
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
     first_open = time - wait
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         nonlocal time, first_open
         if key is None:
-            return runtime.drop("null key in a windowed aggregation")
+            return runtime.drop(NO_KEY)
         if timestamp > time:
             memory["time"] = time = timestamp
             first_open = timestamp - wait
@@ -85,15 +86,28 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             opened.close(time, ())
 
     runtime.close_windows[name] = lambda end: move_time(end + wait + 1)
-    if opened is None:
-        return aggregate
     call: Call = aggregate
+    values = takes_null_values(node.fold)
+    if not values:
+        call = without_null_values(runtime, call)
+    if opened is None:
+        return call
     if emit.every_ms:
         emit = replace(emit, loses=False)
-        call = looking(runtime, name, emit, aggregate, opened.close, opened.gone_at)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            call,
+            opened.close,
+            opened.gone_at,
+            takes_null_values=values,
+        )
     if emit.close_idle_after_ms is None:
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
+    return IdleClock(
+        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
+    ).watching(call)
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:

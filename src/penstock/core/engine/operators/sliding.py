@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -125,13 +126,13 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
     close_first = opened.close if opened is not None and emit.at_once else None
     difference, grace = node.windows.difference_ms, node.windows.grace_ms
     added = _aggregation(node)
-    memory, late = runtime.memory(name), compiled.late(node) or nothing
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
     time: int = memory.get("time", -1)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         nonlocal time
         if key is None or value is None:
-            return runtime.drop("null key or value in an aggregation")
+            return runtime.drop(INCOMPLETE)
         if timestamp > time:
             memory["time"] = time = timestamp
             if close_first is not None:
@@ -177,10 +178,20 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
         return aggregate
     call: Call = aggregate
     if not emit.at_once:
-        call = looking(runtime, name, emit, aggregate, opened.close, opened.gone_at, takes_null_values=False)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            aggregate,
+            opened.close,
+            opened.gone_at,
+            takes_null_values=False,
+        )
     if emit.close_idle_after_ms is None:
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, opened.next_close, move_time).watching(call)
+    return IdleClock(
+        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
+    ).watching(call)
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:

@@ -150,6 +150,8 @@ def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
     def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
         child(columns.with_keys(keys))
 
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
     return of_function(node, compiled, node.mapper, then)
 
 

@@ -23,7 +23,7 @@ def _(node: j.StreamMerge, compiled: Compiled) -> Call:
 @compile_node.register
 def _(node: j.StreamJoin, compiled: Compiled) -> Call:
     runtime, name, child, join = compiled.runtime, node.name, compiled.children(node), _Side(node, compiled)
-    memory, alone, unmatched = runtime.memory(node.join), join.alone, join.unmatched
+    memory, alone, unmatched = runtime.memory(node.remembered_as), join.alone, join.unmatched
     put, final, combine = join.mine.put, node.times.final, join.combine
     memory.setdefault("time", -1)
 

@@ -28,7 +28,7 @@ from penstock.core.state.values import Values
 @compile_node.register
 def _(node: Suppress, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    buffer, memory, wait = Buffer(node, compiled), runtime.memory(name), node.wait_ms
+    buffer, memory, wait = Buffer(node, compiled), runtime.memory(node.remembered_as), node.wait_ms
     final, limited = node.places is None, node.suppressed.limited
     put, take, full = buffer.put, buffer.take, node.suppressed.when_full
     time: int = memory.get("time", -1)
@@ -72,7 +72,7 @@ def _(node: Suppress, compiled: Compiled) -> Call:
     idle = node.suppressed.close_idle_after_ms
     if idle is None:
         return suppress
-    return IdleClock(runtime, name, idle, next_close, close).watching(suppress)
+    return IdleClock(runtime, node.remembered_as, idle, next_close, close).watching(suppress)
 
 
 class Buffer:
@@ -90,7 +90,7 @@ class Buffer:
         self._key = node.key
         self._check = Values(node.buffer.name, node.value).check
         self._limits = node.suppressed
-        self._memory = compiled.runtime.memory(node.name)
+        self._memory = compiled.runtime.memory(node.remembered_as)
         self._size = node.buffer.value.serialize
         self._where = f"{node.name} of task {compiled.runtime.task_id}"
         self._count_up(stores[node.buffer.name])

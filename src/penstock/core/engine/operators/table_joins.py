@@ -37,7 +37,7 @@ def _(node: j.StreamTableJoin, compiled: Compiled) -> Call:
 @compile_node.register
 def _(node: j.TableJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    row_of, result = lookup(node.other, compiled), _result(node)
+    row_of, result = lookup(node.other, compiled, forwarded=True), _result(node)
     # A side that gives results without a partner is told of changes that the other side knows nothing about.
     alone = node.kind == "outer" or (node.kind == "left" and node.left)
     needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.engine.columns import Form, behind, columns_of
+from penstock.core.engine.columns import (
+    Columns,
+    ColumnsCall,
+    Form,
+    behind,
+    columns_of,
+    each,
+    of_expression,
+    of_function,
+    row_of,
+)
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Change, Headers
 from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import LATEST, VersionedSpec
@@ -97,6 +108,33 @@ def _(node: n.TableMapValues, compiled: Compiled) -> Call:
         child(key, new, old, timestamp, headers)
 
     return table_map_values
+
+
+@columns_of.register
+def _(node: n.TableMapValues, compiled: Compiled) -> Form | None:
+    mapper, with_key = node.mapper, node.with_key
+
+    def mapped(key: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        return mapper(key, value) if with_key else mapper(value)
+
+    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+        child(columns.with_values(values))
+
+    if not isinstance(mapper, Expression):
+        return of_function(node, compiled, mapped, then)
+    form, row, runtime = of_expression(node, compiled, mapper, then), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    without_nulls = form.call
+
+    def table_map_values(columns: Columns) -> None:
+        if columns.values.any_null():  # deleted rows stay deleted
+            return each(columns, row, runtime)
+        return without_nulls(columns)
+
+    return form._replace(call=table_map_values)
 
 
 @compile_node.register

@@ -43,7 +43,7 @@ class Unmatched:
     def __init__(self, node: StreamJoin, spec: StoreSpec, runtime: Runtime) -> None:
         times = node.times
         self._store = runtime.stores[spec.name]
-        self._memory = runtime.memory(node.join)
+        self._memory = runtime.memory(node.remembered_as)
         self._runtime = runtime
         self._joiner = node.joiner
         self._left = node.left

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.idle import IdleClock
 from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
@@ -36,7 +37,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
     tumbling = size == windows.advance_ms
-    memory = runtime.memory(name)
+    memory = runtime.memory(node.remembered_as)
     time: int = memory.get("time", -1)
     last_closed = time - grace - size
     opened, slots = _opening(node, compiled)
@@ -44,7 +45,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         nonlocal time, last_closed
         if key is None:
-            return runtime.drop("null key in a windowed aggregation")
+            return runtime.drop(NO_KEY)
         if timestamp > time:
             memory["time"] = time = timestamp
             last_closed = timestamp - grace - size
@@ -79,11 +80,14 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
                 child(_windowed(Windowed, (key, start, start + size)), new, old, then, headers)
         return None
 
-    def move_time(to: int) -> None:
+    def advance(to: int) -> None:
         nonlocal time, last_closed
         if to > time:
             memory["time"] = time = to
             last_closed = to - grace - size
+
+    def move_time(to: int) -> None:
+        advance(to)
         if close is not None:
             close(time, ())
 
@@ -92,18 +96,47 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     late = compiled.late(node)
     if late is not None:
         call = _telling(node, compiled, aggregate, late)
+    values = takes_null_values(node.fold)
+    if not values:
+        call = without_null_values(runtime, call)
     if closing is None:
+        compiled.shared[name] = Shared(advance)
         return call
     if not emit.at_once:
-        call = looking(runtime, name, emit, call, closing.close, closing.gone_at)
+        call = looking(
+            runtime,
+            node.remembered_as,
+            emit,
+            call,
+            closing.close,
+            closing.gone_at,
+            takes_null_values=values,
+        )
     if emit.close_idle_after_ms is None:
+        compiled.shared[name] = Shared(advance, closing)
         return call
-    return IdleClock(runtime, name, emit.close_idle_after_ms, closing.next_close, move_time).watching(call)
+    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, closing.next_close, move_time)
+    compiled.shared[name] = Shared(advance, closing, clock)
+    return clock.watching(call)
+
+
+class Shared(NamedTuple):
+    """What the columnar form of an aggregation needs of its function of one record.
+
+    Attributes:
+        advance: Lets the operator's stream time advance to a time, closing nothing.
+        closing: Its closed windows, if results are given at the close of windows.
+        clock: What watches its input, if it closes idle.
+    """
+
+    advance: Callable[[int], None]
+    closing: Closing | None = None
+    clock: IdleClock | None = None
 
 
 def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
     """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
-    memory, starts = compiled.runtime.memory(node.name), node.windows.starts
+    memory, starts = compiled.runtime.memory(node.remembered_as), node.windows.starts
     length = node.windows.size_ms + node.windows.grace_ms
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -152,23 +185,25 @@ def _opening(
     return opened, slots
 
 
-class _Closing(NamedTuple):
+class Closing(NamedTuple):
     """The closed windows of an aggregation that were not given yet.
 
     Attributes:
         close: Gives the results of the windows that close as stream time reaches a time.
         next_close: Gives when the next one closes, in stream time.
         gone_at: Gives the stream time at which the first one is dropped.
+        due: Gives the stream time at which windows close next, whether they have records or not.
     """
 
     close: Callable[[int, Headers], None]
     next_close: Callable[[], int]
     gone_at: Callable[[], int]
+    due: Callable[[], int]
 
 
-def _closing(node: WindowedAggregate, compiled: Compiled) -> _Closing:
+def _closing(node: WindowedAggregate, compiled: Compiled) -> Closing:
     child, windows = compiled.children(node), node.windows
-    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.name)
+    store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
     between = store.fetch_all if node.emit.loses else store.kept
     closed: int = windows.last_closed(memory.get("closed", -1))
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
@@ -187,4 +222,4 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> _Closing:
         first = next(between(max(closed + 1, 0), FOREVER), None)
         return NEVER if first is None else int(first[0].end) + windows.grace_ms
 
-    return _Closing(close, next_close, lambda: store.gone_at(closed + 1))
+    return Closing(close, next_close, lambda: store.gone_at(closed + 1), lambda: due)

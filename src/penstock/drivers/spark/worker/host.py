@@ -71,6 +71,7 @@ class HostSpec:
         changelogs: Reads changelog topics, None if there are none.
         global_topics: Reads the topics of global stores, None if there are none.
         max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
+        cache_bytes: What the caches of a task may hold; with 0 every update of a table is forwarded.
         stations: Gives the station that makes the calls of asynchronous operators, None if there are no such operators.
         repeats_sends: Whether a micro-batch that is run again sends again what it sent; else it sends nothing.
     """
@@ -81,6 +82,7 @@ class HostSpec:
     changelogs: ChangelogReader | None = None
     global_topics: GlobalTopics | None = None
     max_task_idle_ms: int = NEVER_WAIT
+    cache_bytes: int = 0
     stations: Stations | None = None
     repeats_sends: bool = True
 
@@ -262,6 +264,7 @@ class _TaskBatch:
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
+            cache_bytes=self._spec.cache_bytes,
             snapshot=snapshot,
             epoch=uuid4().hex[:12],
             repeats_sends=self._spec.repeats_sends,

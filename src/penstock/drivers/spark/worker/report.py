@@ -81,6 +81,8 @@ class Report:
         idle_until_ms: When records that are held may go on, because the wait for an empty input ends or calls may have come to
             something; None if there are none.
         global_records: Records of global topics that went into this host's copies.
+        merged: Updates of tables that were not forwarded, because a later one of the same row was.
+        cache_bytes: The most bytes that the task's caches held, about.
         calls: What there is to see of asynchronous operators, None if the task has none.
     """
 
@@ -104,6 +106,8 @@ class Report:
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
     global_records: int = 0
+    merged: int = 0
+    cache_bytes: int = 0
     calls: CallReport | None = None
 
     def encode(self) -> bytes:
@@ -172,6 +176,8 @@ def report_of(
         notices=[*filled.notices, *outcome.notices],
         global_records=filled.records,
         enforced=outcome.metrics.enforced,
+        merged=outcome.metrics.merged,
+        cache_bytes=outcome.metrics.cache_bytes,
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],

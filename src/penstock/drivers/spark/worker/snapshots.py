@@ -76,7 +76,7 @@ def snapshot_from_json(
             for topic, partition, lane, position, _ in data["buffered"]
         },
         with_new_names(data.get("stores", {}), renamed_stores),
-        data.get("operators", {}),
+        with_new_names(data.get("operators", {}), renamed_stores),
         {TopicPartition(topic, partition): at for topic, partition, at in data.get("deadlines", ())},
         _waiting(*data["waiting"]) if "waiting" in data else None,
         {

@@ -1,0 +1,19 @@
+"""The wall clock of an application: what gives each micro-batch its time.
+
+It is read once per micro-batch, by the planner in Spark's driver; from there the time travels in the offset (decision 0007).
+A *clock* is any function of no arguments that gives milliseconds since the epoch. It crosses to the planner's process as
+cloudpickle, so one that somebody else moves reads the time from where both can reach it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], int]
+"""Gives the wall clock, ms since the epoch."""
+
+
+def host_clock() -> int:
+    """Read the clock of this host."""
+    return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock

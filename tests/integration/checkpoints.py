@@ -1,0 +1,70 @@
+"""The stores of a stopped application, read from what it has left behind.
+
+A store of tasks is restored from the log in Spark's state, as a host without local copies would do it: what the log does not
+hold is lost. The log of a global store is its topic; of one, the copy on this host is read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.core.model.ids import TaskId
+from penstock.core.plan.specs import StoreSpec
+from penstock.core.plan.split import Plan
+from penstock.core.state.log import decode_manifest
+from penstock.core.state.opening import open_store
+from penstock.drivers.lmdb import open_local_copy
+from penstock.drivers.memory.copy import MemoryCopy
+from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.worker.global_stores import DIRECTORY
+from penstock.drivers.spark.worker.snapshots import snapshot_from_json
+from penstock.drivers.spark.worker.statelog import StateLog
+from unit.drivers.state import MapState
+
+
+class LeftBehind:
+    """The stores of an application whose topics have one partition each.
+
+    Args:
+        spark: The session; no query may run on the checkpoint.
+        checkpoint: Where the checkpoint is.
+        local_state: The directory of the local copies, in LMDB.
+        plan: The plan of the application.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str, local_state: Path, plan: Plan) -> None:
+        self._plan = plan
+        self._global = local_state / DIRECTORY
+        heads, segments = (_state(spark, checkpoint, variable) for variable in ("head", "log"))
+        self._heads = {row.key.group: bytes(row.value.manifest) for row in heads.collect()}
+        self._segments: dict[int, dict[tuple[int], tuple[bytes]]] = defaultdict(dict)
+        for row in segments.collect():
+            at = (row.user_map_key.sequence,)
+            self._segments[row.key.group][at] = (bytes(row.user_map_value.segment),)
+
+    def store(self, name: str) -> Any:
+        """Open a store."""
+        for part in self._plan.global_parts:
+            if name in part.stores:
+                return open_store(
+                    part.stores[name], open_local_copy(str(self._global / name / "lmdb")).open_view()
+                )
+        sub = next(sub for sub in self._plan.subtopologies if name in sub.stores)
+        return self._restored(TaskId(sub.id, 0), sub.stores[name])
+
+    def _restored(self, task: TaskId, spec: StoreSpec) -> Any:
+        group = grouping_keys([task])[task]
+        manifest, remembered = decode_manifest(self._heads[group])
+        snapshot = snapshot_from_json(remembered["task"])
+        assert snapshot is not None
+        copy = MemoryCopy("nothing is parked")
+        StateLog(MapState(self._segments[group]), task).restore(manifest.only([spec.name]), copy)
+        return open_store(spec, copy.open_view(), memory=snapshot.stores.get(spec.name, {}))
+
+
+def _state(spark: SparkSession, checkpoint: str, variable: str) -> DataFrame:
+    return spark.read.format("statestore").option("stateVarName", variable).load(checkpoint)

@@ -1,0 +1,44 @@
+"""A wall clock that a test moves by hand, and that an application in other processes reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .helpers import eventually
+
+
+class HandClock:
+    """The clock of an application; its time lies in a file, beside it the number of times that it was read.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._now = path
+        self._readings = path.with_suffix(".readings")
+        write(self._now, 0)
+        write(self._readings, 0)
+
+    def __call__(self) -> int:
+        write(self._readings, read(self._readings) + 1)
+        return read(self._now)
+
+    def set(self, now_ms: int) -> None:
+        write(self._now, now_ms)
+
+    def await_reading(self) -> None:
+        """Wait until the application begins to plan: what it plans then knows all that has happened before."""
+        before = read(self._readings)
+        eventually(lambda: read(self._readings) > before, "the clock to be read", within_s=120)
+
+
+def read(path: Path) -> int:
+    return int(path.read_text())
+
+
+def write(path: Path, number: int) -> None:
+    """Write a number so that nobody reads a half of it."""
+    partial = path.with_suffix(f"{path.suffix}.partial")
+    partial.write_text(str(number))
+    partial.replace(path)

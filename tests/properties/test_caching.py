@@ -1,0 +1,281 @@
+"""Caches merge what tables forward, and change nothing else.
+
+Tables of all kinds get any records, cut into any steps. Without a cache they forward every update; what they forward with one
+follows from that: of each row the newest update of a step, in the order of the newest updates, if the row is not what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine.task import Task
+from penstock.core.model import serdes
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.state.memory import MemoryStores
+
+TEXT, JSON, PICKLED = ps.serdes.string, ps.serdes.json, ps.serdes.pickle
+CHANGE = serdes.change(JSON)
+Table = ps.KTable[Any, Any]
+Row = tuple[str, str | None, str | None, int]
+"""Topic, key, value, timestamp."""
+Update = tuple[Any, Any, int]
+"""Key, value, timestamp."""
+MUCH, LITTLE = 1 << 20, 450
+
+
+def grouped(builder: ps.StreamsBuilder, topic: str = "left") -> ps.KGroupedStream[Any, Any]:
+    return builder.stream(topic, key=TEXT, value=TEXT).group_by_key()
+
+
+def shortest(so_far: str, value: str) -> str | None:
+    return None if value == "x" else min(so_far, str(value))
+
+
+def collected(key: Any, value: Any, so_far: list[Any]) -> list[Any] | None:
+    return None if value == "x" else [*so_far, value]
+
+
+def both(key: Any, one: list[Any], other: list[Any]) -> list[Any]:
+    return [*one, *other]
+
+
+def together(builder: ps.StreamsBuilder) -> Any:
+    return grouped(builder).cogroup(collected).cogroup(grouped(builder, "right"), collected)
+
+
+TABLES: dict[str, Callable[[ps.StreamsBuilder], Table]] = {
+    "count": lambda b: grouped(b).count(),
+    "reduce": lambda b: grouped(b).reduce(shortest),
+    "aggregate": lambda b: grouped(b).aggregate(list, collected, value=JSON),
+    "table": lambda b: b.table("left", key=TEXT, value=TEXT),
+    "filtered": lambda b: b.table("left", key=TEXT, value=TEXT).filter(lambda k, v: v > "m", store="big"),
+    "tumbling": lambda b: grouped(b).windowed_by(ps.TumblingWindows(5, grace=3)).count(),
+    "hopping": lambda b: grouped(b).windowed_by(ps.HoppingWindows(6, 2, grace=3)).reduce(shortest),
+    "sliding": lambda b: (
+        grouped(b).windowed_by(ps.SlidingWindows(4, grace=5)).aggregate(list, collected, value=JSON)
+    ),
+    "sessions": lambda b: (
+        grouped(b).windowed_by(ps.SessionWindows(2, grace=9)).aggregate(list, collected, both, value=JSON)
+    ),
+    "cogroup": lambda b: together(b).aggregate(list, value=JSON),
+    "windowed cogroup": lambda b: (
+        together(b).windowed_by(ps.TumblingWindows(5, grace=3)).aggregate(list, value=JSON)
+    ),
+}
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["left", "right", "third"]),
+        st.sampled_from(["a", "b", "c", "d"]),
+        st.sampled_from(["k", "p", "x", None]),
+        st.integers(0, 30),
+    ),
+    max_size=14,
+)
+STEPS = st.lists(ROWS, min_size=1, max_size=5)
+
+
+class Parts:
+    """The tasks of a topology; what they send to each other is fed in the next round."""
+
+    def __init__(self, topology: ps.Topology, cache_bytes: int) -> None:
+        self.plan = topology.plan("app")
+        self.stores = [MemoryStores() for _ in self.plan.subtopologies]
+        self.offsets: dict[str, int] = {}
+        self.merged = 0
+        self.tasks = [
+            Task(sub, TaskId(sub.id, 0), application_id="app", stores=stores, cache_bytes=cache_bytes)
+            for sub, stores in zip(self.plan.subtopologies, self.stores)
+        ]
+        for task in self.tasks:
+            task.init(0)
+
+    def run(self, rows: list[Row]) -> list[tuple[str, list[Any]]]:
+        """Feed rows, take one step of each task, until nothing is on its way; give what was sent, step by step."""
+        for topic in {row[0] for row in rows} & set(self.plan.subtopology_of):
+            mine = [row[1:] for row in rows if row[0] == topic]
+            keys, values, timestamps = map(list, zip(*mine))
+            self._feed(
+                topic,
+                Records([k and k.encode() for k in keys], [v and v.encode() for v in values], timestamps),
+            )
+        return list(self._until_quiet())
+
+    def _until_quiet(self) -> Iterator[tuple[str, list[Any]]]:
+        quiet = False
+        while not quiet:
+            quiet = True
+            for task, stores in zip(self.tasks, self.stores):
+                outcome = task.step(0)
+                stores.apply(outcome.changes, outcome.dropped_slices)
+                self.merged += outcome.metrics.merged
+                for topic, records in outcome.sends:
+                    yield topic, list(zip(records.keys, records.values, records.timestamps))
+                    if topic in self.plan.subtopology_of:
+                        quiet = False
+                        self._feed(topic, records)
+
+    def _feed(self, topic: str, records: Records) -> None:
+        first = self.offsets.get(topic, 0)
+        self.offsets[topic] = first + len(records)
+        records.offsets = list(range(first, self.offsets[topic]))
+        sub = self.plan.subtopology_of[topic]
+        self.tasks[sub.id].feed(TopicPartition(topic, 0), records, self.offsets[topic])
+
+
+class Made:
+    """What a table does with some steps.
+
+    Attributes:
+        forwarded: The updates of each step.
+        changes: The same with new and old value, as an aggregation behind gets them; empty if there is none.
+        content: What its store holds in the end.
+        merged: How many updates were counted as merged.
+    """
+
+    def __init__(self, table: str, steps: list[list[Row]], cache_bytes: int, *, behind: bool = True) -> None:
+        builder = ps.StreamsBuilder()
+        made = TABLES[table](builder)
+        made.to_stream().to("out", key=PICKLED, value=JSON)
+        if behind:
+            made.group_by(lambda k, v: (k, v), key=PICKLED, value=JSON).count(store="behind")
+        parts = Parts(builder.build(), cache_bytes)
+        self.forwarded: list[list[Update]] = []
+        self.changes: list[list[tuple[Any, Any, Any]]] = []
+        for rows in steps:
+            sent = parts.run(rows)
+            self.forwarded.append([(PICKLED.deserialize(k), v, t) for k, v, t in of(sent, "out")])
+            changes = of(sent, "app-behind-repartition")
+            self.changes.append([(PICKLED.deserialize(k), *CHANGE.deserialize(v)) for k, v, _ in changes])
+        stores = parts.stores[0]
+        self.content = {name: list(stores.open(name).scan(None, None)) for name in stores.names()}
+        self.merged = parts.merged
+
+
+def of(sent: list[tuple[str, list[Any]]], topic: str) -> list[Any]:
+    return [row for name, rows in sent if name == topic for row in rows]
+
+
+def merged(steps: list[list[Update]]) -> list[list[Update]]:
+    """Give what a cache forwards of the updates of each step."""
+    forwarded: dict[Any, Any] = {}
+    results = []
+    for step in steps:
+        newest: dict[Any, Any] = {}
+        for key, value, timestamp in step:
+            newest.pop(key, None)
+            newest[key] = value, timestamp
+        results.append(
+            [(k, v, t) for k, (v, t) in newest.items() if v is not None or forwarded.get(k) is not None]
+        )
+        forwarded.update({key: value for key, (value, _) in newest.items()})
+    return results
+
+
+@settings(max_examples=300)
+@given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, behind=st.booleans())
+@example("sessions", [[("left", "a", "k", 1), ("left", "a", "k", 1), ("left", "a", "x", 3)]], True)
+def test_a_cache_forwards_the_newest_update_of_each_row_of_a_step(
+    table: str, steps: list[list[Row]], behind: bool
+) -> None:
+    every, cached = Made(table, steps, 0, behind=behind), Made(table, steps, MUCH, behind=behind)
+    assert cached.forwarded == merged(every.forwarded)
+    assert cached.content == every.content
+    assert not every.merged
+    if table != "filtered":  # where there are two caches, one behind the other
+        assert cached.merged == sum(map(len, every.forwarded)) - sum(map(len, cached.forwarded))
+
+
+@settings(max_examples=200)
+@given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, cache_bytes=st.sampled_from([MUCH, LITTLE]))
+def test_the_old_value_of_a_change_is_the_new_one_of_the_change_before(
+    table: str, steps: list[list[Row]], cache_bytes: int
+) -> None:
+    forwarded: dict[Any, Any] = {}
+    for step in Made(table, steps, cache_bytes).changes:
+        for key, new, old in step:
+            assert old == forwarded.get(key)
+            forwarded[key] = new
+
+
+@settings(max_examples=200)
+@given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, behind=st.booleans())
+def test_a_cache_that_is_too_small_forwards_rows_early_and_loses_none(
+    table: str, steps: list[list[Row]], behind: bool
+) -> None:
+    every, small = Made(table, steps, 0, behind=behind), Made(table, steps, LITTLE, behind=behind)
+    for all_updates, some in zip(every.forwarded, small.forwarded):
+        left = iter(all_updates)
+        assert all(update in left for update in some), "in the order of the updates"
+    assert rows(small) == rows(every)
+    assert small.content == every.content
+
+
+def rows(made: Made) -> dict[Any, Any]:
+    """Give the rows as who reads the updates knows them in the end."""
+    known = {key: (value, time) for step in made.forwarded for key, value, time in step}
+    return {key: row for key, row in known.items() if row[0] is not None}
+
+
+def pair(one: Any, other: Any) -> Any:
+    return [one, other]
+
+
+FOREIGN = {"k": "a", "p": "b", "x": "c"}
+JOINS: dict[str, Callable[[Table, Table, Table], Table]] = {
+    "inner": lambda left, right, third: left.join(right, pair),
+    "left": lambda left, right, third: left.left_join(right, pair),
+    "outer": lambda left, right, third: left.outer_join(right, pair),
+    "three": lambda left, right, third: left.join(right, pair).outer_join(third, pair),
+    "of a filtered one": lambda left, right, third: left.left_join(right.filter(lambda k, v: v != "p"), pair),
+    "of a kept one": lambda left, right, third: left.join(
+        right.filter(lambda k, v: v != "p", store="f"), pair
+    ),
+    "in a store": lambda left, right, third: left.outer_join(right, pair, store="joined"),
+    "by a foreign key": lambda left, right, third: left.join(right, pair, on=FOREIGN.get),
+    "left by a foreign key": lambda left, right, third: left.left_join(right, pair, on=FOREIGN.get),
+}
+
+
+@settings(max_examples=300)
+@given(
+    join=st.sampled_from(sorted(JOINS)),
+    steps=STEPS,
+    cache_bytes=st.sampled_from([MUCH, LITTLE]),
+    uncached=st.booleans(),
+)
+def test_joins_and_aggregations_behind_caches_come_to_the_same_in_the_end(
+    join: str, steps: list[list[Row]], cache_bytes: int, uncached: bool
+) -> None:
+    def made(cache: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        builder = ps.StreamsBuilder(default_value_serde=JSON)
+        left = builder.table("left", value=TEXT, store="l")
+        right = builder.table("right", value=TEXT, store=ps.stores.options("r", cache=not uncached))
+        third = builder.table("third", value=TEXT, store="t")
+        joined = JOINS[join](left, right, third)
+        joined.to_stream().to("joined", value=JSON)
+        groups = joined.group_by(lambda k, v: (str(v), k), value=JSON)
+        groups.aggregate(list, added, removed, value=JSON).to_stream().to("groups", value=JSON)
+        parts = Parts(builder.build(), cache)
+        sent = [one for rows in steps for one in parts.run(rows)]
+        last = {topic: {k: v for k, v, _ in of(sent, topic)} for topic in ("joined", "groups")}
+        known = {k: v for k, v in last["joined"].items() if v is not None}
+        return known, {
+            k: sorted(JSON.deserialize(v)) for k, v in last["groups"].items() if v not in (None, b"[]")
+        }
+
+    assert made(cache_bytes) == made(0)
+
+
+def added(key: Any, value: Any, group: list[Any]) -> list[Any]:
+    return [*group, value]
+
+
+def removed(key: Any, value: Any, group: list[Any]) -> list[Any]:
+    group.remove(value)  # fails if it was never added
+    return group

@@ -1,0 +1,102 @@
+"""Joins of two streams whose records come in any order, cut into any micro-batches, against brute force.
+
+The model knows no stores and no micro-batches: it looks at all pairs of records, and then who is alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from golden.micro_batches import MicroBatches
+
+Event = tuple[str, str, str, int]
+"""Side, key, value and timestamp of a record."""
+
+Results = Counter[tuple[str, str, int]]
+"""Key, value and timestamp of each result."""
+
+events = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 60)), max_size=40
+).map(lambda rows: [(side, key, f"{side[0]}{i}", time) for i, (side, key, time) in enumerate(rows)])
+windows = st.builds(ps.JoinWindows, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+sizes = st.integers(1, 10)
+KINDS = ["join", "left_join", "outer_join"]
+WAITS = {"join": (), "left_join": ("left",), "outer_join": ("left", "right")}
+FLUSH: Event = ("left", "z", "z", 1000)
+"""A record behind which all windows have closed."""
+
+
+def paired(left: str | None, right: str | None) -> str:
+    return f"{left}+{right}"
+
+
+def results(kind: str, within: ps.JoinWindows, given: list[Event], size: int) -> Results:
+    """Join records in micro-batches of at most a size, each with records of one side."""
+    builder = ps.StreamsBuilder()
+    join = getattr(builder.stream("left"), kind)
+    join(builder.stream("right"), paired, windows=within).to("out")
+    runner = MicroBatches(builder.build(), "app", chunk=3, budget=None)
+    for side, run in groupby(given, key=lambda event: event[0]):
+        rows = [(key.encode(), value.encode(), time, ()) for _, key, value, time in run]
+        for start in range(0, len(rows), size):
+            runner.process(side, rows[start : start + size])
+    return Counter((r.key, r.value, r.timestamp) for r in runner.sent["out"])
+
+
+def model(kind: str, within: ps.JoinWindows, rows: list[Event], waits: tuple[str, ...]) -> Results:
+    """Join by brute force: all pairs, then who is alone; the end of time closes all windows.
+
+    Args:
+        kind: Which join.
+        within: Its windows.
+        rows: The records.
+        waits: The sides whose records are joined only while their windows are open.
+    """
+    times, found, alone, now = within.times, Results(), set(range(len(rows))), -1
+    ends = {"left": times.closes(left=True), "right": times.closes(left=False)}
+    newest = {"left": -1, "right": -1}
+    retention = times.before + times.after + times.grace
+    for i, (side, key, value, time) in enumerate(rows):
+        now = max(now, time)
+        for j, (other, its_key, its_value, then) in enumerate(rows[:i]):
+            left, right = (time, then) if side == "left" else (then, time)
+            kept = then > newest[other] - retention and (other not in waits or then + ends[other] >= now)
+            near = left - times.before <= right <= left + times.after
+            if other != side and its_key == key and near and kept:
+                pair = (value, its_value) if side == "left" else (its_value, value)
+                found[key, paired(*pair), max(time, then)] += 1
+                alone -= {i, j}
+        newest[side] = max(newest[side], time)
+    return found + Counter(by_itself(rows[i]) for i in alone if rows[i][0] in WAITS[kind])
+
+
+def by_itself(event: Event) -> tuple[str, str, int]:
+    side, key, value, time = event
+    return key, paired(value, None) if side == "left" else paired(None, value), time
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(rows=events, within=windows, size=sizes)
+def test_a_record_has_results_with_partners_or_one_without(
+    kind: str, rows: list[Event], within: ps.JoinWindows, size: int
+) -> None:
+    assert results(kind, within, [*rows, FLUSH], size) == model(kind, within, rows, WAITS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(rows=events, within=windows, size=sizes)
+def test_as_in_kafka_streams_it_has_all_partners_and_perhaps_a_result_without_too_early(
+    kind: str, rows: list[Event], within: ps.JoinWindows, size: int
+) -> None:
+    found = results(kind, replace(within, unmatched="early"), [*rows, FLUSH], size)
+    expected = model(kind, within, rows, waits=())
+    too_early = found - expected
+    assert not expected - found
+    assert too_early <= Counter(by_itself(event) for event in rows if event[0] in WAITS[kind])

@@ -1,0 +1,217 @@
+"""Windowed aggregations of records that come in any order, cut into any micro-batches, against brute force.
+
+The models know no stores and no micro-batches: they keep all records, and look at all of them for every window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from golden.micro_batches import MicroBatches
+
+Row = tuple[str, str, int]
+"""Key, value and timestamp; each value is another letter."""
+
+Window = tuple[str, int, int]
+"""Key, start and end."""
+
+rows = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=25).map(
+    lambda drawn: [(key, chr(ord("A") + i), at) for i, (key, at) in enumerate(drawn)]
+)
+cuts = st.lists(st.integers(1, 6), min_size=25, max_size=25)
+graces = st.integers(0, 15)
+emits = st.sampled_from([ps.on_window_update, ps.on_window_close])
+FLUSH: Row = ("z", "z", 10_000)
+"""A record behind which everything has closed."""
+
+
+class Result(NamedTuple):
+    """What came out of a windowed aggregation.
+
+    Attributes:
+        updates: Each window and the values in it, None if it is gone, in the order in which they were given.
+        dropped: How many records were dropped.
+    """
+
+    updates: list[tuple[Window, str | None]]
+    dropped: int
+
+    def last(self) -> dict[Window, str]:
+        """Give the windows that are left."""
+        left = dict(self.updates)
+        return {window: letters for window, letters in left.items() if letters is not None}
+
+
+def concatenated(windows: Any, emit: ps.EmitStrategy, until: ps.Suppressed | None = None) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream("in").group_by_key().windowed_by(windows, emit=emit)
+    add = lambda _, value, so_far: so_far + value  # noqa: E731
+    merge = {"merger": lambda _, one, other: one + other} if isinstance(windows, ps.SessionWindows) else {}
+    table = grouped.aggregate(str, add, value=ps.serdes.string, store="w", **merge)
+    if until is not None:
+        table = table.suppress(until, store="held")
+    table.to_stream(lambda window, _: f"{window.key} {window.start} {window.end}").to("out")
+    return builder.build()
+
+
+def ran(topology: ps.Topology, given: list[Row], sizes: list[int]) -> Result:
+    """Hand rows to a topology in micro-batches of these sizes."""
+    runner = MicroBatches(topology, "app", chunk=2, budget=None)
+    left = list(given)
+    for size in sizes:
+        batch, left = left[:size], left[size:]
+        if batch:
+            runner.process("in", [(key.encode(), value.encode(), at, ()) for key, value, at in batch])
+    updates = []
+    for record in runner.sent["out"]:
+        key, start, end = record.key.split()
+        updates.append(((key, int(start), int(end)), record.value))
+    return Result(updates, runner.dropped)
+
+
+def in_time(given: list[Row]) -> Iterator[tuple[Row, int]]:
+    """Give each row with the stream time when it has come."""
+    now = -1
+    for row in given:
+        now = max(now, row[2])
+        yield row, now
+
+
+def sorted_letters(windows: dict[Window, str]) -> dict[Window, str]:
+    return {window: "".join(sorted(letters)) for window, letters in windows.items()}
+
+
+def time_windows(given: list[Row], size: int, advance: int, grace: int) -> Result:
+    updates: list[tuple[Window, str | None]] = []
+    content: dict[Window, str] = {}
+    dropped = 0
+    for (key, value, at), now in in_time(given):
+        for start in range(0, at + 1, advance):
+            if at < start + size and start + size + grace > now:
+                window = (key, start, start + size)
+                content[window] = content.get(window, "") + value
+                updates.append((window, content[window]))
+            elif at < start + size:
+                dropped += 1
+    return Result(updates, dropped)
+
+
+def in_order_of_closing(result: Result) -> list[tuple[Window, str]]:
+    """Give the last content of each window but the flush, in the order of time, then of keys."""
+    closed = [(window, letters) for window, letters in result.last().items() if window[0] != FLUSH[0]]
+    return sorted(closed, key=lambda row: (row[0][1], row[0][0]))
+
+
+hops = st.tuples(st.integers(1, 20), st.integers(1, 20)).map(lambda pair: (max(pair), min(pair)))
+"""Size and advance."""
+
+
+@given(rows=rows, sizes=cuts, hop=hops, grace=graces)
+def test_a_record_is_in_every_open_window_that_holds_its_time(
+    rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int
+) -> None:
+    windows = ps.HoppingWindows(*hop, grace=grace)
+    assert ran(concatenated(windows, ps.on_window_update), rows, sizes) == time_windows(rows, *hop, grace)
+
+
+@given(rows=rows, sizes=cuts, size=st.integers(1, 20), grace=graces)
+def test_tumbling_windows_hop_by_their_size(rows: list[Row], sizes: list[int], size: int, grace: int) -> None:
+    windows = ps.TumblingWindows(size, grace=grace)
+    found = ran(concatenated(windows, ps.on_window_update), rows, sizes)
+    assert found == time_windows(rows, size, size, grace)
+
+
+@given(rows=rows, sizes=cuts, hop=hops, grace=graces, suppressed=st.booleans())
+def test_a_window_is_given_once_when_it_closes(
+    rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int, suppressed: bool
+) -> None:
+    windows, flushed = ps.HoppingWindows(*hop, grace=grace), [*rows, FLUSH]
+    if suppressed:
+        topology = concatenated(windows, ps.on_window_update, ps.Suppressed.until_window_closes())
+    else:
+        topology = concatenated(windows, ps.on_window_close)
+    found, expected = ran(topology, flushed, [*sizes, 1]), time_windows(flushed, *hop, grace)
+    assert found == Result(in_order_of_closing(expected), expected.dropped)  # type: ignore[arg-type]
+
+
+def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str], int]:
+    """Give the sessions that there were last, and the number of records that came too late for theirs.
+
+    A session is merged with as long as its store shows it, which ends a moment before a record for it is late.
+    """
+    there: dict[Window, str] = {}
+    dropped, greatest = 0, -1
+    for (key, value, at), now in in_time(given):
+        kept = [w for w in there if w[0] == key and w[2] > greatest - gap - grace]
+        near = [w for w in kept if w[1] - gap <= at <= w[2] + gap]
+        start, end = min([at, *(w[1] for w in near)]), max([at, *(w[2] for w in near)])
+        if end < now - gap - grace:
+            dropped += 1
+            continue
+        letters = "".join(there.pop(window) for window in near) + value
+        there[key, start, end] = letters
+        greatest = max(greatest, end)
+    return there, dropped
+
+
+@given(rows=rows, sizes=cuts, gap=st.integers(1, 15), grace=graces, emit=emits)
+def test_sessions_grow_together_until_they_close(
+    rows: list[Row], sizes: list[int], gap: int, grace: int, emit: ps.EmitStrategy
+) -> None:
+    flushed = [*rows, FLUSH] if emit is ps.on_window_close else rows
+    found = ran(concatenated(ps.SessionWindows(gap, grace=grace), emit), flushed, [*sizes, 1])
+    expected, dropped = sessions(rows, gap, grace)
+    assert sorted_letters(found.last()) == sorted_letters(expected)
+    assert found.dropped == dropped
+
+
+class Content(NamedTuple):
+    """What is in a sliding window.
+
+    Attributes:
+        sure: The records whose own window, the one that ends at them, was open when they came.
+        all: These, and those that came when it had closed; in no other window they may not be known.
+    """
+
+    sure: set[str]
+    all: set[str]
+
+
+def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window, Content], set[Window]]:
+    """Give what is in each window that may be there, and those that must be: the own windows of records."""
+    content: dict[Window, Content] = {}
+    own: set[Window] = set()
+    arrived: list[tuple[Row, bool]] = []
+    for (key, value, at), now in in_time(given):
+        if at + difference < now - grace:
+            continue
+        sure = max(at, difference) >= now - grace
+        arrived.append(((key, value, at), sure))
+        if sure:
+            start = max(0, at - difference)
+            own.add((key, start, start + difference))
+        times = {t for (k, _, t), _ in arrived if k == key}
+        for start in {max(0, t - difference) for t in times} | {t + 1 for t in times}:
+            end = start + difference
+            inside = [(v, s) for (k, v, t), s in arrived if k == key and start <= t <= end]
+            if inside and end >= now - grace:
+                content[key, start, end] = Content({v for v, s in inside if s}, {v for v, _ in inside})
+    return content, own
+
+
+@given(rows=rows, sizes=cuts, difference=st.integers(1, 20), grace=graces, emit=emits)
+def test_a_sliding_window_holds_all_records_that_came_before_it_closed(
+    rows: list[Row], sizes: list[int], difference: int, grace: int, emit: ps.EmitStrategy
+) -> None:
+    flushed = [*rows, FLUSH] if emit is ps.on_window_close else rows
+    found = ran(concatenated(ps.SlidingWindows(difference, grace=grace), emit), flushed, [*sizes, 1]).last()
+    content, own = sliding(rows, difference, grace)
+    assert own <= found.keys() <= content.keys()
+    for window, letters in found.items():
+        assert len(set(letters)) == len(letters)
+        assert content[window].sure <= set(letters) <= content[window].all

@@ -1,0 +1,290 @@
+"""Joins with tables by key and window: both sides are looked up by `Windowed` keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from golden.micro_batches import MicroBatches
+from penstock.core.model.errors import ProcessingError, TopologyError
+
+Event = tuple[str, str, str, int]
+"""Topic, key, value and timestamp of a record."""
+Table = ps.KTable[Any, Any]
+KINDS: dict[str, Any] = {
+    "tumbling": ps.TumblingWindows(10, grace=15),
+    "hopping": ps.HoppingWindows(10, advance=5, grace=0),
+    "sliding": ps.SlidingWindows(10, grace=0),
+    "session": ps.SessionWindows(10, grace=0),
+}
+
+
+def joined(one: Any, other: Any) -> str:
+    return f"{one}/{other}"
+
+
+def counts(builder: ps.StreamsBuilder, topic: str, kind: str = "tumbling") -> Table:
+    grouped = builder.stream(topic).group_by_key()
+    counted: Table = grouped.windowed_by(KINDS[kind]).count()
+    return counted
+
+
+def shown(stream: ps.KStream[Any, Any]) -> None:
+    stream.map(lambda w, v: (f"{w.key}@{w.start}", str(v))).to("out")
+
+
+def topology(define: Callable[[ps.StreamsBuilder], ps.KStream[Any, Any]]) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    shown(define(builder))
+    return builder.build()
+
+
+def results(
+    define: Callable[[ps.StreamsBuilder], ps.KStream[Any, Any]], events: list[Event]
+) -> list[tuple[str, str, int]]:
+    with ps.testing.TopologyTestDriver(topology(define)) as driver:
+        for event in events:
+            driver.pipe(*event)
+        return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
+
+
+EVENTS: list[Event] = [
+    ("left", "a", "x", 1),
+    ("right", "a", "x", 3),
+    ("right", "a", "x", 2),
+    ("left", "b", "x", 4),
+    ("left", "a", "x", 11),
+    ("right", "a", "x", 12),
+    ("left", "a", "x", 13),
+]
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        ("join", [("a@10", "2/1", 13)]),
+        (
+            "left_join",
+            [("a@0", "1/None", 1), ("b@0", "1/None", 4), ("a@10", "1/None", 11), ("a@10", "2/1", 13)],
+        ),
+    ],
+)
+def test_a_stream_meets_the_row_of_its_key_and_window(join: str, expected: list[Any]) -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        joining = getattr(counts(b, "left").to_stream(), join)
+        result: ps.KStream[Any, Any] = joining(counts(b, "right"), joined)
+        return result
+
+    assert results(define, EVENTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        ("join", ["a@0 1/1 3", "a@0 1/2 3", "a@10 1/1 12", "a@10 2/1 13"]),
+        (
+            "left_join",
+            [
+                "a@0 1/None 1",
+                "a@0 1/1 3",
+                "a@0 1/2 3",
+                "b@0 1/None 4",
+                "a@10 1/None 11",
+                "a@10 1/1 12",
+                "a@10 2/1 13",
+            ],
+        ),
+        (
+            "outer_join",
+            [
+                "a@0 1/None 1",
+                "a@0 1/1 3",
+                "a@0 1/2 3",
+                "b@0 1/None 4",
+                "a@10 1/None 11",
+                "a@10 1/1 12",
+                "a@10 2/1 13",
+            ],
+        ),
+    ],
+)
+def test_two_tables_are_joined_by_key_and_window(join: str, expected: list[str]) -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        joining = getattr(counts(b, "left"), join)
+        table: Table = joining(counts(b, "right"), joined)
+        return table.to_stream()
+
+    assert [f"{key} {value} {time}" for key, value, time in results(define, EVENTS)] == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
+    """Both sides count the same topic, so every row has a partner that counts the same, or did so one record before."""
+
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        grouped = b.stream("in").group_by_key()
+        one, other = (grouped.windowed_by(KINDS[kind]).count(name=name) for name in ("one", "other"))
+        return one.join(other, joined).to_stream()
+
+    given_out = results(define, [("in", "a", "x", time) for time in (20, 25, 31, 60)])
+    rows = {key: value for key, value, _ in given_out if value != "None"}
+    expected = {
+        "tumbling": {"a@20": "2/2", "a@30": "1/1", "a@60": "1/1"},
+        "hopping": {"a@15": "1/1", "a@20": "2/2", "a@25": "2/2", "a@30": "1/1", "a@55": "1/1", "a@60": "1/1"},
+        "sliding": {"a@10": "1/1", "a@15": "2/2", "a@21": "2/2", "a@26": "1/1", "a@50": "1/1"},
+        "session": {"a@20": "3/3", "a@60": "1/1"},
+    }
+    assert expected[kind].items() <= rows.items()
+    times = {key: time for key, value, time in given_out if value == rows.get(key)}
+    assert times["a@20"] == 31 if kind == "session" else times
+
+
+def test_the_row_of_a_session_has_the_time_of_its_end() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        left, right = counts(b, "left", "session"), counts(b, "right", "session")
+        return left.join(right, joined).to_stream()
+
+    events = [
+        ("right", "a", "x", 10),
+        ("right", "a", "x", 15),
+        ("left", "a", "x", 10),
+        ("left", "a", "x", 15),
+    ]
+    assert results(define, events)[-1] == ("a@10", "2/2", 15)
+
+
+def test_derived_tables_are_computed_from_the_windows() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        left = counts(b, "left").map_values(lambda count: count * 10).filter(lambda w, v: w.key != "b")
+        right = counts(b, "right").map_values(lambda w, count: w.key + str(count), with_key=True)
+        return left.left_join(right, joined).join(counts(b, "third"), joined).to_stream()
+
+    events = [("right", "a", "x", 1), ("third", "a", "x", 1), ("third", "b", "x", 2)]
+    events += [("left", "b", "x", 3), ("left", "a", "x", 3)]
+    assert results(define, events) == [("a@0", "10/a1/1", 3)]
+
+
+def test_the_windows_of_a_cogroup_are_looked_up() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        both = b.stream("left").group_by_key().cogroup(lambda k, v, a: a + v)
+        table = both.windowed_by(KINDS["tumbling"]).aggregate(str)
+        return counts(b, "right").join(table, joined).to_stream()
+
+    assert results(define, [("left", "a", "x", 1), ("right", "a", "y", 2)]) == [("a@0", "1/x", 2)]
+
+
+def test_a_suppressed_table_gives_its_final_rows() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        final = counts(b, "right").suppress(ps.Suppressed.until_window_closes())
+        return counts(b, "left").left_join(final, joined).to_stream()
+
+    events = [("right", "a", "x", 1), ("left", "a", "x", 2), ("right", "b", "x", 25), ("left", "a", "x", 3)]
+    assert results(define, events) == [("a@0", "1/None", 2), ("a@0", "1/1", 2), ("a@0", "2/1", 3)]
+
+
+def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        names, text = b.table("names"), ps.serdes.string
+        windowed = counts(b, "left").to_stream().map_values(str).repartition(value=text).to_table()
+        return windowed.join(
+            names, lambda _, one, other: joined(one, other), on=lambda w, _: w.key, with_key=True
+        ).to_stream()
+
+    events = [
+        ("left", "a", "x", 1),
+        ("names", "a", "Ann", 5),
+        ("left", "a", "x", 12),
+        ("names", "a", "Anna", 20),
+    ]
+    assert results(define, events) == [
+        ("a@0", "1/Ann", 5),
+        ("a@10", "1/Ann", 12),
+        ("a@0", "1/Anna", 20),
+        ("a@10", "1/Anna", 20),
+    ]
+
+
+def test_a_window_that_has_left_its_store_has_no_row() -> None:
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        return counts(b, "left").left_join(counts(b, "right"), joined).to_stream()
+
+    events = [("right", "a", "x", 1), ("right", "a", "x", 1_000_000), ("left", "a", "x", 2)]
+    assert results(define, events) == [("a@0", "1/None", 2)]
+
+
+def test_a_key_without_a_window_says_what_is_missing() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("left").join(counts(builder, "right"), joined).to("out")
+    with (
+        ps.testing.TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(
+            ProcessingError, match=r"by key and window, but a row is looked up for 'a'; .* Windowed\("
+        ),
+    ):
+        driver.pipe("left", "a", "x", 1)
+
+
+def test_records_that_would_go_to_other_partitions_than_the_rows_are_refused() -> None:
+    builder = ps.StreamsBuilder()
+    table = counts(builder, "right").filter(lambda w, v: True)
+    moved = builder.stream("left").map(lambda k, v: (ps.Windowed(k, 0, 10), v))
+    with pytest.raises(TopologyError, match="keys were changed cannot be joined with a windowed aggregation"):
+        moved.join(table, joined)
+    there = table.to_stream().repartition().to_table()
+    moved.join(there, joined).to("out", value=ps.serdes.string)
+    assert builder.build()
+
+
+def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreign_key() -> None:
+    builder = ps.StreamsBuilder()
+    names = builder.table("names")
+    windowed = counts(builder, "left")
+    for one, other in ((windowed, names), (names, windowed)):
+        with pytest.raises(
+            TopologyError, match=r"cannot be joined by a foreign key as it is: .*repartition\("
+        ):
+            one.join(other, joined, on=str)
+
+
+EVENT = st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.just("x"), st.integers(0, 60))
+
+
+@given(st.lists(EVENT, max_size=12))
+def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
+    grace = 15
+    rows: Counter[tuple[str, str, int]] = Counter()
+    newest: Counter[tuple[str, str, int]] = Counter()
+    time, last_start = {"left": -1, "right": -1}, {"left": -1, "right": -1}
+    expected: list[tuple[str, str, int]] = []
+    for side, key, _, at in events:
+        time[side] = max(time[side], at)
+        start = at - at % 10
+        if start + 10 + grace <= time[side]:
+            continue  # late
+        last_start[side] = max(last_start[side], start)
+        rows[side, key, start] += 1
+        newest[side, key, start] = max(newest[side, key, start], at)
+        left, right, other = (
+            ("left", key, start),
+            ("right", key, start),
+            {"left": "right", "right": "left"}[side],
+        )
+        kept = start > last_start[other] - (10 + grace)
+        if rows[left] and rows[right] and kept:
+            value = f"{rows[left]}/{rows[right]}"
+            expected.append((f"{key}@{start}", value, max(newest[left], newest[right])))
+
+    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+        return counts(b, "left").join(counts(b, "right"), joined).to_stream()
+
+    assert results(define, events) == expected
+    batches = MicroBatches(topology(define), "app", chunk=1, budget=None)
+    for topic, key, value, at in events:
+        batches.process(topic, [(key.encode(), value.encode(), at, ())])
+    assert [(r.key, r.value, r.timestamp) for r in batches.sent["out"]] == expected

@@ -1,0 +1,259 @@
+"""What a cache forwards, when, and as whose update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome
+from unit.helpers import Host, processing, sent, values
+
+JSON, INT = ps.serdes.json, ps.serdes.int64
+MUCH = 1 << 20
+
+
+def counting(build: Callable[[ps.StreamsBuilder], ps.KTable[Any, Any]], **host: Any) -> Host:
+    """Make a host of a table whose updates go to "out" as JSON."""
+    builder = ps.StreamsBuilder()
+    build(builder).to_stream().to("out", value=JSON)
+    return Host(builder.build(), **{"cache_bytes": MUCH, **host})
+
+
+def counts(builder: ps.StreamsBuilder, **options: Any) -> ps.KTable[Any, Any]:
+    return builder.stream("in").group_by_key().count(store=ps.stores.options("counts", **options))
+
+
+class TestAFlush:
+    def test_comes_at_the_end_of_each_step(self) -> None:
+        host = counting(counts)
+        assert sent(host.run("in", ("a", "x", 1), ("b", "x", 2), ("a", "x", 3))) == [
+            ("b", "1", 2),
+            ("a", "2", 3),
+        ]
+        assert sent(host.run("in", ("a", "x", 4))) == [("a", "3", 4)]
+        assert sent(host.step()) == []
+
+    def test_gives_the_headers_of_the_newest_update_and_the_timestamp_that_it_has(self) -> None:
+        host = counting(counts)
+        outcome = host.run("in", ("a", "x", 9, (("h", b"1"),)), ("a", "x", 3, (("h", b"2"),)))
+        ((_, records),) = outcome.sends
+        assert (records.timestamps, records.headers) == ([9], [(("h", b"2"),)])
+
+    def test_says_nothing_of_a_row_that_came_and_went(self) -> None:
+        host = counting(lambda b: b.table("in"))
+        assert values(host.run("in", ("a", "x", 1), ("a", None, 2))) == []
+        host.run("in", ("a", "x", 3))
+        assert values(host.run("in", ("a", "y", 4), ("a", None, 5))) == [None]
+
+    def test_the_store_has_every_update_at_once(self) -> None:
+        seen: list[Any] = []
+
+        def look(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+            seen.append(context.state_store("counts").get("a").value)
+
+        builder = ps.StreamsBuilder()
+        lines = builder.stream("in")
+        lines.group_by_key().count(store="counts").to_stream().to("out", value=JSON)
+        lines.process(processing(look), stores=["counts"])
+        outcome = Host(builder.build(), cache_bytes=MUCH).run("in", ("a", "x", 1), ("a", "x", 2))
+        assert seen == [1, 2]
+        assert values(outcome) == ["2"]
+
+    def test_is_counted(self) -> None:
+        metrics = counting(counts).run("in", *[("a", "x", n) for n in range(5)], ("b", "x", 9)).metrics
+        assert metrics.merged == 4
+        assert 2 * 200 < metrics.cache_bytes < 2 * 300
+        metrics = counting(counts, cache_bytes=0).run("in", ("a", "x", 1), ("a", "x", 2)).metrics
+        assert (metrics.merged, metrics.cache_bytes) == (0, 0)
+
+
+class TestTheNewestRecord:
+    def test_is_the_current_one_behind_the_cache(self) -> None:
+        offsets: list[Any] = []
+
+        def note(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+            offsets.append((record.key, context.record_metadata.offset))
+
+        builder = ps.StreamsBuilder()
+        counts(builder).to_stream().process(processing(note))
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.run("in", ("a", "x", 1), ("b", "x", 2), ("a", "x", 3), ("c", "x", 4))
+        assert offsets == [("b", 1), ("a", 2), ("c", 3)]
+
+    @pytest.mark.parametrize("columns", [True, False], ids=["in columns", "record by record"])
+    def test_is_the_one_that_fails(self, columns: bool) -> None:
+        def picky(key: str, count: int) -> int:
+            if count == 2:
+                raise ValueError("no two")
+            return count
+
+        builder = ps.StreamsBuilder()
+        stream = counts(builder).to_stream().map_values(picky, with_key=True)
+        stream.to("out", value=JSON)
+        if not columns:
+            stream.process(processing(lambda context, record: None))
+        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        host = Host(builder.build(), cache_bytes=MUCH, policies=policies)
+        outcome = host.run("in", ("a", "1st", 1), ("b", "1st", 2), ("a", "2nd", 3))
+        assert values(outcome) == ["1"]
+        assert sent(outcome, "dead") == [("a", "2nd", 3)]
+        assert "offset 2" in outcome.notices[0]
+        assert outcome.metrics.dropped == {"process error": 1}
+
+    @pytest.mark.parametrize("columns", [True, False], ids=["in columns", "record by record"])
+    def test_of_two_sources_is_found_again(self, columns: bool) -> None:
+        builder = ps.StreamsBuilder()
+        both = builder.stream("left").merge(builder.stream("right"))
+        stream = both.group_by_key().count(store="counts").to_stream()
+        stream.map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
+        if not columns:
+            stream.process(processing(lambda context, record: None))
+        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        host = Host(builder.build(), cache_bytes=MUCH, policies=policies)
+        host.feed("left", [("a", "1st", 1), ("b", "2nd", 2), ("c", "3rd", 6), ("c", "4th", 8)])
+        host.feed("right", [("b", "5th", 3), ("a", "6th", 4), ("a", "7th", 7)])
+        outcome = host.step()
+        assert sent(outcome) == [("a", "1", 7)]
+        assert sent(outcome, "dead") == [("b", "5th", 3), ("c", "4th", 8)]
+        assert outcome.metrics.merged == 4
+
+    def test_stops_the_application_under_fail(self) -> None:
+        builder = ps.StreamsBuilder()
+        counts(builder).to_stream().map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
+        host = Host(builder.build(), cache_bytes=MUCH)
+        with pytest.raises(ps.errors.ProcessingError, match=r"offset 1 .*ZeroDivisionError"):
+            host.run("in", ("a", "1st", 1), ("a", "2nd", 3))
+
+
+class TestACacheThatIsFull:
+    def test_forwards_what_was_not_updated_for_the_longest_time(self) -> None:
+        host = counting(lambda b: b.table("in"), cache_bytes=3 * 210)
+        rows = [(key, key, n) for n, key in enumerate("abcad")]
+        outcome = host.run("in", *rows)
+        assert values(outcome) == ['"b"', '"c"', '"a"', '"d"'], "b left early, a had been updated again"
+        outcome = host.run("in", *[(key, f"{n}", n) for n, key in enumerate("abcadab")])
+        assert [key for key, *_ in sent(outcome)] == ["b", "c", "d", "a", "b"]
+
+    def test_forwards_columns_early_too(self) -> None:
+        host = counting(counts, cache_bytes=20 * 250)
+        rows = [(f"{n:03}", "x", n) for n in range(100)]
+        outcome = host.run("in", *rows, *rows)
+        assert sent(outcome) == [(f"{n:03}", "2", n) for n in range(100)]
+        assert outcome.metrics.merged == 100
+
+    def test_is_one_of_several_that_share(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.table("left", store="l").to_stream().to("out")
+        builder.table("right", store="r").to_stream().to("out")
+        host = Host(builder.build(), cache_bytes=2 * 4 * 210)
+        outcome = host.run("left", *[(key, "x", n) for n, key in enumerate("abcdabcd")])
+        assert values(outcome) == ["x"] * 4
+
+
+class TestWhoHasACache:
+    def test_not_a_store_that_says_so(self) -> None:
+        host = counting(lambda b: counts(b, cache=False))
+        assert values(host.run("in", ("a", "x", 1), ("a", "x", 2))) == ["1", "2"]
+
+    def test_not_a_versioned_table(self) -> None:
+        kept = ps.stores.options("t", history_retention=100)
+        host = counting(lambda b: b.table("in", store=kept))
+        assert values(host.run("in", ("a", "x", 1), ("a", "y", 2))) == ['"x"', '"y"']
+
+    def test_not_what_gives_results_at_the_close_of_windows(self) -> None:
+        def closing(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+            windows = ps.TumblingWindows(10, grace=0)
+            return builder.stream("in").group_by_key().windowed_by(windows, emit=ps.on_window_close).count()
+
+        builder = ps.StreamsBuilder()
+        closing(builder).to_stream(lambda windowed, count: windowed.key).to(
+            "out", key=ps.serdes.string, value=JSON
+        )
+        host = Host(builder.build(), cache_bytes=MUCH)
+        outcome = host.run("in", ("a", "x", 1), ("a", "x", 2), ("a", "x", 11), ("b", "x", 25))
+        assert sent(outcome) == [("a", "2", 2), ("a", "1", 11)]
+        assert outcome.metrics.cache_bytes == 0
+
+
+class TestBehindCaches:
+    def test_a_suppressed_table_gives_each_window_once(self) -> None:
+        builder = ps.StreamsBuilder()
+        windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(10, grace=5))
+        final = windowed.count().suppress(ps.Suppressed.until_window_closes())
+        named = final.to_stream(lambda windowed, _: f"{windowed.key}{windowed.start}")
+        named.to("out", value=JSON)
+        host = Host(builder.build(), cache_bytes=MUCH)
+        in_time = ("a", "x", 1), ("a", "x", 12), ("b", "x", 3), ("a", "x", 2)
+        outcome = host.run("in", *in_time, ("a", "x", 30), ("a", "late", 4))
+        assert sent(outcome) == [("a0", "2", 2), ("b0", "1", 3), ("a10", "1", 12)]
+        assert sent(host.run("in", ("b", "x", 60))) == [("a30", "1", 30)]
+
+    def test_times_come_in_the_order_in_which_they_came(self) -> None:
+        builder = ps.StreamsBuilder()
+        both = builder.table("left").to_stream().merge(builder.table("right").to_stream())
+        counted = both.group_by_key().windowed_by(ps.TumblingWindows(5, grace=0)).count()
+        counted.to_stream(lambda windowed, _: f"{windowed.key}{windowed.start}").to("out", value=JSON)
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.feed("left", [("a", "x", 1), ("a", "x", 12), ("b", "x", 23)])
+        host.feed("right", [("a", "x", 2), ("c", "x", 13), ("d", "x", 21)])
+        outcome = host.step()
+        assert outcome.metrics.dropped == {}
+        assert sent(outcome) == [
+            ("a0", "1", 2),
+            ("a10", "1", 12),
+            ("c10", "1", 13),
+            ("d20", "1", 21),
+            ("b20", "1", 23),
+        ]
+
+    def test_that_get_some_updates_at_once_times_come_in_order_too(self) -> None:
+        builder = ps.StreamsBuilder()
+        left = builder.table("left", store="l")
+        right = builder.table("right", store=ps.stores.options("r", cache=False))
+        joined = left.outer_join(right, lambda one, other: f"{one} {other}", store="joined")
+        joined.to_stream().to("out")
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.feed("left", [("a", "x", 1)])
+        host.feed("right", [("c", "y", 20), ("a", "z", 50)])
+        assert sent(host.step()) == [("c", "None y", 20), ("a", "x z", 50)]
+
+    def test_a_stream_finds_the_newest_row(self) -> None:
+        builder = ps.StreamsBuilder()
+        table = builder.table("rows")
+        table.to_stream().to("changes")
+        builder.stream("in").join(table, lambda value, row: f"{value} {row}").to("out")
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.feed("rows", [("a", "old", 1), ("a", "new", 3)])
+        host.feed("in", [("a", "x", 2), ("a", "y", 4)])
+        outcome = host.step()
+        assert values(outcome) == ["x old", "y new"]
+        assert values(outcome, "changes") == ["new"]
+
+    def test_updates_are_merged_again_in_the_caches_behind(self) -> None:
+        builder = ps.StreamsBuilder()
+        rows = builder.table("in").filter(lambda key, value: value != "z", store="kept")
+        rows.to_stream().to("out")
+        outcome = Host(builder.build(), cache_bytes=MUCH).run(
+            "in", ("a", "x", 1), ("a", "z", 2), ("a", "y", 3)
+        )
+        assert values(outcome) == ["y"]
+        assert outcome.metrics.merged == 2
+
+    def test_what_is_idle_is_closed_behind_what_waits(self) -> None:
+        builder = ps.StreamsBuilder()
+        windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(10, grace=0))
+        final = windowed.count().suppress(ps.Suppressed.until_window_closes(close_idle_after=5))
+        final.to_stream(lambda window, _: window.key).to("out", key=ps.serdes.string, value=JSON)
+        host = Host(builder.build(), cache_bytes=MUCH)
+        assert sent(host.run("in", ("a", "x", 1), ("a", "x", 2))) == []
+        assert sent(host.step(now_ms=100)) == [("a", "2", 2)]
+        assert sent(host.step(now_ms=200)) == []
+
+    def test_a_step_with_a_budget_flushes_too(self) -> None:
+        host = counting(counts)
+        host.feed("in", [("a", "x", n) for n in range(4)])
+        given: list[Outcome] = [host.step(budget=2), host.step(budget=2)]
+        assert [*map(values, given)] == [["2"], ["4"]]

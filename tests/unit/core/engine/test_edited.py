@@ -1,0 +1,192 @@
+"""A task goes on where it was when operators were inserted in its topology, although nobody has named its state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.outcome import Snapshot
+from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from unit.helpers import Host, Row, sent
+
+Stream = ps.KStream[Any, Any]
+Edit = Callable[[Stream], Stream]
+Define = Callable[[ps.StreamsBuilder, Edit], ps.KStream[Any, Any]]
+
+TUMBLING = ps.TumblingWindows(10, grace=5)
+AT_CLOSE = ps.EmitStrategy.on_window_close(every=30)
+NEAR = ps.JoinWindows(10, 10, 5)
+
+
+class Ticking(ps.Processor[Any, Any, Any, Any]):
+    """Forwards when it is called by either time."""
+
+    def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+        super().init(context)
+        for kind in (ps.wall_clock, ps.stream_time):
+            context.schedule(30, kind, lambda now, kind=kind: self.tick(now, kind.value))
+
+    def tick(self, now: int, kind: str) -> None:
+        self.context.forward(ps.Record(kind, str(now), now))
+
+    def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+
+def joined(left: str, right: str | None) -> str:
+    return f"{left} and {right}"
+
+
+def plain(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    return edit(b.stream("in")).group_by_key().count().to_stream()
+
+
+def windows(kind: Any) -> Define:
+    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+        return edit(b.stream("in")).group_by_key().windowed_by(kind, emit=AT_CLOSE).count().to_stream()
+
+    return define
+
+
+def suppressed(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    counts = edit(b.stream("in")).group_by_key().windowed_by(TUMBLING).count()
+    return counts.suppress(ps.Suppressed.until_window_closes()).to_stream()
+
+
+def cogrouped(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    first, second = (edit(b.stream(topic)).group_by_key() for topic in ("in", "other"))
+    both = first.cogroup(lambda k, v, a: a + v).cogroup(second, lambda k, v, a: a + v.upper())
+    return both.windowed_by(TUMBLING).aggregate(str).to_stream()
+
+
+def join(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    return edit(b.stream("in")).left_join(edit(b.stream("other")), joined, windows=NEAR)
+
+
+def waiting_join(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    table = b.table("other", store=ps.stores.options("rows", history_retention=100))
+    return edit(b.stream("in")).left_join(table, joined, grace=10)
+
+
+def processor(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    return edit(b.stream("in")).process(Ticking)
+
+
+PROGRAMS: dict[str, Define] = {
+    "count": plain,
+    "windows": windows(TUMBLING),
+    "sliding windows": windows(ps.SlidingWindows(10, grace=5)),
+    "sessions": windows(ps.SessionWindows(10, grace=5)),
+    "suppress": suppressed,
+    "cogroup": cogrouped,
+    "join of streams": join,
+    "join that waits": waiting_join,
+    "processor": processor,
+}
+
+BEFORE: list[tuple[str, Row]] = [
+    ("in", ("a", "x", 1)),
+    ("other", ("a", "p", 2)),
+    ("in", ("b", "y", 27)),
+    ("in", ("c", "z", 31)),
+]
+BEHIND: list[tuple[str, Row]] = [
+    ("in", ("a", "late", 3)),
+    ("other", ("b", "q", 5)),
+    ("in", ("a", "w", 40)),
+    ("other", ("c", "r", 41)),
+    ("in", ("b", "v", 75)),
+    ("in", ("c", "u", 110)),
+    ("in", ("c", "t", 150)),
+]
+
+
+def unedited(stream: Stream) -> Stream:
+    return stream
+
+
+def edited(stream: Stream) -> Stream:
+    seen: list[object] = []
+    return stream.filter(lambda k, v: v is not None).peek(lambda k, v: seen.append(v)).map_values(str)
+
+
+def built(define: Define, edit: Edit, **options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder(**options)
+    define(builder, edit).map_values(str).map(lambda k, v: (str(k), v)).to("out")
+    return builder.build()
+
+
+def crossed(snapshot: Snapshot) -> Snapshot:
+    """Give the snapshot as another process gets it."""
+    found = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
+    assert found is not None
+    return found
+
+
+def run(before: ps.Topology, behind: ps.Topology) -> list[Any]:
+    """Give what one program sends, and another that goes on in its place."""
+    host = Host(before)
+    given: list[Any] = []
+
+    def feed(rows: list[tuple[str, Row]]) -> None:
+        for topic, row in rows:
+            if topic in host.sub.source_topics:
+                host.feed(topic, [row])
+                given.extend(sent(host.step(host.now_ms + 20)))
+
+    feed(BEFORE)
+    host.sub = behind.plan("app").subtopologies[0]
+    host.restart(crossed)
+    feed(BEHIND)
+    return given
+
+
+@pytest.mark.parametrize("define", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_with_stable_names_an_edited_program_goes_on(define: Define) -> None:
+    uncut = run(built(define, unedited), built(define, unedited))
+    assert len(uncut) > 2
+    assert run(built(define, unedited), built(define, edited)) == uncut
+    assert run(built(define, edited), built(define, unedited)) == uncut
+
+
+def test_with_numbered_names_it_begins_anew() -> None:
+    uncut, cut = (
+        run(built(plain, unedited, names="numbered"), built(plain, edit, names="numbered"))
+        for edit in (unedited, edited)
+    )
+    assert [key + count for key, count, _ in uncut] == ["a1", "b1", "c1", "a2", "a3", "b2", "c2", "c3"]
+    assert [key + count for key, count, _ in cut] == ["a1", "b1", "c1", "a1", "a2", "b1", "c1", "c2"]
+
+
+@pytest.mark.parametrize("names", ["stable", "numbered"])
+def test_times_are_found_again_with_a_store_that_was_named(names: Any) -> None:
+    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+        windowed = edit(b.stream("in")).group_by_key().windowed_by(ps.TumblingWindows(10, grace=0))
+        return windowed.count(store="counts").to_stream()
+
+    host = Host(built(define, unedited, names=names))
+    host.run("in", ("a", "x", 100))
+    host.sub = built(define, edited, names=names).plan("app").subtopologies[0]
+    host.restart(crossed)
+    outcome = host.run("in", ("a", "late", 50))
+    assert sent(outcome) == []
+    assert outcome.metrics.dropped == {"late for a window": 1}
+
+
+def test_times_go_with_a_store_that_is_renamed() -> None:
+    def define(store: str) -> ps.Topology:
+        return built(
+            lambda b, _: b.stream("in").left_join(b.stream("other"), joined, windows=NEAR, store=store),
+            unedited,
+        )
+
+    host = Host(define("old"))
+    host.run("in", ("a", "x", 100))
+    told = json.loads(json.dumps(snapshot_to_json(host.task.snapshot())))
+    names = {f"old-{part}": f"new-{part}" for part in ("left", "right", "unmatched")}
+    renamed = snapshot_from_json(told, names)
+    assert renamed is not None
+    assert dict(renamed.operators) == {"new-left": {"time": 100, "first": 100}}
