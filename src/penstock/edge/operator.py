@@ -43,7 +43,7 @@ def transform(
 
     Args:
         topology: What to run. A re-key behind a stateful operator is refused, because it needs a Kafka topic.
-        inputs: Per topic of the topology a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
+        inputs: Per topic of the topology, and per topic that a pattern of it is to match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
             (binary), partition (int), offset (long), timestamp, and headers if there are any.
         name: Unique among the queries of this host that keep state; names the directory of local copies.
         state_dir: Directory of local copies; None takes the setting ``state_dir``.
@@ -66,7 +66,7 @@ def transform(
             counts = ps.spark.transform(topology, {"lines": lines}, name="word-count")
             counts.writeStream.format("kafka")...start()
     """
-    plan = topology.plan(name)
+    plan = topology.plan(name, existing=inputs)
     refuse_global_stores(plan)
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession

@@ -22,7 +22,9 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Record, Records
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import bytes as bytes_serde
-from penstock.core.plan.nodes import Sink
+from penstock.core.plan.internal import is_internal
+from penstock.core.plan.nodes import Sink, Source
+from penstock.core.plan.patterns import mark_of, source_of
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.topology import Topology
 from penstock.core.state.memory import MemoryStores
@@ -82,7 +84,7 @@ class TopologyTestDriver:
         """Process one record to the end.
 
         Args:
-            topic: A topic the topology reads.
+            topic: A topic the topology reads, by its name or by a pattern.
             key: The key as an object of the source's serde, or None; bytes are taken as they are.
             value: The value, likewise.
             timestamp: Milliseconds since the epoch.
@@ -92,10 +94,7 @@ class TopologyTestDriver:
             TopicNotFoundError: If the topology does not read the topic.
             PenstockError: If the record fails under the policy "fail".
         """
-        if topic not in self._reader:
-            known = ", ".join(self._reader)
-            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
-        source = next(source for source in self._reader[topic].sources if topic in source.topics)
+        source = self._source(topic)
         rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
         self._feed(topic, Records(*rows, headers=[tuple(headers)] if headers else None))
         self._run()
@@ -144,6 +143,23 @@ class TopologyTestDriver:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _reading(self, topic: str) -> SubTopology | None:
+        """Give the part that reads a topic; one that only a pattern means becomes known."""
+        if topic not in self._reader and not is_internal(self._plan.application_id, topic):
+            for sub in self._plan.subtopologies:
+                if source_of(sub.sources, topic) is not None:
+                    self._reader[topic] = sub
+        return self._reader.get(topic)
+
+    def _source(self, topic: str) -> Source:
+        sub = self._reading(topic)
+        if sub is None:
+            patterns = (s.pattern for part in self._plan.subtopologies for s in part.sources if s.pattern)
+            known = ", ".join([*self._reader, *map(mark_of, patterns)])
+            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        named = next((source for source in sub.sources if topic in source.topics), None)
+        return named or next(source for source in sub.sources if source_of([source], topic))
+
     def _task(self, sub: SubTopology) -> Task:
         return Task(
             sub,
@@ -187,7 +203,7 @@ class TopologyTestDriver:
         self._processed += outcome.metrics.processed
         for topic, records in outcome.sends:
             self._sent[topic].extend(_objects(self._serdes(number, topic), records))
-            if topic in self._reader:
+            if self._reading(topic) is not None:
                 records.partitions = None
                 self._waiting.append((topic, records))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -52,7 +53,7 @@ class StreamsBuilder:
     @overload
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[K],
         value: Serde[V],
@@ -64,7 +65,7 @@ class StreamsBuilder:
     @overload
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
@@ -75,7 +76,7 @@ class StreamsBuilder:
 
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
@@ -86,7 +87,8 @@ class StreamsBuilder:
         """Read topics as one stream of records.
 
         Args:
-            topic: One topic or several.
+            topic: One topic or several; or a regular expression, as ``re.compile(...)`` gives it, which matches their whole names.
+                Matching topics that are made later are read too, from their beginning, and ones that are deleted are forgotten.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
@@ -98,6 +100,17 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: If a topic is read twice or a name is taken.
+
+        Example:
+            >>> import re
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream(re.compile("orders-.*")).to("orders")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("orders-eu", "k", "v")
+            >>> driver.pipe("orders-us", "k", "w")
+            >>> [record.value for record in driver.read("orders")]
+            ['v', 'w']
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value

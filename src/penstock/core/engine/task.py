@@ -30,6 +30,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
+from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
 from penstock.core.state.opening import open_store
@@ -87,6 +88,7 @@ class Task:
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in sub.nodes
         }
+        self._sub = sub
         self._compiled = Compiled(sub, self._runtime)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._columnar = columns.entries(sub, self._compiled)
@@ -147,13 +149,21 @@ class Task:
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
-        source = self._sources.get(partition.topic)
-        if source is None:
-            raise StoreError(
-                f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
-            )
+        source = self._source_for(partition)
         queue = self._group.queue(QueueId(partition, lane))
         queue.append(self._deserialized(source, queue, records), position)
+
+    def _source_for(self, partition: TopicPartition) -> Source:
+        """Give the source of a partition; a topic that only a pattern means becomes known."""
+        source = self._sources.get(partition.topic)
+        if source is None:
+            source = source_of(self._sub.sources, partition.topic)
+            if source is None:
+                raise StoreError(
+                    f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
+                )
+            self._sources[partition.topic] = source
+        return source
 
     def inform(self, facts: InputFacts) -> None:
         """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.

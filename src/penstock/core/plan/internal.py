@@ -49,6 +49,17 @@ def commits_topic(application_id: str) -> str:
     return f"{application_id}-commits"
 
 
+def is_internal(application_id: str, topic: str) -> bool:
+    """Tell whether a topic looks like one that an application has made for itself.
+
+    Example:
+        >>> is_internal("shop", "shop-counts-changelog"), is_internal("shop", "shop-orders")
+        (True, False)
+    """
+    begins = topic.startswith(f"{application_id}-") and topic.endswith(("-repartition", "-changelog"))
+    return begins or topic == commits_topic(application_id)
+
+
 def changelog_config(spec: StoreSpec) -> dict[str, str]:
     """Give how a store's changelog topic is created.
 

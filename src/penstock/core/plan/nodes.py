@@ -7,6 +7,7 @@ its new and its old value); the comment of each group of nodes says which it tak
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -62,13 +63,23 @@ class Node:
 
 @dataclass(frozen=True)
 class Source(Node):
-    """Reads topics (``addSource``)."""
+    """Reads topics (``addSource``).
+
+    Attributes:
+        topics: Their names; those that exist and match, for a source with a pattern that has been resolved.
+        key: Serde of the keys.
+        value: Serde of the values.
+        timestamp: Gives each record's timestamp; None takes its own.
+        offset_reset: Where to begin without committed offsets; None is the application's setting.
+        pattern: Matches the whole names of the topics; None for a source that names them.
+    """
 
     topics: tuple[str, ...]
     key: Serde[Any]
     value: Serde[Any]
     timestamp: TimestampExtractor | None = None
     offset_reset: str | None = None
+    pattern: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from penstock.core.plan import describe
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Filter, Node, Process, Repartition, Sink, Source
+from penstock.core.plan.patterns import mark_of
 from penstock.core.plan.stores import StoreSpec
 
 
@@ -52,6 +53,12 @@ class SubTopology:
     def source_topics(self) -> tuple[str, ...]:
         """The topics read, internal ones included."""
         return tuple(topic for source in self.sources for topic in source.topics)
+
+    @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """The topics read, and the marks of the patterns that chose them."""
+        patterns = (source.pattern for source in self.sources)
+        return (*self.source_topics, *(mark_of(pattern) for pattern in patterns if pattern is not None))
 
     @cached_property
     def stateless(self) -> bool:
@@ -112,6 +119,17 @@ class Plan:
     def external_topics(self) -> tuple[str, ...]:
         """The topics read that must exist before the application starts."""
         return tuple(topic for topic in self.subtopology_of if topic not in self.internal_topics)
+
+    @cached_property
+    def has_patterns(self) -> bool:
+        """Whether it depends on the cluster which topics are read."""
+        return any(source.pattern is not None for sub in self.subtopologies for source in sub.sources)
+
+    @cached_property
+    def chosen_topics(self) -> frozenset[str]:
+        """The topics that are read because a pattern matches them, not because the program names them."""
+        sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
+        return frozenset(topic for source in sources for topic in source.topics)
 
     @cached_property
     def broker_topics(self) -> tuple[str, ...]:

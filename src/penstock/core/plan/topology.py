@@ -7,7 +7,8 @@ The low-level face (``add_source``, ``add_processor``, ``add_sink``, ``add_state
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.model.errors import TopologyError
@@ -26,6 +27,7 @@ from penstock.core.plan.nodes import (
     TimestampExtractor,
     TopicNameExtractor,
 )
+from penstock.core.plan.patterns import check_overlap, resolved
 from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
@@ -78,7 +80,7 @@ class Topology:
     def add_source(
         self,
         name: str,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
@@ -89,7 +91,8 @@ class Topology:
 
         Args:
             name: Unique name of the node.
-            topics: One topic or several; a topic can have one source only.
+            topics: One topic or several, or a regular expression that matches their whole names, also of topics that are made
+                later; a topic can have one source only.
             key: Serde of the keys.
             value: Serde of the values.
             timestamp: Gives each record's timestamp in ms; None takes the record's own.
@@ -106,8 +109,9 @@ class Topology:
             raise TopologyError(
                 f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}"
             )
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        return self.add(Source(name, (), names, key, value, timestamp, offset_reset))
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        names = () if isinstance(topics, re.Pattern) else _names(topics)
+        return self.add(Source(name, (), names, key, value, timestamp, offset_reset, pattern))
 
     def add_processor(
         self,
@@ -275,16 +279,18 @@ class Topology:
         return self
 
     def _check_topics(self, node: Source) -> None:
-        if not node.topics:
+        if not node.topics and node.pattern is None:
             raise TopologyError(f"source {node.name!r} reads no topic")
+        sources = [other for other in self._nodes.values() if isinstance(other, Source)]
         for topic in node.topics:
             checked_name(topic, "topic")
-            for other in self._nodes.values():
-                if isinstance(other, Source) and topic in other.topics:
+            for other in sources:
+                if topic in other.topics:
                     raise TopologyError(
                         f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
                         "read it once and give its stream to both places"
                     )
+        check_overlap(node, sources)
 
     def _check_parent(self, node: Node, name: str) -> None:
         parent = self._nodes.get(name)
@@ -341,12 +347,19 @@ class Topology:
                         "a processor reads a global store without being connected to it, and no other table can be in it"
                     )
 
-    def plan(self, application_id: str = "application", *, through_shuffle: bool = True) -> Plan:
+    def plan(
+        self,
+        application_id: str = "application",
+        *,
+        through_shuffle: bool = True,
+        existing: Collection[str] = (),
+    ) -> Plan:
         """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
 
         Args:
             application_id: What internal topics are named after.
             through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
+            existing: The names of the topics that there are, for sources with a pattern.
 
         Returns:
             The plan; ``print(plan)`` shows it.
@@ -355,7 +368,8 @@ class Topology:
             TopologyError: If the topology is not valid.
         """
         self.validate()
-        return split(application_id, self._nodes, self._stores, through_shuffle=through_shuffle)
+        nodes = resolved(self._nodes, existing, application_id)
+        return split(application_id, nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
         """Describe the topology as text, as Kafka Streams' ``Topology.describe()`` does."""

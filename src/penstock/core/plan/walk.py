@@ -27,6 +27,7 @@ class Shape:
         name: Its name.
         kind: What Kafka Streams calls it.
         topics: What a source reads; what a sink writes, nothing if a function chooses per record.
+        pattern: What the names of the topics of a source match, if it has a pattern that was not resolved; it is its only topic.
         stores: The stores it keeps.
         reads: The global stores it asks.
         before: Names of its parents.
@@ -40,6 +41,7 @@ class Shape:
     reads: tuple[str, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
+    pattern: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,13 @@ def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
 def _shape(sub: SubTopology, node: Node) -> Shape:
     kind: Kind = "Processor"
     topics: tuple[str, ...] = ()
+    pattern = False
     if isinstance(node, Source):
         kind, topics = "Source", node.topics
+        if node.pattern is not None and not topics:
+            topics, pattern = (node.pattern.pattern,), True
     elif isinstance(node, Sink):
         kind, topics = "Sink", (node.topic,) if isinstance(node.topic, str) else ()
     after = tuple(child.name for child in sub.children(node.name))
-    return Shape(
-        node.name, kind, topics, tuple(node.store_names), tuple(node.global_store_names), node.parents, after
-    )
+    stores, reads = tuple(node.store_names), tuple(node.global_store_names)
+    return Shape(node.name, kind, topics, stores, reads, node.parents, after, pattern)
