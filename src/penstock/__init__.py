@@ -19,6 +19,7 @@ from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model import errors, serdes
+from penstock.core.model.calendars import UnlimitedWindows, Windows
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.expressions import Expression, col
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -97,10 +98,12 @@ __all__ = [
     "TopicPartition",
     "Topology",
     "TumblingWindows",
+    "UnlimitedWindows",
     "ValueAndTimestamp",
     "ValueTransformer",
     "VersionedRecord",
     "Windowed",
+    "Windows",
     "col",
     "errors",
     "on_window_close",

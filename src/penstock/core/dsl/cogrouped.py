@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from penstock.core.dsl.graph import Graph, kept_as
-from penstock.core.dsl.windowed import session_store, window_store
+from penstock.core.dsl.late import OfLate, with_late
+from penstock.core.dsl.windowed import session_store, window_store, windowed_key
 from penstock.core.model import serdes
+from penstock.core.model.calendars import Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
 from penstock.core.plan.nodes import Aggregate, Cogroup, Materialised
 from penstock.core.plan.specs import Kept, StoreSpec
-from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
+from penstock.core.plan.windowed import (
+    CalendarAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+)
 
 if TYPE_CHECKING:
     from penstock.core.dsl.grouped import KGroupedStream
@@ -25,8 +32,21 @@ V = TypeVar("V")
 A = TypeVar("A")
 W = TypeVar("W")
 
-Input = tuple[Callable[[str], str], Callable[[Any, Any, Any], Any]]
-"""A grouped stream: gives the node to aggregate behind for the name of a repartition; and its aggregator."""
+
+class Input(NamedTuple):
+    """A grouped stream of a cogroup.
+
+    Attributes:
+        source: Gives the node to aggregate behind for the name of a repartition.
+        value: Serde of its values.
+        aggregator: Key, value and aggregate to the new aggregate.
+    """
+
+    source: Callable[[str], str]
+    value: Serde[Any]
+    aggregator: Callable[[Any, Any, Any], Any]
+
+
 MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any]], Materialised]
 """Name, parents and aggregator to the node of one input."""
 
@@ -59,7 +79,8 @@ class CogroupedKStream(Generic[K, A]):
         """
         if grouped._graph is not self._graph:
             raise TopologyError("the streams of a cogroup come from different builders; make both with one")
-        return CogroupedKStream(self._graph, self._key, (*self._inputs, (grouped._source, aggregator)))
+        added = Input(grouped._source, grouped._value, aggregator)
+        return CogroupedKStream(self._graph, self._key, (*self._inputs, added))
 
     def aggregate(
         self, initializer: Callable[[], A], *, value: Serde[A] | None = None, store: Kept | None = None
@@ -78,37 +99,66 @@ class CogroupedKStream(Generic[K, A]):
         return nodes.table(
             lambda node, parents, aggregator: Aggregate(node, parents, spec, initializer, aggregator),
             self._key,
+            self._key,
         )
 
     @overload
-    def windowed_by(self, windows: TimeWindows | SlidingWindows) -> TimeWindowedCogroupedKStream[K, A]: ...
-    @overload
-    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(
-        self, windows: TimeWindows | SlidingWindows | SessionWindows
+        self, windows: TimeWindows | SlidingWindows | Windows, *, late: OfLate | None = ...
+    ) -> TimeWindowedCogroupedKStream[K, A]: ...
+    @overload
+    def windowed_by(
+        self, windows: SessionWindows, *, late: OfLate | None = ...
+    ) -> SessionWindowedCogroupedKStream[K, A]: ...
+    def windowed_by(
+        self,
+        windows: TimeWindows | SlidingWindows | Windows | SessionWindows,
+        *,
+        late: OfLate | None = None,
     ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
         """Cut each key's records into windows of time; each stream has a stream time of its own there.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``. Results are given at every
-                record; for one per window put ``suppress`` behind the aggregation.
+            windows: As in ``KGroupedStream.windowed_by``. Results are given at every record; for one per window put ``suppress``
+                behind the aggregation.
+            late: Called for each stream, in the order in which they were added, with the stream of its records that came too
+                late for a window of theirs, by the time of that stream, or for their session. Each comes as it was, with the
+                serdes of its stream.
+
+        Source: ``CogroupedKStream.windowedBy``. ``late`` has no counterpart there.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> seen, sold = (builder.stream(topic).group_by_key() for topic in ("seen", "sold"))
+            >>> both = seen.cogroup(lambda key, value, so_far: so_far + "v").cogroup(sold, lambda k, v, so_far: so_far + "s")
+            >>> windowed = both.windowed_by(ps.TumblingWindows(1000, grace=0), late=lambda late: late.to("late"))
+            >>> _ = windowed.aggregate(str, store="both")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for topic, timestamp in (("seen", 0), ("sold", 1000), ("sold", 999)):
+            ...     driver.pipe(topic, "tea", "x", timestamp)
+            >>> [record.timestamp for record in driver.read("late")]
+            [999]
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows)
-        return TimeWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows)
+            return SessionWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows, late)
+        return TimeWindowedCogroupedKStream(self._graph, self._key, self._inputs, windows, late)
 
 
 class _WindowedCogroup(Generic[K, A, W]):
     """Several grouped streams with their windows."""
 
-    def __init__(self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...], windows: W) -> None:
+    def __init__(
+        self, graph: Graph, key: Serde[Any], inputs: tuple[Input, ...], windows: W, late: OfLate | None
+    ) -> None:
         self._graph = graph
         self._key = key
         self._inputs = inputs
         self._windows = windows
+        self._late = late
 
 
-class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows"]):
+class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows | Windows"]):
     """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedCogroupedKStream``.
@@ -135,12 +185,14 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         def make(
             node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any]
         ) -> Materialised:
+            if isinstance(windows, Windows):
+                return CalendarAggregate(node, parents, spec, windows, emit, initializer, aggregator)
             if isinstance(windows, SlidingWindows):
                 return SlidingAggregate(node, parents, spec, windows, emit, None, initializer, aggregator)
             return WindowedAggregate(node, parents, spec, windows, emit, initializer, aggregator, shared=True)
 
-        nodes = _Nodes(graph, self._inputs, name, spec)
-        return nodes.table(make, serdes.time_windowed(self._key, spec.size_ms))
+        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
+        return nodes.table(make, self._key, windowed_key(self._key, windows))
 
 
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
@@ -172,11 +224,12 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         name = graph.name("COGROUPKSTREAM-MERGE", None)
         kept = kept_as(store, f"{name}-store")
         spec = session_store(kept, windows, self._key, value or graph.default_value, on_window_update)
-        nodes = _Nodes(graph, self._inputs, name, spec)
+        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
         return nodes.table(
             lambda node, parents, aggregator: SessionAggregate(
                 node, parents, spec, windows, on_window_update, None, initializer, aggregator, merger
             ),
+            self._key,
             serdes.session_windowed(self._key),
         )
 
@@ -184,21 +237,36 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
 class _Nodes:
     """Puts the aggregations of a cogroup, and the table behind them, into the graph."""
 
-    def __init__(self, graph: Graph, inputs: tuple[Input, ...], name: str, store: StoreSpec) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: tuple[Input, ...],
+        name: str,
+        store: StoreSpec,
+        late: OfLate | None = None,
+    ) -> None:
         self._graph = graph
         self._inputs = inputs
         self._name = name
         self._store = store
+        self._late = late
 
-    def table(self, make: MakeNode, key: Serde[Any]) -> KTable[Any, Any]:
-        """Add the nodes; give the table."""
+    def table(self, make: MakeNode, of_records: Serde[Any], key: Serde[Any]) -> KTable[Any, Any]:
+        """Add the nodes; give the table.
+
+        Args:
+            make: Makes the node of one input.
+            of_records: Serde of the keys of the records.
+            key: Serde of the keys of the table.
+        """
         from penstock.core.dsl.ktable import KTable
 
         graph, store = self._graph, self._store
         graph.topology.add_state_store(store)
         parents: list[str] = []
-        for number, (source, aggregator) in enumerate(self._inputs):
+        for number, (source, value, aggregator) in enumerate(self._inputs):
             node = graph.name("COGROUPKSTREAM-AGGREGATE", None)
             topic = f"{store.name}-{number}" if number else store.name
             parents.append(graph.add(make(node, (source(topic),), aggregator)))
+            with_late(graph, node, of_records, value, self._late)
         return KTable(graph, graph.add(Cogroup(self._name, tuple(parents), store)), key, store.value)

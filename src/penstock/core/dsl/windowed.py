@@ -9,13 +9,19 @@ from penstock.core.dsl.aggregators import both, combining, merging, plus_one, ze
 from penstock.core.dsl.graph import Graph, kept_as
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
+from penstock.core.model.calendars import NO_END, UnlimitedWindows, Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
-from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
+from penstock.core.plan.windowed import (
+    CalendarAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+)
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream
@@ -47,9 +53,10 @@ class _WindowedKStream(Generic[K, V, W]):
         self._windows = windows
         self._emit = emit
         self._late = late
+        check_emit(windows, emit)
 
 
-class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]):
+class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows | Windows"]):
     """Records by key and window. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
@@ -142,14 +149,16 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         graph.topology.add_state_store(spec)
         parents = (self._source(spec.name),)
         node: Materialised
-        if isinstance(windows, SlidingWindows):
+        if isinstance(windows, Windows):
+            node = CalendarAggregate(name, parents, spec, windows, emit, initializer, aggregator)
+        elif isinstance(windows, SlidingWindows):
             opened = _open(graph, kept) if emit.at_close else None
             node = SlidingAggregate(name, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
             node = WindowedAggregate(name, parents, spec, windows, emit, initializer, aggregator, fits)
         graph.add(node)
         with_late(graph, name, self._key, self._value, self._late)
-        return KTable(graph, name, serdes.time_windowed(self._key, spec.size_ms), value)
+        return KTable(graph, name, windowed_key(self._key, windows), value)
 
 
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
@@ -254,9 +263,30 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         return KTable(graph, name, serdes.session_windowed(self._key), value)
 
 
+def windowed_key(key: Serde[Any], windows: TimeWindows | SlidingWindows | Windows) -> Serde[Windowed]:
+    """Give the serde of the keys of results by window."""
+    if isinstance(windows, Windows):
+        return serdes.time_windowed(key, windows)
+    return serdes.time_windowed(
+        key, windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+    )
+
+
+def check_emit(windows: object, emit: EmitStrategy) -> None:
+    """Refuse results at the close of a window that never closes.
+
+    Raises:
+        TopologyError: If they are asked for.
+    """
+    if isinstance(windows, UnlimitedWindows) and emit.at_close:
+        raise TopologyError(
+            "an unlimited window never closes, so emit=ps.on_window_close would never give a result; leave it out"
+        )
+
+
 def window_store(
     kept: StoreOptions,
-    windows: TimeWindows | SlidingWindows,
+    windows: TimeWindows | SlidingWindows | Windows,
     key: Serde[Any],
     value: Serde[Any],
     emit: EmitStrategy,
@@ -271,7 +301,7 @@ def window_store(
         retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
     else:
         size = windows.size_ms
-        retention = _retention(kept, size + windows.grace_ms, "size")
+        retention = _retention(kept, min(size + windows.grace_ms, NO_END), "size")
     return WindowSpec(
         name=kept.name,
         key=key,
@@ -281,7 +311,8 @@ def window_store(
         changelog=kept.changelog,
         retention_ms=retention,
         size_ms=size,
-        by_time=emit.at_close and isinstance(windows, TimeWindows),
+        windows=windows if isinstance(windows, Windows) else None,
+        by_time=emit.at_close and not isinstance(windows, SlidingWindows),
         with_open=emit.at_close and isinstance(windows, SlidingWindows),
     )
 

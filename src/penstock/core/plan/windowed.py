@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.model.calendars import Windows
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import SessionSpec, StoreSpec, WindowSpec
@@ -55,6 +56,25 @@ class WindowedAggregate(_GivesResults, Materialised):
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
     shared: bool = False
+
+
+@dataclass(frozen=True)
+class CalendarAggregate(_GivesResults, Materialised):
+    """Aggregates a grouped stream per key and window of the user's own (``KStreamWindowAggregate``).
+
+    Attributes:
+        store: A window store, in the order of time if results are given when windows close.
+        windows: The windows.
+        emit: When results are given.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+    """
+
+    store: WindowSpec
+    windows: Windows
+    emit: EmitStrategy
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True)
