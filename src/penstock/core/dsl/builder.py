@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
@@ -12,6 +12,7 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
 from penstock.core.dsl.naming import demand_explicit_names
 from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
 from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
@@ -28,6 +29,11 @@ class StreamsBuilder:
     Args:
         default_key_serde: For keys whose serde is neither given nor known from upstream (``default.key.serde``).
         default_value_serde: For such values (``default.value.serde``).
+        null_keys: Records without a key belong to no partition, and end in front of a repartition. ``"counted"``: they are counted
+            as dropped. ``"silent"``: as in Kafka Streams, nobody hears of them.
+
+    Raises:
+        TopologyError: If ``null_keys`` is neither.
 
     Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
 
@@ -47,8 +53,11 @@ class StreamsBuilder:
         *,
         default_key_serde: Serde[Any] = serdes.string,
         default_value_serde: Serde[Any] = serdes.string,
+        null_keys: Literal["counted", "silent"] = "counted",
     ) -> None:
-        self._graph = Graph(default_key_serde, default_value_serde)
+        if null_keys not in ("counted", "silent"):
+            raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
+        self._graph = Graph(default_key_serde, default_value_serde, counts_null_keys=null_keys == "counted")
 
     @overload
     def stream(

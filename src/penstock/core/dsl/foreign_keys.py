@@ -35,6 +35,8 @@ def join_tables(
     value: Serde[Any] | None,
     store: Kept | None,
     name: str | None,
+    *,
+    ignores_null: bool,
 ) -> str:
     """Add a join of two tables by a foreign key; give its last node."""
     graph = left._graph
@@ -48,7 +50,9 @@ def join_tables(
     def named(part: str) -> str:
         return graph.name(f"KTABLE-FK-JOIN-{part}", None)
 
-    subscribe = nodes.Subscribe(named("SUBSCRIBE"), (left._node,), on, kind, key, left_value, other_key)
+    subscribe = nodes.Subscribe(
+        named("SUBSCRIBE"), (left._node,), on, kind, key, left_value, other_key, ignores_null
+    )
     asked = _through_topic(
         graph, f"{last}-subscription-registration", (graph.add(subscribe),), other_key, SUBSCRIPTION
     )

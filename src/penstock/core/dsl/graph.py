@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.nodes import Node, Repartition
+from penstock.core.plan.nodes import Node, Repartition, StreamPartitioner
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.plan.topology import Topology
 
@@ -27,13 +27,17 @@ class Graph:
         default_key: Serde of keys that nobody gave one for.
         default_value: Serde of such values.
         generated: The names that were generated.
+        counts_null_keys: Whether repartitions count the records without a key that they leave out.
     """
 
-    def __init__(self, default_key: Serde[Any], default_value: Serde[Any]) -> None:
+    def __init__(
+        self, default_key: Serde[Any], default_value: Serde[Any], *, counts_null_keys: bool = True
+    ) -> None:
         self.topology = Topology()
         self.default_key = default_key
         self.default_value = default_value
         self.generated: set[str] = set()
+        self.counts_null_keys = counts_null_keys
         self._count = 0
 
     def name(self, kind: str, given: str | None) -> str:
@@ -104,7 +108,21 @@ class Graph:
         partitions: int | None,
         *,
         drop_null_keys: bool,
+        partitioner: StreamPartitioner | None = None,
+        name: str | None = None,
     ) -> str:
-        """Add a repartition behind a node; give its name."""
-        node = Repartition(topic_name, (parent,), topic_name, key, value, partitions, drop_null_keys)
-        return self.add(node)
+        """Add a repartition behind a node; give its name, which is that of the topic if no other is given."""
+        counted = self.counts_null_keys
+        return self.add(
+            Repartition(
+                name or topic_name,
+                (parent,),
+                topic_name,
+                key,
+                value,
+                partitions,
+                drop_null_keys,
+                counted,
+                partitioner,
+            )
+        )

@@ -6,10 +6,11 @@ A face of its own because of its size: one method per kind of join, whose overlo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from penstock.core.dsl import foreign_keys, joins
 from penstock.core.dsl.graph import Graph
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.joins import JoinKind
 from penstock.core.plan.stores import Kept
@@ -22,6 +23,9 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
+
+NullForeignKey: TypeAlias = Literal["deletes", "ignored"]
+"""What a join by a foreign key does with a row that names no other."""
 
 
 class JoinableTable(Generic[K, V]):
@@ -64,6 +68,7 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         on: Callable[[V], K2 | None],
+        null_on: NullForeignKey = ...,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -77,6 +82,7 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         on: Callable[[K, V], K2 | None],
+        null_on: NullForeignKey = ...,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -89,6 +95,7 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[..., Any],
         *,
         on: Callable[..., Any] | None = None,
+        null_on: NullForeignKey = "deletes",
         with_key: bool = False,
         value: Serde[Any] | None = None,
         store: Kept | None = None,
@@ -108,13 +115,16 @@ class JoinableTable(Generic[K, V]):
             joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
             on: ``value -> key in the other table``, or ``(key, value) -> key in the other table``. A row for which it gives None
                 has no result, and is counted as dropped.
+            null_on: What becomes of a result when ``on`` gives None for the new value of its row. ``"deletes"``: it is deleted.
+                ``"ignored"``: as in Kafka Streams before 4.1, the change is ignored, and so is the next one, which leaves a
+                result that is out of date (KAFKA-16407).
             with_key: Whether the joiner, and ``on``, want the key too.
             value: Serde of the results, for the store.
             store: Name of a store for the result, if it is to be kept; a join with ``on`` keeps it always.
             name: Name of the node of the result; with ``on`` also first part of the names of its topics and stores.
 
         Raises:
-            TopologyError: If the other table belongs to another builder.
+            TopologyError: If the other table belongs to another builder, or ``null_on`` is neither.
 
         Source: ``KTableKTableInnerJoin``; KIP-353; KIP-213 for foreign keys.
 
@@ -129,7 +139,12 @@ class JoinableTable(Generic[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['Ada of London', 'Grace of London', None]
         """
-        return self._joined("inner", other, joiner, on, value, store, name, with_key=with_key)
+        if null_on not in ("deletes", "ignored"):
+            raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
+        ignores_null = null_on == "ignored"
+        return self._joined(
+            "inner", other, joiner, on, value, store, name, with_key=with_key, ignores_null=ignores_null
+        )
 
     @overload
     def left_join(
@@ -253,6 +268,7 @@ class JoinableTable(Generic[K, V]):
         name: str | None,
         *,
         with_key: bool,
+        ignores_null: bool = False,
     ) -> KTable[K, Any]:
         from penstock.core.dsl.ktable import KTable  # a table has joins and a join gives tables
 
@@ -261,5 +277,7 @@ class JoinableTable(Generic[K, V]):
             node = joins.join_tables(self, other, make, kind, value, store, name)
             return KTable(self._graph, node, self._key or other._key, value)
         foreign_key = foreign_keys.foreign_key_of(on, with_key=with_key)
-        node = foreign_keys.join_tables(self, other, make, kind, foreign_key, value, store, name)
+        node = foreign_keys.join_tables(
+            self, other, make, kind, foreign_key, value, store, name, ignores_null=ignores_null
+        )
         return KTable(self._graph, node, self._key, value)

@@ -15,7 +15,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import joins
 from penstock.core.plan.joins import Joiner, JoinKind, JoinTimes
-from penstock.core.plan.nodes import Repartition, TableStore
+from penstock.core.plan.nodes import TableStore
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ def by_key(
     graph = stream._graph
     key, value = key or stream._key or graph.default_key, value or stream._value or graph.default_value
     node = graph.name("KSTREAM-REPARTITION", None)
-    return graph.add(Repartition(node, (stream._node,), topic, key, value, None, not keep_null_keys))
+    return graph.repartition(
+        stream._node, topic, key, value, None, drop_null_keys=not keep_null_keys, name=node
+    )
 
 
 def _buffer(

@@ -221,7 +221,9 @@ class KStream(JoinableStream[K, V]):
             topic: A topic, or a function of key, value and ``RecordContext`` that names one.
             key: Serde of the keys; None takes what is known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
-            partitioner: ``(topic, key, value, partitions) -> partition or None``; None does as Java producers do.
+            partitioner: ``(topic, key, value, partitions) -> partition``; or to several partitions, each of which gets the record
+                (none drops and counts it), or to None, which does as Java producers do. None for all records is the same.
+                ``partitions`` is 0 if nobody knows it: for a topic that a function names and the application does not read.
             name: Name of the sink node.
         """
         self._graph.topology.add_sink(
@@ -280,16 +282,19 @@ class KStream(JoinableStream[K, V]):
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
         partitions: int | None = None,
+        partitioner: StreamPartitioner | None = None,
     ) -> KStream[K, V]:
         """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
 
-        Records without a key belong to no partition and are left out, as Kafka Streams does.
+        Records without a key belong to no partition; they are left out and counted as dropped.
 
         Args:
             name: Name of the repartition.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
             partitions: Number of partitions, at least 1; None takes that of the topics read upstream.
+            partitioner: As in :meth:`to`. Whatever keeps state behind it has the state of a key where its records are, so all records
+                of a key should go to one partition; to several of them is for what every task has to see.
 
         Raises:
             TopologyError: If the number of partitions is impossible or the name is taken.
@@ -301,7 +306,9 @@ class KStream(JoinableStream[K, V]):
             value or self._value or self._graph.default_value,
         )
         topic_name = self._graph.name("KSTREAM-REPARTITION", name)
-        node = self._graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
+        node = self._graph.repartition(
+            self._node, topic_name, key, value, partitions, drop_null_keys=True, partitioner=partitioner
+        )
         return KStream(self._graph, node, key, value, rekeyed=False)
 
     def group_by(

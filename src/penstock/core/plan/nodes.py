@@ -8,7 +8,7 @@ its new and its old value); the comment of each group of nodes says which it tak
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,8 +21,9 @@ TimestampExtractor = Callable[[ConsumerRecord, int], int]
 """Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 """Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
-StreamPartitioner = Callable[[str, Any, Any, int], int | None]
-"""Topic, key, value and number of partitions to a partition; None leaves it to the key (``StreamPartitioner``)."""
+StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
+"""Topic, key, value and number of partitions to a partition, or to several that each get the record; None leaves it to the key, and
+no partition at all drops the record (``StreamPartitioner``, KIP-837)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Repartition(Node):
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
         partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
         drop_null_keys: Whether records without a key end here, as in front of an aggregation.
+        count_null_keys: Whether those are counted as dropped.
+        partitioner: Chooses the partition; None leaves it to the key.
     """
 
     topic_name: str
@@ -107,6 +110,8 @@ class Repartition(Node):
     value: Serde[Any]
     partitions: int | None = None
     drop_null_keys: bool = False
+    count_null_keys: bool = True
+    partitioner: StreamPartitioner | None = None
 
 
 # Stream to stream, without state.
@@ -118,6 +123,17 @@ class Filter(Node):
 
     predicate: Callable[[Any, Any], object]
     keep: bool = True
+
+
+@dataclass(frozen=True)
+class WithKey(Node):
+    """Keeps the records that have a key, which belong to a partition.
+
+    Attributes:
+        counted: Whether the others are counted as dropped.
+    """
+
+    counted: bool
 
 
 @dataclass(frozen=True)

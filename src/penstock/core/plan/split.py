@@ -23,7 +23,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
-from penstock.core.plan.nodes import Filter, Node, Process, Repartition, Sink, Source
+from penstock.core.plan.nodes import Node, Process, Repartition, Sink, Source, WithKey
 from penstock.core.plan.patterns import mark_of
 from penstock.core.plan.stores import StoreSpec
 
@@ -229,9 +229,9 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
         if node.drop_null_keys:
-            parts.append(Filter(f"{node.name}-filter", parents, has_key))
+            parts.append(WithKey(f"{node.name}-filter", parents, node.count_null_keys))
             parents = (parts[-1].name,)
-        parts.append(Sink(f"{node.name}-sink", parents, topic, node.key, node.value))
+        parts.append(Sink(f"{node.name}-sink", parents, topic, node.key, node.value, node.partitioner))
         parts.append(Source(f"{node.name}-source", (), (topic,), node.key, node.value))
         moved[node.name] = parts[-1].name
         for part in parts:
@@ -241,11 +241,6 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
                 )
             expanded[part.name] = part
     return expanded
-
-
-def has_key(key: object, value: object) -> bool:
-    """Tell whether a record belongs to a partition at all."""
-    return key is not None
 
 
 def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:

@@ -156,7 +156,8 @@ class Topology:
             parents: Names of the nodes whose records are sent.
             key: Serde of the keys.
             value: Serde of the values.
-            partitioner: Chooses the partition; None does as Java producers do (murmur2 of the key).
+            partitioner: Chooses the partition, or several that each get the record, as ``KStream.to`` says; None does as Java
+                producers do (murmur2 of the key).
 
         Returns:
             This topology.

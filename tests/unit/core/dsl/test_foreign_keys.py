@@ -111,6 +111,33 @@ def test_a_row_that_names_nobody_is_dropped_or_stands_alone() -> None:
     assert results(joined("left_join"), [("orders", "1", ":1")]) == [("1", ":1+None")]
 
 
+class TestARowThatNoLongerNamesAnybody:
+    events: tuple[Change, ...] = (
+        ("customers", "x", "Ann"),
+        ("orders", "1", "x:1"),
+        ("orders", "1", ":2"),
+        ("customers", "x", "Bea"),
+        ("orders", "1", "x:3"),
+    )
+
+    def test_loses_its_result(self) -> None:
+        assert results(joined(), [*self.events]) == [("1", "x:1+Ann"), ("1", None), ("1", "x:3+Bea")]
+
+    def test_keeps_it_as_kafka_streams_did_if_that_is_wanted(self) -> None:
+        topology = joined(null_on="ignored")
+        assert results(topology, [*self.events]) == [("1", "x:1+Ann")]
+        with ps.testing.TopologyTestDriver(topology) as driver:
+            for event in self.events:
+                driver.pipe(*event)
+            assert (
+                driver.metrics()["dropped_records"] == 3
+            )  # two changes, and the answer to a value that is gone
+
+    def test_has_to_do_one_or_the_other(self) -> None:
+        with pytest.raises(TopologyError, match="null_on is 'deletes' or 'ignored', not 'kept'"):
+            joined(null_on="kept")
+
+
 def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> None:
     with ps.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("customers", "x", "Ann", 30)

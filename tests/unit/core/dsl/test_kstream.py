@@ -227,6 +227,40 @@ class TestRepartition:
     def test_leaves_out_null_keys(self) -> None:
         assert run(lambda s: s.repartition(name="moved"), (None, "x"), ("k", "y")) == [("k", "y")]
 
+    @pytest.mark.parametrize(("null_keys", "dropped"), [("counted", 2), ("silent", 0)])
+    @pytest.mark.parametrize("moves", ["repartition", "group_by", "to_table", "join"])
+    def test_counts_null_keys_unless_it_is_to_be_silent(
+        self, moves: str, null_keys: Any, dropped: int
+    ) -> None:
+        builder = ps.StreamsBuilder(null_keys=null_keys)
+        stream = builder.stream("in").select_key(lambda _, v: v if len(v) > 1 else None)
+        match moves:
+            case "repartition":
+                stream.repartition().foreach(print)
+            case "group_by":
+                stream.group_by_key().count()
+            case "to_table":
+                stream.to_table()
+            case _:
+                stream.join(builder.table("rows"), lambda v, row: v)
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            for value in ("a", "long", "b"):
+                driver.pipe("in", "k", value)
+            assert driver.metrics()["dropped_records"] == dropped
+
+    def test_is_silent_or_not(self) -> None:
+        with pytest.raises(TopologyError, match="null_keys is 'counted' or 'silent', not 'kept'"):
+            ps.StreamsBuilder(null_keys="kept")  # type: ignore[arg-type]
+
+    def test_may_have_a_partitioner(self) -> None:
+        def last(topic: str, key: str, value: str, partitions: int) -> int:
+            return partitions - 1
+
+        plan = built(lambda s: s.repartition(name="moved", partitioner=last)).plan("app")
+        sink = plan.subtopologies[0].nodes["moved-sink"]
+        assert isinstance(sink, Sink)
+        assert sink.partitioner is last
+
 
 class TestSplit:
     def test_a_record_goes_to_the_first_branch_that_takes_it(self) -> None:
