@@ -13,9 +13,13 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
 from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
+from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
+from penstock.core.plan.transforming import ProcessValues
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
@@ -139,9 +143,10 @@ class KStream(JoinableStream[K, V]):
         *,
         label: str | None = None,
         text: Callable[[K, V], object] | None = None,
+        file: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        """Print each record to standard output, as ``[label]: key, value``; the stream ends here.
+        """Print each record, as ``[label]: key, value``; the stream ends here.
 
         It is there for development: on Spark the lines appear where the executors write, and records that are processed
         again are printed again.
@@ -149,11 +154,12 @@ class KStream(JoinableStream[K, V]):
         Args:
             label: What each line begins with; None is the name of the node in front.
             text: ``(key, value) -> what to print`` in place of both.
+            file: A file that the lines are added to, on the host of each executor; None is standard output.
             name: Name of the node.
 
         Source: KIP-28, ``KStream.print``; ``org.apache.kafka.streams.kstream.Printed``.
         """
-        action = Printing(self._node if label is None else label, text)
+        action = Printing(self._node if label is None else label, text, file)
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
@@ -373,7 +379,8 @@ class KStream(JoinableStream[K, V]):
 
         Args:
             supplier: A class derived from ``Processor``, or a function that makes a new one.
-            stores: Names of the stores it uses; global stores it reads without naming them here.
+            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``; global stores
+                it reads without naming them.
             name: Name of the node.
 
         Returns:
@@ -389,12 +396,17 @@ class KStream(JoinableStream[K, V]):
         """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
 
         Args:
-            supplier: As in :meth:`process`; what it forwards must have the key it was given.
-            stores: Names of the stores it uses.
+            supplier: As in :meth:`process`; what it forwards must have the key it was given. Another one fails the record, since
+                it would be in a partition, and in front of state, where it does not belong. A punctuator answers for its keys itself.
+            stores: As in :meth:`process`.
             name: Name of the node.
+
+        Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
         """
-        stream = self.process(supplier, stores=stores, name=name)
-        return KStream(self._graph, stream._node, self._key, None, rekeyed=self._rekeyed)
+        node = self._graph.name("KSTREAM-PROCESSVALUES", name)
+        made = ProcessValues(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
+        self._graph.topology.add_supplied(made)
+        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
 
     def _grouped(
         self, node: str, key: Serde[Any], value: Serde[Any] | None, name: str | None, *, rekeyed: bool

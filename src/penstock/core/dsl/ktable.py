@@ -122,7 +122,7 @@ class KTable(JoinableTable[K, V]):
 
         Args:
             supplier: A class derived from ``ps.ValueTransformer``, or a function that makes a new one.
-            stores: Names of the stores it uses.
+            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``.
             value: Serde of the new values; None is the builder's default.
             store: Name of the store of the result.
             name: Name of the node.
@@ -153,7 +153,8 @@ class KTable(JoinableTable[K, V]):
         graph = self._graph
         node = graph.name("KTABLE-TRANSFORMVALUES", name)
         made = TransformRows(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
-        return self._derived(made, value, store or f"{node}-store")
+        graph.topology.add_supplied(made)
+        return self._kept(node, value, store or f"{node}-store")
 
     def suppress(
         self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None
@@ -226,8 +227,11 @@ class KTable(JoinableTable[K, V]):
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
+        return self._kept(self._graph.add(node), value, store)
+
+    def _kept(self, name: str, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
+        """Give the table of a node, kept in a store if there is one."""
         graph = self._graph
-        name = graph.add(node)
         if store is not None:
             spec = graph.add_store(store, "", self._key or graph.default_key, value or graph.default_value)
             name = graph.add(nodes.TableStore(graph.name("KTABLE-STORE", None), (name,), spec))

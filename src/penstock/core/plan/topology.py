@@ -28,7 +28,7 @@ from penstock.core.plan.nodes import (
     TopicNameExtractor,
 )
 from penstock.core.plan.patterns import check_overlap, resolved
-from penstock.core.plan.processor import checked_supplier
+from penstock.core.plan.processor import checked_supplier, provided_stores
 from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
@@ -127,7 +127,7 @@ class Topology:
             name: Unique name of the node.
             supplier: Called without arguments, gives a new ``Processor``: the class itself, or a function.
             parents: Names of the nodes whose records it gets.
-            stores: Names of the stores it may use.
+            stores: Names of the stores it may use, beside those that the supplier brings along in its attribute ``stores``.
 
         Returns:
             This topology.
@@ -136,7 +136,22 @@ class Topology:
             TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
                 make one.
         """
-        return self.add(Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores)))
+        return self.add_supplied(
+            Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
+        )
+
+    def add_supplied(self, node: Process) -> Topology:
+        """Add a node that runs something of the user's, with the stores that its supplier brings along.
+
+        Raises:
+            TopologyError: If the node does not fit, or another store has the name of one of these.
+        """
+        provided = provided_stores(node.name, node.supplier)
+        names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
+        self.add(dataclasses.replace(node, stores=tuple(names)))
+        for store in provided:
+            self.add_state_store(store)
+        return self
 
     def add_sink(
         self,

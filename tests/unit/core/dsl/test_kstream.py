@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -350,6 +351,24 @@ def test_merging_a_stream_with_itself_gives_each_record_once() -> None:
     assert run(lambda s: s.merge(s), ("k", "v")) == [("k", "v")]
 
 
+class TestBranchesThatGoOn:
+    def test_a_function_makes_of_a_branch_what_is_given_back(self) -> None:
+        def define(stream: Stream) -> None:
+            split = stream.split(name="to-").branch(
+                lambda k, v: len(v) > 2, name="long", then=lambda s: s.map_values(str.upper)
+            )
+            split = split.branch(lambda k, v: len(v) > 1, name="two", then=lambda s: s.to("two"))
+            branches = split.default(name="rest", then=lambda s: s.map_values(lambda v: v + "!"))
+            assert list(branches) == ["to-long", "to-rest"]
+            branches["to-long"].merge(branches["to-rest"]).to("out")
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for value in ("long", "ab", "c"):
+                driver.pipe("in", "k", value)
+            assert [record.value for record in driver.read("out")] == ["LONG", "c!"]
+            assert [record.value for record in driver.read("two")] == ["ab"]
+
+
 class TestBranch:
     def test_each_record_goes_to_the_first_stream_whose_predicate_holds(self) -> None:
         def define(stream: Stream) -> None:
@@ -436,3 +455,11 @@ class TestPrint:
             "[text]: b=22",
             "[bees]: b, 22",
         ]
+
+    def test_to_a_file_adds_lines_to_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "lines"
+        file.write_text("before\n")
+        with ps.testing.TopologyTestDriver(built(lambda s: s.print(label="in", file=file))) as driver:
+            driver.pipe("in", "a", "1")
+            driver.pipe("in", None, None)
+        assert file.read_text() == "before\n[in]: a, 1\n[in]: None, None\n"
