@@ -18,7 +18,7 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model import errors, serdes
+from penstock.core.model import errors, serdes, timestamps
 from penstock.core.model.calendars import UnlimitedWindows, Windows
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.expressions import Expression, col
@@ -113,6 +113,7 @@ __all__ = [
     "stores",
     "stream_time",
     "testing",
+    "timestamps",
     "wall_clock",
 ]
 

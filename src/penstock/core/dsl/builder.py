@@ -15,7 +15,7 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
-from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
+from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor
 from penstock.core.plan.stores import Kept, StoreSpec
 from penstock.core.plan.topology import Topology
 
@@ -67,7 +67,7 @@ class StreamsBuilder:
         key: Serde[K],
         value: Serde[V],
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KStream[K, V]: ...
 
@@ -79,7 +79,7 @@ class StreamsBuilder:
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KStream[Any, Any]: ...
 
@@ -90,7 +90,7 @@ class StreamsBuilder:
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as one stream of records.
@@ -101,7 +101,8 @@ class StreamsBuilder:
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
-            offset_reset: ``"earliest"`` or ``"latest"``; None takes the application's setting.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+                the records of so long ago; None takes the application's setting.
             name: Name of the source node.
 
         Returns:
@@ -138,7 +139,7 @@ class StreamsBuilder:
         value: Serde[V],
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
     ) -> KTable[K, V]: ...
 
     @overload
@@ -150,7 +151,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = ...,
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
     ) -> KTable[Any, Any]: ...
 
     def table(
@@ -161,7 +162,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = None,
         store: Kept | None = None,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: the newest value per key; a null value deletes the key.
 

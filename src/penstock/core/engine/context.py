@@ -12,13 +12,19 @@ from penstock.core.model.errors import ProcessingError, StoreError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from penstock.core.model.record import Headers, Record, RecordMetadata
+from penstock.core.state.readonly import read_only
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
 """A compiled node that takes records."""
 
 
 class NodeContext:
-    """Implements ``ProcessorContext`` for one node of one task. Owned by the task."""
+    """Implements ``ProcessorContext`` for one node of one task. Owned by the task.
+
+    Attributes:
+        only_read: The connected stores that another processor alone writes to.
+        processor: What the user's supplier gave.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class NodeContext:
     ) -> None:
         self._node = node
         self._stores = stores
+        self.only_read: frozenset[str] = frozenset()
         self._runtime = runtime
         self._forward = forward
         self._children = children
@@ -121,7 +128,8 @@ class NodeContext:
                 f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
                 f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
             )
-        return self._runtime.stores[name]
+        store = self._runtime.stores[name]
+        return read_only(store) if name in self.only_read else store
 
     def init(self) -> None:
         """Call the processor's ``init``, noting the schedules it makes."""

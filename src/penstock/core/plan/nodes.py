@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from datetime import timedelta
+from typing import Any, ClassVar, TypeAlias
 
 from penstock.core.model.record import ConsumerRecord, RecordContext
 from penstock.core.model.serdes import Serde
@@ -19,6 +20,8 @@ from penstock.core.plan.stores import StoreSpec
 
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
 """Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
+OffsetReset: TypeAlias = "str | timedelta"
+"""``"earliest"``, ``"latest"``, or how far back before now (KIP-1106)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 """Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
 StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
@@ -71,7 +74,8 @@ class Source(Node):
         key: Serde of the keys.
         value: Serde of the values.
         timestamp: Gives each record's timestamp; None takes its own.
-        offset_reset: Where to begin without committed offsets; None is the application's setting.
+        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or how far back; None is the
+            application's setting.
         pattern: Matches the whole names of the topics; None for a source that names them.
     """
 
@@ -79,7 +83,7 @@ class Source(Node):
     key: Serde[Any]
     value: Serde[Any]
     timestamp: TimestampExtractor | None = None
-    offset_reset: str | None = None
+    offset_reset: OffsetReset | None = None
     pattern: re.Pattern[str] | None = None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from penstock.core.model.errors import TopologyError
@@ -20,6 +21,7 @@ from penstock.core.plan import svg as _svg
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
+    OffsetReset,
     Process,
     Sink,
     Source,
@@ -32,6 +34,7 @@ from penstock.core.plan.processor import checked_supplier, provided_stores
 from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
+from penstock.core.plan.transforming import KeepStore
 
 
 class Topology:
@@ -85,7 +88,7 @@ class Topology:
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
     ) -> Topology:
         """Add a node that reads topics.
 
@@ -96,8 +99,8 @@ class Topology:
             key: Serde of the keys.
             value: Serde of the values.
             timestamp: Gives each record's timestamp in ms; None takes the record's own.
-            offset_reset: Where to begin without committed offsets, ``"earliest"`` or ``"latest"``; None takes the
-                application's setting ``auto_offset_reset``.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+                the records of so long ago; None takes the application's setting ``auto_offset_reset``.
 
         Returns:
             This topology.
@@ -105,10 +108,6 @@ class Topology:
         Raises:
             TopologyError: If the name or a topic is taken, or an argument is impossible.
         """
-        if offset_reset not in (None, "earliest", "latest"):
-            raise TopologyError(
-                f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}"
-            )
         pattern = topics if isinstance(topics, re.Pattern) else None
         names = () if isinstance(topics, re.Pattern) else _names(topics)
         return self.add(Source(name, (), names, key, value, timestamp, offset_reset, pattern))
@@ -242,13 +241,72 @@ class Topology:
         keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
 
+    def add_read_only_state_store(
+        self,
+        store: StoreSpec,
+        source: str,
+        topic: str,
+        processor: str,
+        supplier: Callable[[], Any],
+        *,
+        key: Serde[Any] = _string,
+        value: Serde[Any] = _string,
+        timestamp: TimestampExtractor | None = None,
+    ) -> Topology:
+        """Add a store that one processor fills from a topic, partition by partition, and that all others only read.
+
+        Others are connected to it as to any store. Unlike a global store, each task has the part of its own partition.
+
+        Args:
+            store: A key-value store without a changelog topic: its topic is its changelog.
+            source: Unique name of the node that reads the topic.
+            topic: The topic; nothing else may read it.
+            processor: Unique name of the processor's node.
+            supplier: Gives a new processor that writes to the store what follows from a record.
+            key: Serde of the topic's keys.
+            value: Serde of the topic's values.
+            timestamp: As in :meth:`add_source`.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If a name or the topic is taken, or the store is of another kind.
+
+        Source: ``org.apache.kafka.streams.Topology.addReadOnlyStateStore`` (KIP-813).
+
+        Example:
+            >>> import penstock as ps
+            >>> class Keep(ps.Processor):
+            ...     def process(self, record):
+            ...         self.context.state_store("prices").put(record.key, record.value)
+            >>> class Price(ps.Processor):
+            ...     def process(self, record):
+            ...         price = self.context.state_store("prices").get(record.key)
+            ...         self.context.forward(record.with_value(price))
+            >>> topology = ps.Topology()
+            >>> prices = ps.stores.key_value("prices", ps.serdes.string, ps.serdes.string)
+            >>> topology = topology.add_read_only_state_store(prices, "from", "prices", "keep", Keep)
+            >>> topology = topology.add_source("in", "orders").add_processor("price", Price, "in", stores=["prices"])
+            >>> topology = topology.add_sink("out", "priced", "price")
+            >>> driver = ps.testing.TopologyTestDriver(topology)
+            >>> driver.pipe("prices", "tea", "3")
+            >>> driver.pipe("orders", "tea", "order")
+            >>> [record.value for record in driver.read("priced")]
+            ['3']
+        """
+        _check_kept(store, "read-only")
+        self.add_source(source, topic, key=key, value=value, timestamp=timestamp)
+        keeper = KeepStore(processor, (source,), checked_supplier(processor, supplier), (store.name,))
+        return self.add_supplied(keeper).add_state_store(store)
+
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
         """Add a global store with the two nodes that fill it; what :meth:`add_global_store` and the DSL end in.
 
         Raises:
             TopologyError: If the nodes do not fit, or the store cannot be global.
         """
-        _check_global(store)
+        _check_kept(store, "global")
         self.add_state_store(store)
         self.add(source).add(keeper)
         self._global_nodes |= {source.name, keeper.name}
@@ -284,6 +342,7 @@ class Topology:
         if node.name in self._nodes:
             raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
         if isinstance(node, Source):
+            _check_reset(node)
             self._check_topics(node)
         elif not node.parents:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
@@ -410,14 +469,24 @@ class Topology:
         return self.svg()
 
 
-def _check_global(store: StoreSpec) -> None:
+def _check_reset(node: Source) -> None:
+    reset = node.offset_reset
+    known = reset >= timedelta() if isinstance(reset, timedelta) else reset in (None, "earliest", "latest")
+    if not known:
+        raise TopologyError(
+            f"source {node.name!r}: offset_reset is 'earliest', 'latest', a timedelta that is not negative, or None, not {reset!r}"
+        )
+
+
+def _check_kept(store: StoreSpec, what: str) -> None:
+    """Refuse a store that cannot be filled from a topic of its own."""
     if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
         raise TopologyError(
-            f"global store {store.name!r}: a global store is a key-value store without ttl, not {store.kind}"
+            f"{what} store {store.name!r}: a {what} store is a key-value store without ttl, not {store.kind}"
         )
     if store.changelog != "spark":
         raise TopologyError(
-            f"global store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
+            f"{what} store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
         )
 
 

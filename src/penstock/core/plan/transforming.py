@@ -52,6 +52,11 @@ class ProcessValues(Process):
 
 
 @dataclass(frozen=True)
+class KeepStore(Process):
+    """Runs the processor that alone writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
+
+
+@dataclass(frozen=True)
 class TransformRows(Process):
     """Runs a value transformer on the changes of a table (``KTableTransformValues``). Table to table."""
 

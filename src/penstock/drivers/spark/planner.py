@@ -10,8 +10,10 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
+from penstock.core.model.durations import millis
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
@@ -331,10 +333,15 @@ def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
         for source in sub.sources
         for topic in source.topics
     }
-    return {
-        topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
-        for topic in counts
-    }
+    positions: Offsets = {}
+    for topic, count in counts.items():
+        reset = resets[topic] or spec.offset_reset
+        if isinstance(reset, timedelta):
+            since = spec.broker.offsets_at({topic: count}, max(_now_ms() - millis(reset), 0))
+            positions[topic] = {**end[topic], **since.get(topic, {})}
+        else:
+            positions[topic] = dict(end[topic] if reset == "latest" else begin[topic])
+    return positions
 
 
 def _updated(positions: Offsets, others: Offsets) -> Offsets:

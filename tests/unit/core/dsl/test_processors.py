@@ -99,3 +99,27 @@ class TestKeysOfProcessValues:
         supplier = processing(lambda context, record: None, init=schedule)
         host = Host(built(lambda builder: builder.stream("in").process_values(supplier)))
         assert sent(host.run("in", ("a", "1", 10))) == [("clock", "x", 10)]
+
+
+class TestAStoreThatOthersOnlyRead:
+    def topology(self, reader: Any) -> ps.Topology:
+        keep = processing(lambda context, record: context.state_store("seen").put(record.key, record.value))
+        topology = ps.Topology().add_read_only_state_store(SEEN, "kept", "rows", "keep", keep)
+        topology.add_source("source", "in").add_processor("reader", reader, "source", stores=["seen"])
+        return topology.add_sink("sink", "out", "reader")
+
+    def test_has_the_content_of_its_topic(self) -> None:
+        host = Host(self.topology(forwarding(lambda c, r: str(c.state_store("seen").get(r.key)))))
+        host.run("rows", ("a", "1", 0))
+        host.restart()
+        assert sent(host.run("in", ("a", "x", 0), ("b", "x", 0))) == [("a", "1", 0), ("b", "None", 0)]
+
+    def test_is_written_by_nobody_else(self) -> None:
+        host = Host(self.topology(processing(lambda c, r: c.state_store("seen").put("a", "mine"))))
+        with pytest.raises(ProcessingError, match=r"put\(\) on store 'seen': it can only be read here"):
+            host.run("in", ("a", "x", 0))
+
+    def test_is_a_key_value_store(self) -> None:
+        store = ps.stores.session("sessions", TEXT, TEXT, retention=1_000)
+        with pytest.raises(TopologyError, match="a read-only store is a key-value store without ttl"):
+            ps.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 
@@ -108,6 +109,27 @@ def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders
     start = begun(planner)
     orders.answers = [{"paused": list(TOPICS)}, {"paused": list(TOPICS)}, {"hold": True}]
     assert planner.next(start) is start
+
+
+class Recent(Broker):
+    """The record at offset 7 is the first of the last hour; the other topic has none of that time."""
+
+    asked: ClassVar[list[int]] = []
+
+    def offsets_at(self, counts: Any, timestamp_ms: int) -> Any:
+        self.asked.append(timestamp_ms)
+        return {topic: {0: 7} for topic in counts if topic == "in"}
+
+
+def test_a_source_may_begin_some_time_ago(orders: Orders) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(list(TOPICS), offset_reset=timedelta(hours=1)).to("out")
+    plan = builder.build().plan("app")
+    spec = TopologySpec(plan, lay_out(plan, TOPICS, default_grouper), {}, ErrorPolicies(), {"out": 1})
+    made: Any = SourceSpec(spec, Recent(), None, orders, 1_000, 1 << 20, 1, "earliest", {})  # type: ignore[arg-type]
+    first = Planner(made).first()
+    assert first["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+    assert all(0 <= first["now_ms"] - 3_600_000 - at < 60_000 for at in Recent.asked)
 
 
 class Cluster(Broker):

@@ -27,6 +27,7 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
     children = compiled.named_children(node)
     context = context_type(name, node.stores, runtime, compiled.children(node), children)
     context.processor = _made(node, "process", "Processor")
+    context.only_read = compiled.only_read(node)
     compiled.contexts.append(context)
     process = context.processor.process
 
@@ -84,6 +85,7 @@ def _(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     context = _TransformerContext(name, node.stores, runtime, nothing, {})
     context.processor = _made(node, "transform", "ValueTransformer")
+    context.only_read = compiled.only_read(node)
     compiled.contexts.append(context)
     transform = context.processor.transform
 
