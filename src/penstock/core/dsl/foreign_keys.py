@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.joins import same_builder
@@ -14,11 +14,20 @@ from penstock.core.model.subscriptions import SUBSCRIPTION, answer
 from penstock.core.plan import foreign_keys as nodes
 from penstock.core.plan.foreign_keys import ForeignKey
 from penstock.core.plan.joins import Joiner, JoinKind, stores_of_table
-from penstock.core.plan.nodes import Repartition, TableSource
+from penstock.core.plan.nodes import Repartition, StreamPartitioner, TableSource
 from penstock.core.plan.stores import Kept, StoreSpec, key_value
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable
+
+
+class ForeignKeyOptions(NamedTuple):
+    """What was given with a join of tables; ``JoinableTable.join`` says what each means."""
+
+    on: Callable[..., Any] | None = None
+    partitioner: Callable[[Any, int], int] | None = None
+    other_partitioner: Callable[[Any, int], int] | None = None
+    ignores_null: bool = False
 
 
 def foreign_key_of(on: Callable[..., Any], *, with_key: bool) -> ForeignKey:
@@ -31,15 +40,16 @@ def join_tables(
     right: JoinableTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
-    on: ForeignKey,
+    foreign: ForeignKeyOptions,
     value: Serde[Any] | None,
     store: Kept | None,
     name: str | None,
     *,
-    ignores_null: bool,
+    with_key: bool,
 ) -> str:
     """Add a join of two tables by a foreign key; give its last node."""
-    graph = left._graph
+    assert foreign.on is not None
+    graph, on = left._graph, foreign_key_of(foreign.on, with_key=with_key)
     same_builder(graph, right._graph)
     last = graph.name("KTABLE-FK-JOIN", name)
     key, other_key = left._key or graph.default_key, right._key or graph.default_key
@@ -51,10 +61,15 @@ def join_tables(
         return graph.name(f"KTABLE-FK-JOIN-{part}", None)
 
     subscribe = nodes.Subscribe(
-        named("SUBSCRIBE"), (left._node,), on, kind, key, left_value, other_key, ignores_null
+        named("SUBSCRIBE"), (left._node,), on, kind, key, left_value, other_key, foreign.ignores_null
     )
     asked = _through_topic(
-        graph, f"{last}-subscription-registration", (graph.add(subscribe),), other_key, SUBSCRIPTION
+        graph,
+        f"{last}-subscription-registration",
+        (graph.add(subscribe),),
+        other_key,
+        SUBSCRIPTION,
+        foreign.other_partitioner,
     )
     right_stores = stores_of_table(graph.topology.nodes, right._node)
     subscriptions = nodes.Subscriptions(
@@ -62,7 +77,8 @@ def join_tables(
     )
     changes = nodes.SubscribedChanges(named("CHANGES"), (right._node,), kept, key, other_key)
     both = graph.add(subscriptions), graph.add(changes)
-    answered = _through_topic(graph, f"{last}-subscription-response", both, key, answer(right_value))
+    answers = f"{last}-subscription-response"
+    answered = _through_topic(graph, answers, both, key, answer(right_value), foreign.partitioner)
     left_stores = stores_of_table(graph.topology.nodes, left._node)
     resolve = nodes.Resolve(
         named("RESOLVE"), (answered,), left._node, left_stores, results, left_value, joiner, kind
@@ -71,10 +87,23 @@ def join_tables(
 
 
 def _through_topic(
-    graph: Graph, topic: str, parents: tuple[str, ...], key: Serde[Any], value: Serde[Any]
+    graph: Graph,
+    topic: str,
+    parents: tuple[str, ...],
+    key: Serde[Any],
+    value: Serde[Any],
+    partitioner: Callable[[Any, int], int] | None,
 ) -> str:
     """Add a repartition, which rows without a foreign key cross too; give its name."""
-    return graph.add(Repartition(topic, parents, topic, key, value, None, drop_null_keys=False))
+    placed = None if partitioner is None else _by_key(partitioner)
+    repartition = Repartition(
+        topic, parents, topic, key, value, None, drop_null_keys=False, partitioner=placed
+    )
+    return graph.add(repartition)
+
+
+def _by_key(partitioner: Callable[[Any, int], int]) -> StreamPartitioner:
+    return lambda topic, key, value, partitions: None if key is None else partitioner(key, partitions)
 
 
 def _subscriptions(
