@@ -17,7 +17,11 @@ class WhereItIs(ps.Processor[str, str, str, str]):
     """Says which task has a record."""
 
     def process(self, record: ps.Record[str, str]) -> None:
-        self.context.forward(record.with_value(f"{record.value} in {self.context.task_id.partition}"))
+        self.context.forward(
+            record.with_value(
+                f"{record.value} {self.context.app_config['where']} {self.context.task_id.partition}"
+            )
+        )
 
 
 def to_all(topic: str, key: Any, value: Any, partitions: int) -> range | None:
@@ -34,7 +38,7 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
     moved.process(WhereItIs, name="where").to(sink, partitioner=twice)
     apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
-    running = apps.run(builder.build())
+    running = apps.run(builder.build(), app_config={"where": "in"})
     found = [(r.partition, (r.value or b"").decode()) for r in apps.kafka.consume(sink)]
     everywhere = [f"x in {task}" for task in range(3)]
     assert sorted(v for p, v in found if p == 0 and v[0] == "x") == everywhere

@@ -185,7 +185,16 @@ class Application:
         )
         lineage = plan.lineage(layout, facts)
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
-        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage, global_counts)
+        spec = TopologySpec(
+            plan.plan,
+            layout,
+            groups,
+            settings.policies,
+            sinks,
+            lineage,
+            global_counts,
+            settings.app_config,
+        )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)
 

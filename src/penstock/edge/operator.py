@@ -35,6 +35,7 @@ def transform(
     state_dir: str | Path | None = None,
     partitions: int | None = None,
     policies: ErrorPolicies | None = None,
+    app_config: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Run a topology over streaming DataFrames, and give its results as one.
 
@@ -50,6 +51,7 @@ def transform(
         partitions: Number of tasks per sub-topology; None is the session's ``spark.sql.shuffle.partitions``. It must stay the
             same as long as the query's checkpoint is used.
         policies: What happens to records that fail; None stops the query.
+        app_config: What processors find in ``context.app_config``.
 
     Returns:
         A streaming DataFrame with topic (string), key (binary), value (binary), timestamp, headers: what Spark's Kafka
@@ -75,7 +77,8 @@ def transform(
             session.conf.set(option, wanted)
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
-    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies or ErrorPolicies(), {})
+    groups, failing = grouping_keys(layout.tasks), policies or ErrorPolicies()
+    spec = TopologySpec(plan, layout, groups, failing, {}, app_config=app_config or {})
     settings = settings_from({"bootstrap_servers": "unused"})
     home = settings.state_dir if state_dir is None else Path(state_dir)
     copies = copies_spec(plan, settings, home / name / "tasks")

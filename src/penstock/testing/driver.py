@@ -8,6 +8,7 @@ a global topic is in its global store when ``pipe`` returns.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import Self
@@ -38,6 +39,7 @@ class TopologyTestDriver:
         wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it.
         application_id: What internal topics are named after.
         policies: What happens to records that fail; None stops with an error.
+        app_config: What processors find in ``context.app_config``.
 
     Raises:
         TopologyError: If the topology is not valid.
@@ -61,9 +63,11 @@ class TopologyTestDriver:
         wall_clock_ms: int = 0,
         application_id: str = "test",
         policies: ErrorPolicies | None = None,
+        app_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
+        self._app_config = app_config or {}
         self._now = wall_clock_ms
         self._global = MemoryStores()
         self._committed = {sub.id: MemoryStores() for sub in self._plan.subtopologies}
@@ -169,6 +173,7 @@ class TopologyTestDriver:
             global_stores=self._global,
             policies=self._policies,
             partitions_of=lambda topic: 1,
+            app_config=self._app_config,
         )
 
     def _global_task(self, part: SubTopology) -> Task:
@@ -177,6 +182,7 @@ class TopologyTestDriver:
             application_id=self._plan.application_id,
             stores=self._global,
             policies=self._policies,
+            app_config=self._app_config,
         )
 
     def _feed(self, topic: str, records: Records) -> None:

@@ -50,6 +50,11 @@ class NodeContext:
         return self._runtime.application_id
 
     @property
+    def app_config(self) -> Mapping[str, Any]:
+        """What the application was given for its processors."""
+        return self._runtime.app_config
+
+    @property
     def task_id(self) -> TaskId:
         """The task."""
         return self._runtime.task_id

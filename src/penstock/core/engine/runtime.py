@@ -93,6 +93,7 @@ class Runtime:
         self.policies = policies
         self.partitions_of = partitions_of
         self.global_stores: Mapping[str, Any] = {}
+        self.app_config: Mapping[str, Any] = {}
         self.punctuations = Punctuations()
         self.memories: dict[str, dict[str, Any]] = {}
         self.idle_clocks: list[IdleClock] = []

@@ -11,7 +11,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -57,6 +57,7 @@ class Task:
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
+        app_config: What processors find in ``context.app_config``.
         snapshot: What :meth:`snapshot` gave last time.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
@@ -73,6 +74,7 @@ class Task:
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
+        app_config: Mapping[str, Any] | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
@@ -81,6 +83,7 @@ class Task:
         self._runtime = Runtime(
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
+        self._runtime.app_config = app_config or {}
         self._runtime.stream_time = snapshot.stream_time_ms
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.model.durations import Duration
@@ -27,6 +27,10 @@ class ProcessorContext(Protocol[K2, V2]):
     @property
     def application_id(self) -> str:
         """The application's id."""
+
+    @property
+    def app_config(self) -> Mapping[str, Any]:
+        """What the application was given for its processors: its setting ``app_config`` (``appConfigs``)."""
 
     @property
     def task_id(self) -> TaskId:

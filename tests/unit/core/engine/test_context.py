@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import ProcessingError, StoreError
-from unit.helpers import Host, one_processor, processing, sent, values
+from unit.helpers import Host, forwarding, one_processor, processing, sent, values
 
 STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
 
@@ -22,6 +22,15 @@ def fan_out(step: Any) -> ps.Topology:
         .add_sink("left", "L", "worker")
         .add_sink("right", "R", "worker")
     )
+
+
+def test_the_configuration_of_the_application_is_seen() -> None:
+    topology = one_processor(forwarding(lambda context, record: str(context.app_config["limit"])))
+    with ps.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
+        driver.pipe("in", "k", "v")
+        assert [record.value for record in driver.read("out")] == ["3"]
+    with pytest.raises(ProcessingError, match="KeyError: 'limit'"):
+        Host(topology).run("in", ("k", "v", 0))
 
 
 class TestForward:

@@ -254,6 +254,7 @@ class _TaskBatch:
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
+            app_config=topology.app_config,
             snapshot=snapshot,
         )
         try:
