@@ -36,7 +36,7 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 4)
     builder = ps.StreamsBuilder()
     moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
-    moved.process(WhereItIs, name="where").to(sink, partitioner=twice)
+    moved.process(WhereItIs, name="where").to(lambda key, value, context: sink, partitioner=twice)
     apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
     running = apps.run(builder.build(), app_config={"where": "in"})
     found = [(r.partition, (r.value or b"").decode()) for r in apps.kafka.consume(sink)]

@@ -170,6 +170,8 @@ class Application:
         created = topics.prepare_changelogs(plan.plan, layout, existing)
         dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
         sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
+        if plan.plan.places_in_any_topic:
+            sinks = {**existing, **sinks}
         global_counts = global_partitions(plan.plan, existing)
         facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan
 from penstock.core.plan.topology import Topology
 from penstock.drivers.kafka.broker import Broker
@@ -58,7 +59,7 @@ def transform(
         sink takes.
 
     Raises:
-        TopologyError: If the topology is not valid, or needs a Kafka topic of its own.
+        TopologyError: If the topology is not valid, needs a Kafka topic of its own, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
 
     Example:
@@ -96,6 +97,17 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
     if plan.changelogs:
         raise TopologyError(
             f"store {next(iter(plan.changelogs))!r} has a changelog topic, which only a penstock.Application publishes"
+        )
+    placed = [
+        node.name
+        for sub in plan.subtopologies
+        for node in sub.nodes.values()
+        if isinstance(node, Sink) and node.partitioner is not None and node.topic not in plan.internal_topics
+    ]
+    if placed:
+        raise TopologyError(
+            f"sink {placed[0]!r} has a partitioner, but what transform() gives has no partitions: whoever writes it chooses them. "
+            "Leave the partitioner out, or run the topology as a penstock.Application"
         )
     through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
     if through_kafka:

@@ -229,7 +229,7 @@ class KStream(JoinableStream[K, V]):
             value: Serde of the values; None likewise.
             partitioner: ``(topic, key, value, partitions) -> partition``; or to several partitions, each of which gets the record
                 (none drops and counts it), or to None, which does as Java producers do. None for all records is the same.
-                ``partitions`` is 0 if nobody knows it: for a topic that a function names and the application does not read.
+                ``partitions`` is 0 for a topic that a function names and that was not there when the application was started.
             name: Name of the sink node.
         """
         self._graph.topology.add_sink(

@@ -163,6 +163,12 @@ class Plan:
         )
         return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
 
+    @cached_property
+    def places_in_any_topic(self) -> bool:
+        """Whether a sink has a partitioner for topics that a function chooses, so that any topic's number of partitions counts."""
+        sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
+        return any(sink.partitioner is not None and not isinstance(sink.topic, str) for sink in sinks)
+
     def runs_before_shuffle(self, sub: SubTopology) -> bool:
         """Tell whether a sub-topology runs where its records are read."""
         return sub.stateless and not any(
