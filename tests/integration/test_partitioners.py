@@ -17,6 +17,7 @@ class WhereItIs(ps.Processor[str, str, str, str]):
     """Says which task has a record."""
 
     def process(self, record: ps.Record[str, str]) -> None:
+        self.context.count("seen")
         self.context.forward(
             record.with_value(
                 f"{record.value} {self.context.app_config['where']} {self.context.task_id.partition}"
@@ -46,3 +47,4 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     assert len([v for _, v in found if v.startswith("y")]) == 2
     assert len(found) == 8
     assert running.metrics()["dropped_records"] == 4
+    assert running.metrics()["counted: seen"] == 7

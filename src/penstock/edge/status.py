@@ -136,6 +136,7 @@ class Book:
         if report.enforced:
             self.enforced[report.task] += report.enforced
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
+        self.totals.update({f"counted: {name}": count for name, count in report.counted.items()})
         self.totals.update(dropped=sum(report.dropped.values()), restored=report.restored)
         self.totals.update(global_records=report.global_records)
         if report.first_record_ms is not None:
@@ -233,6 +234,7 @@ class Book:
                     for name, n in self.totals.items()
                     if name.startswith("dropped: ")
                 },
+                **{name: n for name, n in self.totals.items() if name.startswith("counted: ")},
                 "enforced_records": sum(self.enforced.values()),
                 "buffered_records": sum(self._buffered().values()),
                 "buffered_records_max": self.buffered_max,

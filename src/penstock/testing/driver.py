@@ -7,7 +7,7 @@ a global topic is in its global store when ``pipe`` returns.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,6 +78,7 @@ class TopologyTestDriver:
         self._waiting: deque[tuple[str, Records]] = deque()
         self._dropped = 0
         self._processed = 0
+        self._counted: Counter[str] = Counter()
         self._tasks = {part.id: self._global_task(part) for part in self._plan.global_parts}
         self._tasks |= {sub.id: self._task(sub) for sub in self._plan.subtopologies}
         for number, task in self._tasks.items():
@@ -133,8 +134,9 @@ class TopologyTestDriver:
         raise StoreError(f"the topology has no store {name!r}; it has: {known}")
 
     def metrics(self) -> dict[str, int]:
-        """Give what has been counted so far: ``processed_records`` and ``dropped_records``."""
-        return {"processed_records": self._processed, "dropped_records": self._dropped}
+        """Give what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors."""
+        counted = {f"counted: {name}": count for name, count in self._counted.items()}
+        return {"processed_records": self._processed, "dropped_records": self._dropped, **counted}
 
     def close(self) -> None:
         """Call ``close`` of every processor."""
@@ -207,6 +209,7 @@ class TopologyTestDriver:
         self._committed[number].apply(outcome.changes, outcome.dropped_slices)
         self._dropped += sum(outcome.metrics.dropped.values())
         self._processed += outcome.metrics.processed
+        self._counted.update(outcome.metrics.counted)
         for topic, records in outcome.sends:
             self._sent[topic].extend(_objects(self._serdes(number, topic), records))
             if self._reading(topic) is not None:

@@ -119,6 +119,10 @@ class NodeContext:
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
         )
 
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number among the metrics."""
+        self._runtime.counted[name] += by
+
     def commit(self) -> None:
         """Ask for a commit."""
         self._runtime.commit_requested = True

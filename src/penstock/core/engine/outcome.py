@@ -23,6 +23,7 @@ class TaskMetrics:
         punctuated: Calls of punctuators.
         sent: Records handed to sinks.
         enforced: Records taken while an input was empty that might still have brought an earlier one.
+        counted: What processors have counted, by name.
     """
 
     processed: int = 0
@@ -30,6 +31,7 @@ class TaskMetrics:
     punctuated: int = 0
     sent: int = 0
     enforced: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

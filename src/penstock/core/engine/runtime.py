@@ -113,6 +113,7 @@ class Runtime:
         """The record that is current in place of the one that was taken last: it had been held back."""
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self.notices: list[str] = []
         self._pieces: Sequence[Piece] = ()
         self._firsts: list[int] = []

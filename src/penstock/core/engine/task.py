@@ -420,6 +420,7 @@ class Task:
             self._metrics["punctuated"],
             sum(len(records) for _, records in sends),
             self._metrics["enforced"],
+            counted=dict(runtime.counted),
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
@@ -446,6 +447,7 @@ class Task:
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
+        runtime.counted.clear()
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome

@@ -86,6 +86,16 @@ class ProcessorContext(Protocol[K2, V2]):
         What ``schedule`` returned does not outlive a micro-batch; this finds it again, to cancel it.
         """
 
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number that the application's metrics show as ``counted: <name>``, over all tasks.
+
+        Args:
+            name: What is counted.
+            by: How many.
+
+        Source: ``StreamsMetrics.addRateTotalSensor``, as far as totals go.
+        """
+
     def commit(self) -> None:
         """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
 

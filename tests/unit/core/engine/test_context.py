@@ -33,6 +33,26 @@ def test_the_configuration_of_the_application_is_seen() -> None:
         Host(topology).run("in", ("k", "v", 0))
 
 
+def test_what_a_processor_counts_is_among_the_metrics() -> None:
+    def count(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        context.count("letters", len(record.value))
+        context.count("records")
+
+    topology = one_processor(processing(count, init=lambda context: context.count("tasks")))
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        for value in ("ab", "c"):
+            driver.pipe("in", "k", value)
+        metrics = driver.metrics()
+    assert {name: metrics[f"counted: {name}"] for name in ("letters", "records", "tasks")} == {
+        "letters": 3,
+        "records": 2,
+        "tasks": 1,
+    }
+    host = Host(topology)
+    host.run("in", ("k", "ab", 0))
+    assert host.run("in", ("k", "c", 0)).metrics.counted == {"letters": 1, "records": 1}
+
+
 class TestForward:
     def test_goes_to_all_children(self) -> None:
         outcome = Host(fan_out(lambda context, record: context.forward(record))).run("in", ("k", "v", 3))

@@ -40,6 +40,7 @@ class Report:
         given_up: Topic and partition of the empty inputs that are no longer waited for.
         idle_until_ms: When the wait for an empty input ends that records are held for, None if there is none.
         global_records: Records of global topics that went into this host's copies.
+        counted: What processors have counted, by name.
     """
 
     task: str
@@ -62,6 +63,7 @@ class Report:
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
     global_records: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -96,6 +98,7 @@ def report_of(task: TaskId, outcome: Outcome, *, filled: Filled | None = None, *
         notices=[*filled.notices, *outcome.notices],
         global_records=filled.records,
         enforced=outcome.metrics.enforced,
+        counted=dict(outcome.metrics.counted),
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
