@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from penstock.core.model.errors import TopologyError
@@ -18,6 +17,7 @@ from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
 from penstock.core.plan import drawing as _drawing
 from penstock.core.plan import svg as _svg
+from penstock.core.plan.checks import check_kept, check_reset
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
@@ -31,7 +31,6 @@ from penstock.core.plan.nodes import (
 )
 from penstock.core.plan.patterns import check_overlap, resolved
 from penstock.core.plan.processor import checked_supplier, provided_stores
-from penstock.core.plan.specs import KeyValueSpec
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
 from penstock.core.plan.transforming import KeepStore
@@ -295,7 +294,7 @@ class Topology:
             >>> [record.value for record in driver.read("priced")]
             ['3']
         """
-        _check_kept(store, "read-only")
+        check_kept(store, "read-only")
         self.add_source(source, topic, key=key, value=value, timestamp=timestamp)
         keeper = KeepStore(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         return self.add_supplied(keeper).add_state_store(store)
@@ -306,7 +305,7 @@ class Topology:
         Raises:
             TopologyError: If the nodes do not fit, or the store cannot be global.
         """
-        _check_kept(store, "global")
+        check_kept(store, "global")
         self.add_state_store(store)
         self.add(source).add(keeper)
         self._global_nodes |= {source.name, keeper.name}
@@ -342,7 +341,7 @@ class Topology:
         if node.name in self._nodes:
             raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
         if isinstance(node, Source):
-            _check_reset(node)
+            check_reset(node)
             self._check_topics(node)
         elif not node.parents:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
@@ -467,27 +466,6 @@ class Topology:
 
     def _repr_html_(self) -> str:
         return self.svg()
-
-
-def _check_reset(node: Source) -> None:
-    reset = node.offset_reset
-    known = reset >= timedelta() if isinstance(reset, timedelta) else reset in (None, "earliest", "latest")
-    if not known:
-        raise TopologyError(
-            f"source {node.name!r}: offset_reset is 'earliest', 'latest', a timedelta that is not negative, or None, not {reset!r}"
-        )
-
-
-def _check_kept(store: StoreSpec, what: str) -> None:
-    """Refuse a store that cannot be filled from a topic of its own."""
-    if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
-        raise TopologyError(
-            f"{what} store {store.name!r}: a {what} store is a key-value store without ttl, not {store.kind}"
-        )
-    if store.changelog != "spark":
-        raise TopologyError(
-            f"{what} store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
-        )
 
 
 def _names(parents: str | Sequence[str]) -> tuple[str, ...]:
