@@ -185,7 +185,7 @@ def test_errors_are_those_of_the_code() -> None:
 def test_metrics_are_those_of_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
     book = Book()
-    book.committed(0, [Report("0_0", dropped={"<reason>": 1}, first_record_ms=1)])
+    book.committed(0, [Report("0_0", dropped={"<reason>": 1}, counted={"<name>": 1}, first_record_ms=1)])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
 

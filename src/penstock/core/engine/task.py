@@ -11,7 +11,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -30,6 +30,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
+from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
 from penstock.core.state.opening import open_store
@@ -57,6 +58,7 @@ class Task:
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
+        app_config: What processors find in ``context.app_config``.
         snapshot: What :meth:`snapshot` gave last time.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
@@ -74,6 +76,7 @@ class Task:
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
         cache_bytes: int = 0,
+        app_config: Mapping[str, Any] | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
@@ -82,6 +85,7 @@ class Task:
         self._runtime = Runtime(
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
+        self._runtime.app_config = app_config or {}
         self._runtime.stream_time = snapshot.stream_time_ms
         for name, spec in sub.stores.items():
             self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
@@ -90,6 +94,7 @@ class Task:
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
         }
+        self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._columnar = columns.entries(sub, self._compiled)
@@ -150,13 +155,21 @@ class Task:
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
-        source = self._sources.get(partition.topic)
-        if source is None:
-            raise StoreError(
-                f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
-            )
+        source = self._source_for(partition)
         queue = self._group.queue(QueueId(partition, lane))
         queue.append(self._deserialized(source, queue, records), position)
+
+    def _source_for(self, partition: TopicPartition) -> Source:
+        """Give the source of a partition; a topic that only a pattern means becomes known."""
+        source = self._sources.get(partition.topic)
+        if source is None:
+            source = source_of(self._sub.sources, partition.topic)
+            if source is None:
+                raise StoreError(
+                    f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
+                )
+            self._sources[partition.topic] = source
+        return source
 
     def inform(self, facts: InputFacts) -> None:
         """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.
@@ -413,6 +426,7 @@ class Task:
             sum(len(records) for _, records in sends),
             self._metrics["enforced"],
             *self._compiled.caches.take_counts(),
+            counted=dict(runtime.counted),
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
@@ -439,6 +453,7 @@ class Task:
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
+        runtime.counted.clear()
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.core.engine.operators import (
     aggregations,
+    calendars,
     foreign_keys,
     global_stores,
     grace,
@@ -22,6 +23,7 @@ from penstock.core.engine.operators import (
 
 __all__ = [
     "aggregations",
+    "calendars",
     "foreign_keys",
     "global_stores",
     "grace",

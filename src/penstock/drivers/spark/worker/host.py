@@ -257,6 +257,7 @@ class _TaskBatch:
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
             cache_bytes=self._spec.cache_bytes,
+            app_config=topology.app_config,
             snapshot=snapshot,
         )
         try:
