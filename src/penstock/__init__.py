@@ -19,7 +19,8 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model import errors, serdes
+from penstock.core.model import errors, serdes, timestamps
+from penstock.core.model.calendars import UnlimitedWindows, Windows
 from penstock.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.expressions import Expression, col, struct
@@ -103,10 +104,12 @@ __all__ = [
     "TopicPartition",
     "Topology",
     "TumblingWindows",
+    "UnlimitedWindows",
     "ValueAndTimestamp",
     "ValueTransformer",
     "VersionedRecord",
     "Windowed",
+    "Windows",
     "col",
     "dead_letter",
     "delay",
@@ -121,6 +124,7 @@ __all__ = [
     "stream_time",
     "struct",
     "testing",
+    "timestamps",
     "wall_clock",
 ]
 

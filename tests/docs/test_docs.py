@@ -186,7 +186,8 @@ def test_metrics_are_those_of_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
     book = Book()
     calls = CallReport(None, *([0] * 6), None, *([0] * 7))
-    book.committed(0, [Report("0_0", dropped={"<reason>": 1}, first_record_ms=1, calls=calls)])
+    told = Report("0_0", dropped={"<reason>": 1}, counted={"<name>": 1}, first_record_ms=1, calls=calls)
+    book.committed(0, [told])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
 

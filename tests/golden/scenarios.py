@@ -41,7 +41,9 @@ def dsl(define: Callable[[ps.StreamsBuilder], None]) -> Callable[[], ps.Topology
     """Turn a function that fills a string-to-string StreamsBuilder into one that builds its topology."""
 
     def build() -> ps.Topology:
-        builder = ps.StreamsBuilder(default_key_serde=STRING, default_value_serde=STRING, names="numbered")
+        builder = ps.StreamsBuilder(
+            default_key_serde=STRING, default_value_serde=STRING, names="numbered", null_keys="silent"
+        )
         define(builder)
         return builder.build()
 

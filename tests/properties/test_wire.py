@@ -16,7 +16,7 @@ from penstock.core.model.partitioning import murmur2 as murmur2_of_one
 from penstock.core.model.partitioning import partition_of
 from penstock.core.model.record import Records
 from penstock.drivers.spark import wire
-from penstock.drivers.spark.partitioning import murmur2, split_by_key
+from penstock.drivers.spark.partitioning import murmur2, split_by_partition
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 
 KEYS = st.none() | st.binary(max_size=20)
@@ -59,7 +59,7 @@ def test_the_hash_of_a_column_is_that_of_its_keys(keys: list[bytes | None], data
 
 @given(st.lists(KEYS, min_size=1, max_size=12), st.integers(1, 9))
 def test_a_split_loses_nothing_and_keeps_the_order(keys: list[bytes | None], partitions: int) -> None:
-    parts = split_by_key(wire.to_arrow(Records(keys, keys, list(range(len(keys))))), partitions)
+    parts = split_by_partition(wire.to_arrow(Records(keys, keys, list(range(len(keys))))), partitions)
     rows = {number: part.column("timestamp").to_pylist() for number, part in parts}
     assert rows == {
         number: [n for n, key in enumerate(keys) if partition_of(key or b"", partitions) == number]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, TypeAlias
 
 from typing_extensions import assert_type
 
 import penstock as ps
 from penstock.core.model.calls import Answer
+
+Branches: TypeAlias = dict[str, ps.KStream[str, int]]
 
 builder = ps.StreamsBuilder()
 orders = builder.stream("orders", key=ps.serdes.string, value=ps.serdes.int64)
@@ -36,6 +39,12 @@ assert_type(orders.flat_map(lambda key, value: [(value, key)]), ps.KStream[int, 
 assert_type(orders.select_key(lambda key, value: value), ps.KStream[int, int])
 assert_type(orders.merge(orders), ps.KStream[str, int])
 assert_type(orders.split().branch(lambda key, value: value > 1).no_default(), dict[str, ps.KStream[str, int]])
+by_pattern = builder.stream(re.compile("orders-.*"), key=ps.serdes.string, value=ps.serdes.int64)
+assert_type(by_pattern, ps.KStream[str, int])
+more = orders.split().branch(lambda key, value: value > 1, then=lambda stream: stream.to("more"))
+assert_type(more.default(then=lambda stream: stream.filter(lambda key, value: bool(key))), Branches)
+orders.to("out", partitioner=lambda topic, key, value, partitions: range(partitions))
+orders.split().branch(lambda key, value: True, then=lambda stream: stream.map_values(str))  # type: ignore[arg-type]
 orders.map_values(lambda value: value.upper())  # type: ignore[attr-defined]
 orders.filter(lambda key, value: key + value)  # type: ignore[operator]
 orders.merge(orders.map_values(str))  # type: ignore[arg-type]
@@ -157,6 +166,11 @@ assert_type(ps.Windowed("a", 0, 1), ps.Windowed[str])
 counts.join(prices, lambda count, price: price)  # type: ignore[arg-type]
 counts.to_stream(lambda window, _: window.key + 1)  # type: ignore[operator]
 visits.aggregate(no_names, with_key, value=names)  # type: ignore[call-arg]
+assert_type(grouped.windowed_by(ps.UnlimitedWindows()), ps.TimeWindowedKStream[str, int])
+late = grouped.cogroup(with_key).windowed_by(
+    ps.SessionWindows(1, grace=0), late=lambda stream: stream.to("late")
+)
+assert_type(late.aggregate(no_names, together, value=names), ps.KTable[ps.Windowed[str], list[str]])
 grouped.windowed_by(60_000)  # type: ignore[call-overload]
 
 # Tables.

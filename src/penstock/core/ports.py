@@ -215,6 +215,9 @@ class TopicReader(TimeIndex, Protocol):
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last record that may be read, per partition."""
 
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offset after the last record, per partition, those of open transactions included."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from penstock.core.model.errors import (
     CoPartitioningError,
     PenstockError,
     SettingsError,
+    TopologyError,
 )
 from penstock.core.plan.changes import changes, recreated_error
 from penstock.core.plan.describe import started_text
@@ -85,6 +86,7 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
+        self._topology = topology
         self.plan: Plan = _planned(topology, application_id, self.settings)
         _check_rates(self.plan, self.settings)
         self._clients = Clients(self.settings, self.id)
@@ -132,7 +134,7 @@ class Application:
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
         broker = self._clients.broker()
-        running = self._leased(None if self.settings.exactly_once else broker)
+        running = self._leased(broker)
         try:
             running._query = self._launch(running, broker, until_end=until == "end")
             contact.announce(running._lease.home, running._control.address)
@@ -144,12 +146,14 @@ class Application:
             raise
         return running
 
-    def _leased(self, committer: Broker | None) -> RunningApplication:
+    def _leased(self, broker: Broker) -> RunningApplication:
         """Take the lease, and what was ordered to be kept beside it."""
+        committer = None if self.settings.exactly_once else broker
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
         try:
             rates = self.settings.max_records_per_second
-            orders = StandingOrders.at_start(lease.home, self.plan.broker_topics, rates)
+            known = self._plan_of(broker).broker_topics
+            orders = StandingOrders.at_start(lease.home, known, rates)
             return RunningApplication(self.id, committer, lease, orders)
         except BaseException:
             lease.release()
@@ -160,8 +164,8 @@ class Application:
         settings = self.settings
         location = settings.checkpoint(self.id)
         progress = progress_of(files_of(location, running._session_of(settings)))
-        plan = continuity(self.plan, progress, self._renamed)
         existing = broker.partition_counts()
+        plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
         layout = plan.laid_out(existing, self._grouper)
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
@@ -172,6 +176,8 @@ class Application:
         created = topics.prepare_changelogs(plan.plan, layout, existing)
         dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
         sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
+        if plan.plan.places_in_any_topic:
+            sinks = {**existing, **sinks}
         global_counts = global_partitions(plan.plan, existing)
         facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
@@ -187,9 +193,25 @@ class Application:
         )
         lineage = plan.lineage(layout, facts)
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
-        spec = TopologySpec(plan.plan, layout, groups, settings.policies, sinks, lineage, global_counts)
+        spec = TopologySpec(
+            plan.plan,
+            layout,
+            groups,
+            settings.policies,
+            sinks,
+            lineage,
+            global_counts,
+            settings.app_config,
+        )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
+        """Give the plan with the topics that patterns match now."""
+        if not self.plan.has_patterns:
+            return self.plan
+        topics = broker.partition_counts() if existing is None else existing
+        return _planned(self._topology, self.id, self.settings, topics)
 
     def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
         """Prepare the topic of commits, if there is one; give its least number of partitions."""
@@ -214,18 +236,34 @@ class Application:
         plan, before = running._continues
         now = broker.topic_facts(before)
         found = changes(before, now)
-        if found.recreated and self.settings.on_recreated_topic == "fail":
-            running._end_with(recreated_error(found.recreated))
+        named = tuple(topic for topic in found.recreated if topic not in plan.plan.chosen_topics)
+        existing = broker.partition_counts() if plan.plan.has_patterns else {}
+        try:
+            matching = self._plan_of(broker, existing)
+        except TopologyError as error:  # a new topic matches two patterns
+            return running._end_with(error)
+        if named and self.settings.on_recreated_topic == "fail":
+            running._end_with(recreated_error(named))
         elif found.recreated:
             running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
+        elif matching.chosen_topics != plan.plan.chosen_topics:
+            self._go_on_with(running, matching, existing, _met(plan.plan, matching))
         elif found.grown:
-            try:
-                plan.laid_out(broker.partition_counts(), self._grouper)
-            except PenstockError as error:
-                self._uneven(running, error)
-            else:
-                grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
-                running._restart(f"the number of partitions has changed: {', '.join(grown)}")
+            grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
+            reason = f"the number of partitions has changed: {', '.join(grown)}"
+            self._go_on_with(running, matching, broker.partition_counts(), reason)
+        return None
+
+    def _go_on_with(
+        self, running: RunningApplication, plan: Plan, existing: Mapping[str, int], reason: str
+    ) -> None:
+        """Start the query again with other topics or partitions, if they fit together."""
+        try:
+            running._continues[0].fits(plan, existing, self._grouper)
+        except PenstockError as error:
+            self._uneven(running, error)
+        else:
+            running._restart(reason)
 
     def _uneven(self, running: RunningApplication, error: PenstockError) -> None:
         """End because topics no longer fit together, or go on without their new partitions for now."""
@@ -284,22 +322,34 @@ class Application:
             return start(session, query)
 
 
-def _planned(topology: Topology, application_id: str, settings: Settings) -> Plan:
+def _planned(
+    topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
+) -> Plan:
     """Split the topology.
 
     Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
     it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
     """
-    plan = topology.plan(application_id)
+    plan = topology.plan(application_id, existing=existing)
     if settings.exactly_once and plan.changelogs:
-        return topology.plan(application_id, through_shuffle=False)
+        return topology.plan(application_id, through_shuffle=False, existing=existing)
     return plan
+
+
+def _met(before: Plan, now: Plan) -> str:
+    """Say what has become of the topics that patterns match."""
+    appeared = now.chosen_topics - before.chosen_topics
+    gone = before.chosen_topics - now.chosen_topics
+    told = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
+    if gone:
+        told.append(f"gone: {', '.join(sorted(gone))}")
+    return f"the topics that match have changed ({'; '.join(told)})"
 
 
 def _check_rates(plan: Plan, settings: Settings) -> None:
     """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
     unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
-    if unknown:
+    if unknown and not plan.has_patterns:
         raise SettingsError(
             f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
             f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"

@@ -15,6 +15,7 @@ from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import (
     Lineage,
     Remembered,
+    appeared,
     check_repartitions,
     check_stores,
     continued,
@@ -60,19 +61,34 @@ class Continuity:
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
         """Give what the micro-batches to come pass on."""
+        ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),
-            {topic: fact.id for topic, fact in facts.items() if fact.id},
+            {**self.remembered.topic_ids, **ids} if self.plan.has_patterns else ids,
             self.renamed_stores,
+            appeared(self.plan, self.remembered),
         )
+
+    def fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
+        """Check that the same program can go on with other topics.
+
+        Args:
+            plan: The plan of the program with these topics.
+            external: Their numbers of partitions.
+            grouper: Forms the partition groups.
+
+        Raises:
+            PenstockError: As :meth:`laid_out`.
+        """
+        replace(self, plan=plan).laid_out(external, grouper)
 
     def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
         """Refuse topics that were made again, unless they are to be read from their beginning.
 
         Raises:
-            TopicRecreatedError: If one was made again.
+            TopicRecreatedError: If one was made again that the program names.
         """
-        ids = {topic: fact.id for topic, fact in facts.items()}
+        ids = {topic: fact.id for topic, fact in facts.items() if topic not in self.plan.chosen_topics}
         again = recreated(self.remembered.topic_ids, ids)
         if again and not restart_recreated:
             raise recreated_error(again)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan
 from penstock.core.plan.topology import Topology
 from penstock.drivers.kafka.broker import Broker
@@ -36,6 +37,7 @@ def transform(
     state_dir: str | Path | None = None,
     partitions: int | None = None,
     policies: ErrorPolicies | None = None,
+    app_config: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Run a topology over streaming DataFrames, and give its results as one.
 
@@ -44,20 +46,21 @@ def transform(
 
     Args:
         topology: What to run. A re-key behind a stateful operator is refused, because it needs a Kafka topic.
-        inputs: Per topic of the topology a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
+        inputs: Per topic of the topology, and per topic that a pattern of it is to match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
             (binary), partition (int), offset (long), timestamp, and headers if there are any.
         name: Unique among the queries of this host that keep state; names the directory of local copies.
         state_dir: Directory of local copies; None takes the setting ``state_dir``.
         partitions: Number of tasks per sub-topology; None is the session's ``spark.sql.shuffle.partitions``. It must stay the
             same as long as the query's checkpoint is used.
         policies: What happens to records that fail; None stops the query.
+        app_config: What processors find in ``context.app_config``.
 
     Returns:
         A streaming DataFrame with topic (string), key (binary), value (binary), timestamp, headers: what Spark's Kafka
         sink takes.
 
     Raises:
-        TopologyError: If the topology is not valid, or needs a Kafka topic of its own.
+        TopologyError: If the topology is not valid, needs a Kafka topic of its own, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
 
     Example:
@@ -67,7 +70,7 @@ def transform(
             counts = ps.spark.transform(topology, {"lines": lines}, name="word-count")
             counts.writeStream.format("kafka")...start()
     """
-    plan = topology.plan(name)
+    plan = topology.plan(name, existing=inputs)
     refuse_global_stores(plan)
     refuse_calls(plan)
     _check_inputs(plan, inputs)
@@ -77,7 +80,8 @@ def transform(
             session.conf.set(option, wanted)
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
-    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies or ErrorPolicies(), {})
+    groups, failing = grouping_keys(layout.tasks), policies or ErrorPolicies()
+    spec = TopologySpec(plan, layout, groups, failing, {}, app_config=app_config or {})
     settings = settings_from({"bootstrap_servers": "unused"})
     home = settings.state_dir if state_dir is None else Path(state_dir)
     copies = copies_spec(plan, settings, home / name / "tasks")
@@ -97,6 +101,17 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
     if plan.changelogs:
         raise TopologyError(
             f"store {next(iter(plan.changelogs))!r} has a changelog topic, which only a penstock.Application publishes"
+        )
+    placed = [
+        node.name
+        for sub in plan.subtopologies
+        for node in sub.nodes.values()
+        if isinstance(node, Sink) and node.partitioner is not None and node.topic not in plan.internal_topics
+    ]
+    if placed:
+        raise TopologyError(
+            f"sink {placed[0]!r} has a partitioner, but what transform() gives has no partitions: whoever writes it chooses them. "
+            "Leave the partitioner out, or run the topology as a penstock.Application"
         )
     through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
     if through_kafka:

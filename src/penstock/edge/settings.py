@@ -28,7 +28,7 @@ from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.spark.inputs import WaitSettings
 
 _ENVIRONMENT = "PENSTOCK_"
-_MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark")
+_MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
 _SECRET = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
 
 
@@ -132,6 +132,9 @@ class Settings(BaseSettings):
     )
     request_timeout_ms: int = Field(
         10_000, ge=100, description="how long one question to the broker may take"
+    )
+    app_config: dict[str, Any] = Field(
+        default_factory=dict, description="what processors find in context.app_config", repr=False
     )
     replication_factor: int = Field(
         -1, ge=-1, description="replicas of internal topics; -1: the broker's default"

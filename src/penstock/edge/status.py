@@ -149,6 +149,7 @@ class Book:
         if report.dropped:
             self.dropped[report.task] += sum(report.dropped.values())
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
+        self.totals.update({f"counted: {name}": count for name, count in report.counted.items()})
         self.totals.update(restored=report.restored, global_records=report.global_records)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
@@ -260,6 +261,7 @@ class Book:
                     for name, n in self.totals.items()
                     if name.startswith("dropped: ")
                 },
+                **{name: n for name, n in self.totals.items() if name.startswith("counted: ")},
                 "enforced_records": sum(self.enforced.values()),
                 "buffered_records": sum(self._buffered().values()),
                 "buffered_records_max": self.buffered_max,

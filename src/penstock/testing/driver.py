@@ -10,7 +10,8 @@ Calls of asynchronous operators run in this thread, by the same rules as anywher
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import Self
@@ -26,7 +27,9 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Record, Records
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import bytes as bytes_serde
-from penstock.core.plan.nodes import Sink
+from penstock.core.plan.internal import is_internal
+from penstock.core.plan.nodes import Sink, Source
+from penstock.core.plan.patterns import mark_of, source_of
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.topology import Topology
 from penstock.core.state.memory import MemoryStores
@@ -43,6 +46,7 @@ class TopologyTestDriver:
         policies: What happens to records that fail; None stops with an error.
         statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so that they merge
             only updates of a row that one record makes; 0 forwards those too.
+        app_config: What processors find in ``context.app_config``.
 
     Raises:
         TopologyError: If the topology is not valid.
@@ -67,10 +71,12 @@ class TopologyTestDriver:
         application_id: str = "test",
         policies: ErrorPolicies | None = None,
         statestore_cache_max_bytes: int = DEFAULT_CACHE_BYTES,
+        app_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._cache_bytes = statestore_cache_max_bytes
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
+        self._app_config = app_config or {}
         self._now = wall_clock_ms
         self._global = MemoryStores()
         self._committed = {sub.id: MemoryStores() for sub in self._plan.subtopologies}
@@ -81,6 +87,7 @@ class TopologyTestDriver:
         self._waiting: deque[tuple[str, Records]] = deque()
         self._dropped = 0
         self._processed = 0
+        self._counted: Counter[str] = Counter()
         self._tasks = {part.id: self._global_task(part) for part in self._plan.global_parts}
         self._tasks |= {sub.id: self._task(sub) for sub in self._plan.subtopologies}
         operators = {
@@ -97,7 +104,7 @@ class TopologyTestDriver:
         """Process one record to the end.
 
         Args:
-            topic: A topic the topology reads.
+            topic: A topic the topology reads, by its name or by a pattern.
             key: The key as an object of the source's serde, or None; bytes are taken as they are.
             value: The value, likewise.
             timestamp: Milliseconds since the epoch.
@@ -107,10 +114,7 @@ class TopologyTestDriver:
             TopicNotFoundError: If the topology does not read the topic.
             PenstockError: If the record fails under the policy "fail".
         """
-        if topic not in self._reader:
-            known = ", ".join(self._reader)
-            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
-        source = next(source for source in self._reader[topic].sources if topic in source.topics)
+        source = self._source(topic)
         rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
         self._feed(topic, Records(*rows, headers=[tuple(headers)] if headers else None))
         self._run()
@@ -151,8 +155,9 @@ class TopologyTestDriver:
         raise StoreError(f"the topology has no store {name!r}; it has: {known}")
 
     def metrics(self) -> dict[str, int]:
-        """Give what has been counted so far: ``processed_records`` and ``dropped_records``."""
-        return {"processed_records": self._processed, "dropped_records": self._dropped}
+        """Give what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors."""
+        counted = {f"counted: {name}": count for name, count in self._counted.items()}
+        return {"processed_records": self._processed, "dropped_records": self._dropped, **counted}
 
     def committed_offset(self, topic: str) -> int:
         """Give the offset of a topic before which every record is finished: what would be committed now.
@@ -185,6 +190,23 @@ class TopologyTestDriver:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _reading(self, topic: str) -> SubTopology | None:
+        """Give the part that reads a topic; one that only a pattern means becomes known."""
+        if topic not in self._reader and not is_internal(self._plan.application_id, topic):
+            for sub in self._plan.subtopologies:
+                if source_of(sub.sources, topic) is not None:
+                    self._reader[topic] = sub
+        return self._reader.get(topic)
+
+    def _source(self, topic: str) -> Source:
+        sub = self._reading(topic)
+        if sub is None:
+            patterns = (s.pattern for part in self._plan.subtopologies for s in part.sources if s.pattern)
+            known = ", ".join([*self._reader, *map(mark_of, patterns)])
+            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        named = next((source for source in sub.sources if topic in source.topics), None)
+        return named or next(source for source in sub.sources if source_of([source], topic))
+
     def _task(self, sub: SubTopology) -> Task:
         return Task(
             sub,
@@ -195,6 +217,7 @@ class TopologyTestDriver:
             policies=self._policies,
             partitions_of=lambda topic: 1,
             cache_bytes=self._cache_bytes,
+            app_config=self._app_config,
         )
 
     def _global_task(self, part: SubTopology) -> Task:
@@ -203,6 +226,7 @@ class TopologyTestDriver:
             application_id=self._plan.application_id,
             stores=self._global,
             policies=self._policies,
+            app_config=self._app_config,
         )
 
     def _feed(self, topic: str, records: Records) -> None:
@@ -240,6 +264,7 @@ class TopologyTestDriver:
         self._committed[number].apply(outcome.changes, outcome.dropped_slices)
         self._dropped += sum(outcome.metrics.dropped.values())
         self._processed += outcome.metrics.processed
+        self._counted.update(outcome.metrics.counted)
         self._committable |= {at.topic: offset for at, offset in outcome.committable.items()}
         if self._station is not None:
             self._station.offer(number, outcome.issue)
@@ -248,7 +273,7 @@ class TopologyTestDriver:
                 self._attempts_due[number] = outcome.attempts_due_ms
         for topic, records in outcome.sends:
             self._sent[topic].extend(_objects(self._serdes(number, topic), records))
-            if topic in self._reader:
+            if self._reading(topic) is not None:
                 records.partitions = None
                 self._waiting.append((topic, records))
 

@@ -36,7 +36,7 @@ class TestNames:
             ("bootstrap.servers", "did you mean 'bootstrap_servers'?"),
             ("auto.offset.reset", "did you mean 'auto_offset_reset'?"),
             ("max_batch_record", "did you mean 'max_batch_records'?"),
-            ("wholly_unlike", "there are: auto_offset_reset, bootstrap_servers, "),
+            ("wholly_unlike", "there are: app_config, auto_offset_reset, bootstrap_servers, "),
         ],
     )
     def test_that_do_not_exist_are_told_with_a_hint(self, name: str, hint: str) -> None:

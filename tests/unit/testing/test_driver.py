@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -250,3 +251,32 @@ def test_close_is_called_at_the_end_of_the_with_block() -> None:
     with Driver(one_processor(Closing)):
         assert closed == []
     assert closed == ["closed"]
+
+
+class TestAPattern:
+    def topology(self) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        counts = builder.stream(re.compile("orders-.*")).group_by_key().count(store="counts")
+        counts.to_stream().to("out", value=ps.serdes.int64)
+        return builder.build()
+
+    def test_takes_records_of_every_topic_that_it_matches(self) -> None:
+        with Driver(self.topology()) as driver:
+            for topic in ("orders-eu", "orders-us", "orders-eu"):
+                driver.pipe(topic, "k", "v")
+            assert [record.value for record in driver.read("out")] == [1, 2, 3]
+
+    def test_takes_none_of_others(self) -> None:
+        driver = Driver(self.topology())
+        with pytest.raises(
+            TopicNotFoundError, match=r"does not read topic 'orders'; it reads: /orders-\.\*/"
+        ):
+            driver.pipe("orders", "k", "v")
+
+    def test_takes_what_the_topology_sends_to_such_a_topic(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("orders-new")
+        builder.stream(re.compile("orders-.*")).map_values(str.upper).to("out")
+        with Driver(builder.build()) as driver:
+            driver.pipe("in", "k", "v")
+            assert [record.value for record in driver.read("out")] == ["V"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from penstock.core.dsl.explicit import demand_explicit_names
 from penstock.core.dsl.global_table import GlobalKTable
@@ -12,9 +13,10 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
 from penstock.core.dsl.naming import Naming
 from penstock.core.model import serdes
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
-from penstock.core.plan.nodes import Source, TableSource, TimestampExtractor
+from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec
 from penstock.core.plan.topology import Topology
 
@@ -31,9 +33,11 @@ class StreamsBuilder:
         names: What state and internal topics without a name are called. ``"stable"``: by the topic they are behind and what is
             done to it (``orders-count``), which stays as it is when operators are inserted. ``"numbered"``: by the number of
             their operator, as in Kafka Streams. See "Change a topology" in the documentation.
+        null_keys: Records without a key belong to no partition, and end in front of a repartition. ``"counted"``: they are counted
+            as dropped. ``"silent"``: as in Kafka Streams, nobody hears of them.
 
     Raises:
-        TopologyError: If ``names`` is neither.
+        TopologyError: If ``names`` or ``null_keys`` is neither.
 
     Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
 
@@ -54,51 +58,58 @@ class StreamsBuilder:
         default_key_serde: Serde[Any] = serdes.string,
         default_value_serde: Serde[Any] = serdes.string,
         names: Naming = "stable",
+        null_keys: Literal["counted", "silent"] = "counted",
     ) -> None:
-        self._graph = Graph(default_key_serde, default_value_serde, names)
+        if null_keys not in ("counted", "silent"):
+            raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
+        self._graph = Graph(
+            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted"
+        )
 
     @overload
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[K],
         value: Serde[V],
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KStream[K, V]: ...
 
     @overload
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KStream[Any, Any]: ...
 
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as one stream of records.
 
         Args:
-            topic: One topic or several.
+            topic: One topic or several; or a regular expression, as ``re.compile(...)`` gives it, which matches their whole names.
+                Matching topics that are made later are read too, from their beginning, and ones that are deleted are forgotten.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
-            offset_reset: ``"earliest"`` or ``"latest"``; None takes the application's setting.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+                the records of so long ago; None takes the application's setting.
             name: Name of the source node.
 
         Returns:
@@ -106,6 +117,17 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: If a topic is read twice or a name is taken.
+
+        Example:
+            >>> import re
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream(re.compile("orders-.*")).to("orders")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("orders-eu", "k", "v")
+            >>> driver.pipe("orders-us", "k", "w")
+            >>> [record.value for record in driver.read("orders")]
+            ['v', 'w']
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
@@ -124,7 +146,7 @@ class StreamsBuilder:
         value: Serde[V],
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V]: ...
 
@@ -137,7 +159,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = ...,
         store: Kept | None = ...,
         timestamp: TimestampExtractor | None = ...,
-        offset_reset: str | None = ...,
+        offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
     ) -> KTable[Any, Any]: ...
 
@@ -149,7 +171,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = None,
         store: Kept | None = None,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: the newest value per key; a null value deletes the key.

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from penstock.core.dsl.graph import Graph
-from penstock.core.dsl.windowed import session_store, window_store, word_of
+from penstock.core.dsl.late import OfLate, with_late
+from penstock.core.dsl.windowed import session_store, window_store, windowed_key, word_of
 from penstock.core.model import serdes
+from penstock.core.model.calendars import Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
 from penstock.core.plan.nodes import Aggregate, Cogroup, Materialised
 from penstock.core.plan.specs import Kept, StoreSpec
-from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
+from penstock.core.plan.windowed import (
+    CalendarAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+)
 
 if TYPE_CHECKING:
     from penstock.core.dsl.grouped import KGroupedStream
@@ -25,8 +32,23 @@ V = TypeVar("V")
 A = TypeVar("A")
 W = TypeVar("W")
 
-Input = tuple[Callable[[str], str], Callable[[Any, Any, Any], Any]]
-"""A grouped stream: gives the node to aggregate behind for the name of a repartition; and its aggregator."""
+
+class Input(NamedTuple):
+    """A grouped stream of a cogroup.
+
+    Attributes:
+        source: Gives the node to aggregate behind for the name of a repartition.
+        path: Its path.
+        value: Serde of its values.
+        aggregator: Key, value and aggregate to the new aggregate.
+    """
+
+    source: Callable[[str], str]
+    path: str
+    value: Serde[Any]
+    aggregator: Callable[[Any, Any, Any], Any]
+
+
 MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int], Materialised]
 """Name, parents, aggregator and number to the node of one input."""
 _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
@@ -61,8 +83,8 @@ class CogroupedKStream(Generic[K, A]):
         """
         if grouped._graph is not self._graph:
             raise TopologyError("the streams of a cogroup come from different builders; make both with one")
-        inputs = (*self._inputs, (grouped._source, aggregator))
-        return CogroupedKStream(self._graph, self._path, self._key, inputs)
+        added = Input(grouped._source, grouped._path, grouped._value, aggregator)
+        return CogroupedKStream(self._graph, self._path, self._key, (*self._inputs, added))
 
     def aggregate(
         self,
@@ -87,40 +109,75 @@ class CogroupedKStream(Generic[K, A]):
         return nodes.table(
             lambda node, parents, aggregator, _: Aggregate(node, parents, spec, initializer, aggregator),
             self._key,
+            self._key,
         )
 
     @overload
-    def windowed_by(self, windows: TimeWindows | SlidingWindows) -> TimeWindowedCogroupedKStream[K, A]: ...
-    @overload
-    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(
-        self, windows: TimeWindows | SlidingWindows | SessionWindows
+        self, windows: TimeWindows | SlidingWindows | Windows, *, late: OfLate | None = ...
+    ) -> TimeWindowedCogroupedKStream[K, A]: ...
+    @overload
+    def windowed_by(
+        self, windows: SessionWindows, *, late: OfLate | None = ...
+    ) -> SessionWindowedCogroupedKStream[K, A]: ...
+    def windowed_by(
+        self,
+        windows: TimeWindows | SlidingWindows | Windows | SessionWindows,
+        *,
+        late: OfLate | None = None,
     ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
         """Cut each key's records into windows of time; each stream has a stream time of its own there.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``. Results are given at every
-                record; for one per window put ``suppress`` behind the aggregation.
+            windows: As in ``KGroupedStream.windowed_by``. Results are given at every record; for one per window put ``suppress``
+                behind the aggregation.
+            late: Called for each stream, in the order in which they were added, with the stream of its records that came too
+                late for a window of theirs, by the time of that stream, or for their session. Each comes as it was, with the
+                serdes of its stream.
+
+        Source: ``CogroupedKStream.windowedBy``. ``late`` has no counterpart there.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> seen, sold = (builder.stream(topic).group_by_key() for topic in ("seen", "sold"))
+            >>> both = seen.cogroup(lambda key, value, so_far: so_far + "v").cogroup(sold, lambda k, v, so_far: so_far + "s")
+            >>> windowed = both.windowed_by(ps.TumblingWindows(1000, grace=0), late=lambda late: late.to("late"))
+            >>> _ = windowed.aggregate(str, store="both")
+            >>> driver = ps.testing.TopologyTestDriver(builder.build())
+            >>> for topic, timestamp in (("seen", 0), ("sold", 1000), ("sold", 999)):
+            ...     driver.pipe(topic, "tea", "x", timestamp)
+            >>> [record.timestamp for record in driver.read("late")]
+            [999]
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows)
-        return TimeWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows)
+            return SessionWindowedCogroupedKStream(
+                self._graph, self._path, self._key, self._inputs, windows, late
+            )
+        return TimeWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows, late)
 
 
 class _WindowedCogroup(Generic[K, A, W]):
     """Several grouped streams with their windows."""
 
     def __init__(
-        self, graph: Graph, path: str, key: Serde[Any], inputs: tuple[Input, ...], windows: W
+        self,
+        graph: Graph,
+        path: str,
+        key: Serde[Any],
+        inputs: tuple[Input, ...],
+        windows: W,
+        late: OfLate | None,
     ) -> None:
         self._graph = graph
         self._path = path
         self._key = key
         self._inputs = inputs
         self._windows = windows
+        self._late = late
 
 
-class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows"]):
+class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows | Windows"]):
     """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedCogroupedKStream``.
@@ -153,6 +210,10 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         def make(
             node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any], number: int
         ) -> Materialised:
+            if isinstance(windows, Windows):
+                return CalendarAggregate(
+                    node, parents, spec, windows, emit, initializer, aggregator, input=number
+                )
             if isinstance(windows, SlidingWindows):
                 return SlidingAggregate(
                     node, parents, spec, windows, emit, None, initializer, aggregator, number
@@ -161,8 +222,8 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
                 node, parents, spec, windows, emit, initializer, aggregator, shared=True, input=number
             )
 
-        nodes = _Nodes(graph, self._inputs, name, spec)
-        return nodes.table(make, serdes.time_windowed(self._key, spec.size_ms))
+        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
+        return nodes.table(make, self._key, windowed_key(self._key, windows))
 
 
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
@@ -196,7 +257,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         word = f"{word_of(windows)}-cogroup"
         kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, word, name)
         spec = session_store(kept, windows, self._key, value or graph.default_value, on_window_update)
-        nodes = _Nodes(graph, self._inputs, name, spec)
+        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
         return nodes.table(
             lambda node, parents, aggregator, number: SessionAggregate(
                 node,
@@ -210,6 +271,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
                 merger,
                 input=number,
             ),
+            self._key,
             serdes.session_windowed(self._key),
         )
 
@@ -217,27 +279,44 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
 class _Nodes:
     """Puts the aggregations of a cogroup, and the table behind them, into the graph."""
 
-    def __init__(self, graph: Graph, inputs: tuple[Input, ...], name: str | None, store: StoreSpec) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: tuple[Input, ...],
+        name: str | None,
+        store: StoreSpec,
+        late: OfLate | None = None,
+    ) -> None:
         self._graph = graph
         self._inputs = inputs
         self._name = name
         self._store = store
+        self._late = late
 
-    def table(self, make: MakeNode, key: Serde[Any]) -> KTable[Any, Any]:
-        """Add the nodes; give the table."""
+    def table(self, make: MakeNode, of_records: Serde[Any], key: Serde[Any]) -> KTable[Any, Any]:
+        """Add the nodes; give the table.
+
+        Args:
+            make: Makes the node of one input.
+            of_records: Serde of the keys of the records.
+            key: Serde of the keys of the table.
+        """
         from penstock.core.dsl.ktable import KTable
 
         graph, store = self._graph, self._store
         graph.topology.add_state_store(store)
         sources = [
-            source(graph.names.part(store.name, f"-{number}") if number else store.name)
-            for number, (source, _) in enumerate(self._inputs)
+            given.source(graph.names.part(store.name, f"-{number}") if number else store.name)
+            for number, given in enumerate(self._inputs)
         ]
         parents = [
-            graph.add(make(graph.name(_KIND), (source,), aggregator, number))
-            for number, (source, (_, aggregator)) in enumerate(zip(sources, self._inputs))
+            graph.add(make(graph.name(_KIND), (source,), given.aggregator, number))
+            for number, (source, given) in enumerate(zip(sources, self._inputs))
         ]
         last = graph.name("COGROUPKSTREAM-MERGE", self._name)
         graph.add(Cogroup(last, tuple(parents), store))
         graph.begin(last, store.name, self._name)
+        for parent, given in zip(parents, self._inputs):
+            graph.begin(parent, given.path)
+            with_late(graph, parent, of_records, given.value, self._late)
         return KTable(graph, last, key, store.value)

@@ -59,6 +59,6 @@ def _behind(nodes: Mapping[str, Node], node: Node) -> str:
 
 def _topics_read(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
     if isinstance(node, Source):
-        yield from node.topics
+        yield from node.topics if node.pattern is None else [node.pattern.pattern]
     for parent in node.parents:
         yield from _topics_read(nodes, nodes[parent])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from penstock.core.dsl.joins import same_builder
@@ -15,12 +15,21 @@ from penstock.core.model.subscriptions import SUBSCRIPTION, answer
 from penstock.core.plan import foreign_keys as nodes
 from penstock.core.plan.foreign_keys import ForeignKey
 from penstock.core.plan.joins import Joiner, JoinKind, stores_of_table
-from penstock.core.plan.nodes import TableSource
+from penstock.core.plan.nodes import StreamPartitioner, TableSource
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
 from penstock.core.plan.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable
+
+
+class ForeignKeyOptions(NamedTuple):
+    """What was given with a join of tables; ``JoinableTable.join`` says what each means."""
+
+    on: Callable[..., Any] | None = None
+    partitioner: Callable[[Any, int], int] | None = None
+    other_partitioner: Callable[[Any, int], int] | None = None
+    ignores_null: bool = False
 
 
 def foreign_key_of(on: Callable[..., Any], *, with_key: bool) -> ForeignKey:
@@ -33,13 +42,16 @@ def join_tables(
     right: JoinableTable[Any, Any],
     joiner: Joiner,
     kind: JoinKind,
-    on: ForeignKey,
+    foreign: ForeignKeyOptions,
     value: Serde[Any] | None,
     store: Kept | None,
     name: str | None,
+    *,
+    with_key: bool,
 ) -> str:
     """Add a join of two tables by a foreign key; give its last node."""
-    graph = left._graph
+    assert foreign.on is not None
+    graph, on = left._graph, foreign_key_of(foreign.on, with_key=with_key)
     same_builder(graph, right._graph)
     _check_partitions(graph, left, right)
     key, other_key = left._key or graph.default_key, right._key or graph.default_key
@@ -48,14 +60,18 @@ def join_tables(
     whole = _whole(graph, (left, right), given, name)
     asking = _topic(graph, whole, "subscription-registration")
     subscribing = graph.name(f"{_KIND}-SUBSCRIPTION-REGISTRATION")
-    subscribe = nodes.Subscribe(subscribing, (left._node,), on, kind, key, left_value, other_key)
-    asked = _through_topic(graph, asking, (graph.add(subscribe),), other_key, SUBSCRIPTION)
+    subscribe = nodes.Subscribe(
+        subscribing, (left._node,), on, kind, key, left_value, other_key, foreign.ignores_null
+    )
+    asked = _through_topic(
+        graph, asking, (graph.add(subscribe),), other_key, SUBSCRIPTION, foreign.other_partitioner
+    )
     subscribed = _name(graph, graph.names.store(f"{_KIND}-SUBSCRIPTION"), whole, "subscriptions")
     both = _answering(
         graph, asked, right, _subscriptions(graph, subscribed, given, key, other_key), key, other_key
     )
     answering = _topic(graph, whole, "subscription-response")
-    answered = _through_topic(graph, answering, both, key, answer(right_value))
+    answered = _through_topic(graph, answering, both, key, answer(right_value), foreign.partitioner)
     resolving = graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
     last = graph.name(f"{_KIND}-OUTPUT", name)
     kept = given or StoreOptions(_name(graph, graph.names.store(f"{_KIND}-OUTPUT"), whole, "store"))
@@ -123,10 +139,22 @@ def _answering(
 
 
 def _through_topic(
-    graph: Graph, topic: str, parents: tuple[str, ...], key: Serde[Any], value: Serde[Any]
+    graph: Graph,
+    topic: str,
+    parents: tuple[str, ...],
+    key: Serde[Any],
+    value: Serde[Any],
+    partitioner: Callable[[Any, int], int] | None,
 ) -> str:
     """Add a repartition, which rows without a foreign key cross too; give its name."""
-    return graph.repartition(parents, topic, key, value, drop_null_keys=False, kinds=FOREIGN_KEY_PARTS)
+    placed = None if partitioner is None else _by_key(partitioner)
+    return graph.repartition(
+        parents, topic, key, value, drop_null_keys=False, partitioner=placed, kinds=FOREIGN_KEY_PARTS
+    )
+
+
+def _by_key(partitioner: Callable[[Any, int], int]) -> StreamPartitioner:
+    return lambda topic, key, value, partitions: None if key is None else partitioner(key, partitions)
 
 
 def _subscriptions(

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 from penstock.core.dsl.naming import Names, Naming
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.nodes import Node, Repartition, TableStore
+from penstock.core.plan.nodes import Node, Process, Repartition, StreamPartitioner, TableStore
+from penstock.core.plan.processor import provided_stores
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.plan.topology import Topology
 
@@ -31,13 +32,22 @@ class Graph:
         default_key: Serde of keys that nobody gave one for.
         default_value: Serde of such values.
         names: What nodes, and what they keep, are called.
+        counts_null_keys: Whether repartitions count the records without a key that they leave out.
     """
 
-    def __init__(self, default_key: Serde[Any], default_value: Serde[Any], naming: Naming) -> None:
+    def __init__(
+        self,
+        default_key: Serde[Any],
+        default_value: Serde[Any],
+        naming: Naming,
+        *,
+        counts_null_keys: bool = True,
+    ) -> None:
         self.topology = Topology()
         self.default_key = default_key
         self.default_value = default_value
         self.names = Names(naming)
+        self.counts_null_keys = counts_null_keys
 
     def name(self, kind: str, given: str | None = None) -> str:
         """Give the name of a new node: the given one, or a numbered one."""
@@ -55,6 +65,13 @@ class Graph:
     def add(self, node: Node) -> str:
         """Add a node; give its name."""
         self.topology.add(node)
+        return node.name
+
+    def add_supplied(self, node: Process) -> str:
+        """Add a node that runs something of the user's, with the stores that its supplier brings along; give its name."""
+        for store in provided_stores(node.name, node.supplier):
+            self.names.give(store.name)
+        self.topology.add_supplied(node)
         return node.name
 
     def kept_as(
@@ -137,6 +154,7 @@ class Graph:
         partitions: int | None = None,
         *,
         drop_null_keys: bool,
+        partitioner: StreamPartitioner | None = None,
         kinds: Parts = STREAM_PARTS,
     ) -> str:
         """Add a repartition behind a node, or several; give its name.
@@ -148,6 +166,7 @@ class Graph:
             value: Serde of the values.
             partitions: Wanted number of partitions.
             drop_null_keys: Whether records without a key end here.
+            partitioner: Chooses the partition; None leaves it to the key.
             kinds: What its filter, sink and source are called by numbers.
         """
         parts = self.count_repartition(kinds)
@@ -160,6 +179,8 @@ class Graph:
             value,
             partitions,
             drop_null_keys,
+            self.counts_null_keys,
+            partitioner,
             parts if numbered and topic_name.startswith(_NUMBERED_THROUGHOUT) else None,
         )
         return self.add(node)

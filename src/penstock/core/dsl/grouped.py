@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from penstock.core.dsl.aggregators import combining, kind_of
-from penstock.core.dsl.cogrouped import CogroupedKStream
+from penstock.core.dsl.cogrouped import CogroupedKStream, Input
 from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
+from penstock.core.model.calendars import Windows
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windows import (
     EmitStrategy,
@@ -130,12 +131,13 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             >>> [record.value for record in driver.read("balances")]
             [-7, -2, 0]
         """
-        return CogroupedKStream(self._graph, self._path, self._key, ((self._source, aggregator),))
+        first = Input(self._source, self._path, self._value, aggregator)
+        return CogroupedKStream(self._graph, self._path, self._key, (first,))
 
     @overload
     def windowed_by(
         self,
-        windows: TimeWindows | SlidingWindows,
+        windows: TimeWindows | SlidingWindows | Windows,
         *,
         emit: EmitStrategy = ...,
         late: Callable[[KStream[K, V]], object] | None = ...,
@@ -150,7 +152,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
     ) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(
         self,
-        windows: TimeWindows | SlidingWindows | SessionWindows,
+        windows: TimeWindows | SlidingWindows | Windows | SessionWindows,
         *,
         emit: EmitStrategy = on_window_update,
         late: Callable[[KStream[K, V]], object] | None = None,
@@ -158,7 +160,8 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         """Cut each key's records into windows of time.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows`` or ``SessionWindows``.
+            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows``, ``SessionWindows`` or ``UnlimitedWindows``; or windows
+                of your own, of a class derived from ``ps.Windows``.
             emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes;
                 ``EmitStrategy.on_window_close(close_idle_after=...)`` also when nothing arrives for so long.
             late: Called with the stream of the records that came too late for a window of theirs, or for their session, to
@@ -167,6 +170,9 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
 
         Returns:
             The stream by key and window, to be aggregated.
+
+        Raises:
+            TopologyError: If results are asked for at the close of unlimited windows.
 
         Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``. ``late`` has no counterpart there.
 

@@ -6,10 +6,12 @@ A face of its own because of its size: one method per kind of join, whose overlo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from penstock.core.dsl import foreign_keys, joins
+from penstock.core.dsl.foreign_keys import ForeignKeyOptions
 from penstock.core.dsl.graph import Graph
+from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.joins import JoinKind
 from penstock.core.plan.stores import Kept
@@ -22,6 +24,9 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
+
+NullForeignKey: TypeAlias = Literal["deletes", "ignored"]
+"""What a join by a foreign key does with a row that names no other."""
 
 
 class JoinableTable(Generic[K, V]):
@@ -64,6 +69,9 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         on: Callable[[V], K2 | None],
+        partitioner: Callable[[K, int], int] | None = ...,
+        other_partitioner: Callable[[K2, int], int] | None = ...,
+        null_on: NullForeignKey = ...,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -77,6 +85,9 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         on: Callable[[K, V], K2 | None],
+        partitioner: Callable[[K, int], int] | None = ...,
+        other_partitioner: Callable[[K2, int], int] | None = ...,
+        null_on: NullForeignKey = ...,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -89,6 +100,9 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[..., Any],
         *,
         on: Callable[..., Any] | None = None,
+        partitioner: Callable[[Any, int], int] | None = None,
+        other_partitioner: Callable[[Any, int], int] | None = None,
+        null_on: NullForeignKey = "deletes",
         with_key: bool = False,
         value: Serde[Any] | None = None,
         store: Kept | None = None,
@@ -108,13 +122,20 @@ class JoinableTable(Generic[K, V]):
             joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
             on: ``value -> key in the other table``, or ``(key, value) -> key in the other table``. A row for which it gives None
                 has no result, and is counted as dropped.
+            partitioner: ``(key, partitions) -> partition`` of the rows of this table, with ``on``, if its topic was not written as Java
+                producers do: the answers must come where the rows are.
+            other_partitioner: The same of the rows of the other table.
+            null_on: What becomes of a result when ``on`` gives None for the new value of its row. ``"deletes"``: it is deleted.
+                ``"ignored"``: as in Kafka Streams before 4.1, the change is ignored, and so is the next one, which leaves a
+                result that is out of date (KAFKA-16407).
             with_key: Whether the joiner, and ``on``, want the key too.
             value: Serde of the results, for the store.
             store: Name of a store for the result, if it is to be kept; a join with ``on`` keeps it always.
             name: Name of the node of the result; with ``on`` also first part of the names of its topics and stores.
 
         Raises:
-            TopologyError: If the other table belongs to another builder.
+            TopologyError: If the other table belongs to another builder, ``null_on`` is neither, or there are partitioners
+                without ``on``.
 
         Source: ``KTableKTableInnerJoin``; KIP-353; KIP-213 for foreign keys.
 
@@ -129,7 +150,11 @@ class JoinableTable(Generic[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['Ada of London', 'Grace of London', None]
         """
-        return self._joined("inner", other, joiner, on, value, store, name, with_key=with_key)
+        if null_on not in ("deletes", "ignored"):
+            raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
+        ignores_null = null_on == "ignored"
+        foreign = ForeignKeyOptions(on, partitioner, other_partitioner, ignores_null)
+        return self._joined("inner", other, joiner, foreign, value, store, name, with_key=with_key)
 
     @overload
     def left_join(
@@ -162,6 +187,8 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         on: Callable[[V], K2 | None],
+        partitioner: Callable[[K, int], int] | None = ...,
+        other_partitioner: Callable[[K2, int], int] | None = ...,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -175,6 +202,8 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         on: Callable[[K, V], K2 | None],
+        partitioner: Callable[[K, int], int] | None = ...,
+        other_partitioner: Callable[[K2, int], int] | None = ...,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
         store: Kept | None = ...,
@@ -187,6 +216,8 @@ class JoinableTable(Generic[K, V]):
         joiner: Callable[..., Any],
         *,
         on: Callable[..., Any] | None = None,
+        partitioner: Callable[[Any, int], int] | None = None,
+        other_partitioner: Callable[[Any, int], int] | None = None,
         with_key: bool = False,
         value: Serde[Any] | None = None,
         store: Kept | None = None,
@@ -198,7 +229,8 @@ class JoinableTable(Generic[K, V]):
 
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
         """
-        return self._joined("left", other, joiner, on, value, store, name, with_key=with_key)
+        foreign = ForeignKeyOptions(on, partitioner, other_partitioner)
+        return self._joined("left", other, joiner, foreign, value, store, name, with_key=with_key)
 
     @overload
     def outer_join(
@@ -240,14 +272,15 @@ class JoinableTable(Generic[K, V]):
 
         Source: ``KTableKTableOuterJoin``.
         """
-        return self._joined("outer", other, joiner, None, value, store, name, with_key=with_key)
+        foreign = ForeignKeyOptions()
+        return self._joined("outer", other, joiner, foreign, value, store, name, with_key=with_key)
 
     def _joined(
         self,
         kind: JoinKind,
         other: KTable[Any, Any],
         joiner: Callable[..., Any],
-        on: Callable[..., Any] | None,
+        foreign: ForeignKeyOptions,
         value: Serde[Any] | None,
         store: Kept | None,
         name: str | None,
@@ -257,9 +290,14 @@ class JoinableTable(Generic[K, V]):
         from penstock.core.dsl.ktable import KTable  # a table has joins and a join gives tables
 
         make = joins.joiner_of(joiner, with_key=with_key)
-        if on is None:
+        if foreign.on is None:
+            if foreign.partitioner is not None or foreign.other_partitioner is not None:
+                raise TopologyError(
+                    "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
+                )
             node = joins.join_tables(self, other, make, kind, value, store, name)
             return KTable(self._graph, node, self._key or other._key, value)
-        foreign_key = foreign_keys.foreign_key_of(on, with_key=with_key)
-        node = foreign_keys.join_tables(self, other, make, kind, foreign_key, value, store, name)
+        node = foreign_keys.join_tables(
+            self, other, make, kind, foreign, value, store, name, with_key=with_key
+        )
         return KTable(self._graph, node, self._key, value)

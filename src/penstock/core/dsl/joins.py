@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
-from penstock.core.dsl.late import with_late
+from penstock.core.dsl.late import OfLate, with_late
 from penstock.core.model import serdes
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
@@ -21,7 +21,6 @@ from penstock.core.plan.suppress import is_windowed_here
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
     from penstock.core.dsl.joinable_table import JoinableTable
-    from penstock.core.dsl.kstream import KStream
     from penstock.core.dsl.ktable import KTable
 
 
@@ -38,10 +37,6 @@ def same_builder(left: Graph, right: Graph) -> None:
     """
     if left is not right:
         raise TopologyError("the two sides of a join come from different builders; make both with one")
-
-
-OfLate: TypeAlias = "Callable[[KStream[Any, Any]], object]"
-"""What is called with the stream of the late records of one side."""
 
 
 class JoinOptions(NamedTuple):

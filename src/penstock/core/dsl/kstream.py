@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from typing_extensions import Unpack
 
@@ -19,10 +19,15 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.record import Record
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
-from penstock.core.plan.nodes import StreamPartitioner, TopicNameExtractor
+from penstock.core.plan.asynchronous import finishing_later
+from penstock.core.plan.nodes import Process, StreamPartitioner, TopicNameExtractor
+from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
+from penstock.core.plan.transforming import ProcessValues
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.core.dsl.ktable import KTable
 
 K = TypeVar("K")
@@ -30,6 +35,11 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
+
+_COUNTED_AS: Final[dict[type[Process], str]] = {
+    Process: "KSTREAM-PROCESSOR",
+    ProcessValues: "KSTREAM-PROCESSVALUES",
+}
 
 
 class KStream(JoinableStream[K, V]):
@@ -146,9 +156,10 @@ class KStream(JoinableStream[K, V]):
         *,
         label: str | None = None,
         text: Callable[[K, V], object] | None = None,
+        file: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        """Print each record to standard output, as ``[label]: key, value``; the stream ends here.
+        """Print each record, as ``[label]: key, value``; the stream ends here.
 
         It is there for development: on Spark the lines appear where the executors write, and records that are processed
         again are printed again.
@@ -156,11 +167,12 @@ class KStream(JoinableStream[K, V]):
         Args:
             label: What each line begins with; None is the name of the node in front.
             text: ``(key, value) -> what to print`` in place of both.
+            file: A file that the lines are added to, on the host of each executor; None is standard output.
             name: Name of the node.
 
         Source: KIP-28, ``KStream.print``; ``org.apache.kafka.streams.kstream.Printed``.
         """
-        action = Printing(self._node if label is None else label, text)
+        action = Printing(self._node if label is None else label, text, file)
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
@@ -228,7 +240,9 @@ class KStream(JoinableStream[K, V]):
             topic: A topic, or a function of key, value and ``RecordContext`` that names one.
             key: Serde of the keys; None takes what is known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
-            partitioner: ``(topic, key, value, partitions) -> partition or None``; None does as Java producers do.
+            partitioner: ``(topic, key, value, partitions) -> partition``; or to several partitions, each of which gets the record
+                (none drops and counts it), or to None, which does as Java producers do. None for all records is the same.
+                ``partitions`` is 0 for a topic that a function names and that was not there when the application was started.
             name: Name of the sink node.
         """
         self._graph.topology.add_sink(
@@ -287,16 +301,19 @@ class KStream(JoinableStream[K, V]):
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
         partitions: int | None = None,
+        partitioner: StreamPartitioner | None = None,
     ) -> KStream[K, V]:
         """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
 
-        Records without a key belong to no partition and are left out, as Kafka Streams does.
+        Records without a key belong to no partition; they are left out and counted as dropped.
 
         Args:
             name: Name of the repartition.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
             partitions: Number of partitions, at least 1; None takes that of the topics read upstream.
+            partitioner: As in :meth:`to`. Whatever keeps state behind it has the state of a key where its records are, so all records
+                of a key should go to one partition; to several of them is for what every task has to see.
 
         Raises:
             TopologyError: If the number of partitions is impossible or the name is taken.
@@ -311,7 +328,9 @@ class KStream(JoinableStream[K, V]):
         if topic_name is None:
             word = "" if self._rekeyed else "-repartitioned"
             topic_name = graph.names.kept(graph.name("KSTREAM-REPARTITION"), path + word)
-        node = graph.repartition(self._node, topic_name, key, value, partitions, drop_null_keys=True)
+        node = graph.repartition(
+            self._node, topic_name, key, value, partitions, drop_null_keys=True, partitioner=partitioner
+        )
         graph.begin(node, name or path)
         return KStream(graph, node, key, value, rekeyed=False)
 
@@ -396,7 +415,8 @@ class KStream(JoinableStream[K, V]):
 
         Args:
             supplier: A class derived from ``Processor``, or a function that makes a new one.
-            stores: Names of the stores it uses; global stores it reads without naming them here.
+            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``; global stores
+                it reads without naming them.
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
             acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
             name: Name of the node.
@@ -405,7 +425,7 @@ class KStream(JoinableStream[K, V]):
             The forwarded records, with keys and values of types that only the processor knows.
         """
         node = self._processor(
-            "KSTREAM-PROCESSOR", "process", supplier, stores, name, calls=calls, acknowledges=acknowledges
+            Process, "process", supplier, stores, name, calls=calls, acknowledges=acknowledges
         )
         return KStream(self._graph, node, None, None, rekeyed=True)
 
@@ -415,16 +435,19 @@ class KStream(JoinableStream[K, V]):
         """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
 
         Args:
-            supplier: As in :meth:`process`; what it forwards must have the key it was given.
-            stores: Names of the stores it uses.
+            supplier: As in :meth:`process`; what it forwards must have the key it was given. Another one fails the record, since
+                it would be in a partition, and in front of state, where it does not belong. A punctuator answers for its keys itself.
+            stores: As in :meth:`process`.
             name: Name of the node.
+
+        Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
         """
-        node = self._processor("KSTREAM-PROCESSVALUES", "process-values", supplier, stores, name)
+        node = self._processor(ProcessValues, "process-values", supplier, stores, name)
         return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
 
     def _processor(
         self,
-        kind: str,
+        kind: type[Process],
         word: str,
         supplier: Callable[[], Any],
         stores: Iterable[str],
@@ -435,13 +458,11 @@ class KStream(JoinableStream[K, V]):
     ) -> str:
         """Add a processor, whose schedules are found again by its name; give that."""
         graph = self._graph
-        node = graph.name(kind, name)
+        node = graph.name(_COUNTED_AS[kind], name)
         if name is None:
             node = graph.names.kept(node, f"{self._path}-{word}")
-        graph.topology.add_processor(
-            node, supplier, self._node, stores=stores, calls=calls, acknowledges=acknowledges
-        )
-        return node
+        made = kind(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
+        return graph.add_supplied(finishing_later(made, calls, acknowledges=acknowledges))
 
     @overload
     def map_values_async(

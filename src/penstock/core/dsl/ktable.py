@@ -125,7 +125,7 @@ class KTable(JoinableTable[K, V]):
 
         Args:
             supplier: A class derived from ``ps.ValueTransformer``, or a function that makes a new one.
-            stores: Names of the stores it uses.
+            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``.
             value: Serde of the new values; None is the builder's default.
             store: Name of the store of the result.
             name: Name of the node.
@@ -158,10 +158,9 @@ class KTable(JoinableTable[K, V]):
         if name is None:
             node = graph.names.kept(node, f"{path}-transform")
         made = TransformRows(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
+        graph.add_supplied(made)
         kept = graph.kept_as(store, lambda: f"{node}-store", path, "transformed", name)
-        copy = graph.add_copy(
-            graph.add(made), kept, self._key or graph.default_key, value or graph.default_value
-        )
+        copy = graph.add_copy(node, kept, self._key or graph.default_key, value or graph.default_value)
         graph.begin(copy, path if store is None else kept.name, name)
         return KTable(graph, copy, self._key, value)
 
@@ -237,8 +236,11 @@ class KTable(JoinableTable[K, V]):
         return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
+        return self._kept(self._graph.add(node), value, store)
+
+    def _kept(self, name: str, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
+        """Give the table of a node, kept in a store if there is one."""
         graph = self._graph
-        name = graph.add(node)
         if store is not None:
             kept = graph.given(store)
             name = graph.add_copy(name, kept, self._key or graph.default_key, value or graph.default_value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.model.serdes import Serde
@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream
 
 
+OfLate: TypeAlias = "Callable[[KStream[Any, Any]], object]"
+"""What is called with a stream of late records."""
+
+
 def with_late(
     graph: Graph,
     node: str,
     key: Serde[Any] | None,
     value: Serde[Any] | None,
-    consumer: Callable[[KStream[Any, Any]], object] | None,
+    consumer: OfLate | None,
 ) -> None:
     """Hand the stream of a node's late records to a function, if there is one."""
     from penstock.core.dsl.kstream import KStream  # a stream has late records, which are a stream

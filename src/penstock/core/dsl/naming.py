@@ -10,8 +10,8 @@ beside them, its internal topics, and the schedules of a processor. How these ar
     ``orders-count``. A path says where data come from and what they are by, not how many operators they have passed: filters,
     mappings of values, branches, merges, lookups in tables and suppressions are not in it. Behind an operator that may
     have changed the keys it goes on with ``rekeyed``, since what is kept by other keys is something else. A name that was
-    given to an operator or to a store begins a new path. Where the same name comes up again it gets a number, in the order
-    of the program: ``orders-count-2``.
+    given to an operator or to a store begins a new path. Topics by pattern are called by what is a name in it: ``orders-.*``
+    is ``orders-pattern``. Where the same name comes up again it gets a number, in the order of the program: ``orders-count-2``.
 
 ``"numbered"``
     By the number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
@@ -22,6 +22,7 @@ Kafka Streams counts some names that it does not use, and so does this; see docs
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
@@ -34,6 +35,10 @@ Naming = Literal["stable", "numbered"]
 
 REKEYED: Final = "rekeyed"
 """The part of a path that says that keys were changed."""
+
+_WORDS: Final = re.compile("[A-Za-z0-9_]+")
+_CLASSES: Final = re.compile(r"\\[A-Za-z]")
+"""What of a pattern looks like a letter and is none: ``\\d``."""
 
 _LONGEST: Final = 200
 """How long a generated name may be: a topic's has 249 characters, with the application's id in front and an ending."""
@@ -154,8 +159,15 @@ class Names:
         at = nodes[node]
         while at.name not in self._begun and not isinstance(at, Source):
             at = nodes[at.parents[0]]
-        path = self._begun.get(at.name) or (at.topics[0] if isinstance(at, Source) else at.name)
+        path = self._begun.get(at.name) or (_read_by(at) if isinstance(at, Source) else at.name)
         return f"{path}-{REKEYED}" if rekeyed else path
+
+
+def _read_by(source: Source) -> str:
+    """Give what the topics of a source are called in a path: the first one, or the words of their pattern."""
+    if source.pattern is None:
+        return source.topics[0]
+    return "-".join([*_WORDS.findall(_CLASSES.sub(" ", source.pattern.pattern)), "pattern"])
 
 
 def _clash(name: str) -> TopologyError:

@@ -10,6 +10,7 @@ from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
+from penstock.core.model.calendars import NO_END, UnlimitedWindows, Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
@@ -17,7 +18,12 @@ from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWin
 from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
 from penstock.core.plan.nodes import Materialised
 from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
-from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
+from penstock.core.plan.windowed import (
+    CalendarAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+)
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream
@@ -51,9 +57,12 @@ class _WindowedKStream(Generic[K, V, W]):
         self._windows = windows
         self._emit = emit
         self._late = late
+        check_emit(windows, emit)
 
 
-class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"], Folding["Windowed[K]", V]):
+class TimeWindowedKStream(
+    _WindowedKStream[K, V, "TimeWindows | SlidingWindows | Windows"], Folding["Windowed[K]", V]
+):
     """Records by key and window. Made by ``KGroupedStream.windowed_by``.
 
     A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
@@ -162,7 +171,9 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         graph.topology.add_state_store(spec)
         parents = (self._source(spec.name),)
         node: Materialised
-        if isinstance(windows, SlidingWindows):
+        if isinstance(windows, Windows):
+            node = CalendarAggregate(made, parents, spec, windows, emit, initializer, aggregator, fold)
+        elif isinstance(windows, SlidingWindows):
             opened = _open(graph, kept) if emit.at_close else None
             node = SlidingAggregate(made, parents, spec, windows, emit, opened, initializer, aggregator)
         else:
@@ -173,7 +184,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, "TimeWindows | SlidingWindows"]
         graph.add(node)
         graph.begin(made, spec.name, name)
         with_late(graph, made, self._key, self._value, self._late)
-        return KTable(graph, made, serdes.time_windowed(self._key, spec.size_ms), value)
+        return KTable(graph, made, windowed_key(self._key, windows), value)
 
 
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Windowed[K]", V]):
@@ -298,16 +309,37 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Wi
         return KTable(graph, made, serdes.session_windowed(self._key), value)
 
 
-def word_of(windows: TimeWindows | SlidingWindows | SessionWindows) -> str:
+def word_of(windows: TimeWindows | SlidingWindows | Windows | SessionWindows) -> str:
     """Give what the path of an aggregation calls its windows."""
-    if isinstance(windows, TimeWindows):
+    if isinstance(windows, (TimeWindows, Windows)):
         return "windowed"
     return "sliding" if isinstance(windows, SlidingWindows) else "session"
 
 
+def windowed_key(key: Serde[Any], windows: TimeWindows | SlidingWindows | Windows) -> Serde[Windowed[Any]]:
+    """Give the serde of the keys of results by window."""
+    if isinstance(windows, Windows):
+        return serdes.time_windowed(key, windows)
+    return serdes.time_windowed(
+        key, windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+    )
+
+
+def check_emit(windows: object, emit: EmitStrategy) -> None:
+    """Refuse results at the close of a window that never closes.
+
+    Raises:
+        TopologyError: If they are asked for.
+    """
+    if isinstance(windows, UnlimitedWindows) and emit.at_close:
+        raise TopologyError(
+            "an unlimited window never closes, so emit=ps.on_window_close would never give a result; leave it out"
+        )
+
+
 def window_store(
     kept: StoreOptions,
-    windows: TimeWindows | SlidingWindows,
+    windows: TimeWindows | SlidingWindows | Windows,
     key: Serde[Any],
     value: Serde[Any],
     emit: EmitStrategy,
@@ -322,7 +354,7 @@ def window_store(
         retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
     else:
         size = windows.size_ms
-        retention = _retention(kept, size + windows.grace_ms, "size")
+        retention = _retention(kept, min(size + windows.grace_ms, NO_END), "size")
     return WindowSpec(
         name=kept.name,
         key=key,
@@ -333,7 +365,8 @@ def window_store(
         cache=kept.cache,
         retention_ms=retention,
         size_ms=size,
-        by_time=emit.at_close and isinstance(windows, TimeWindows),
+        windows=windows if isinstance(windows, Windows) else None,
+        by_time=emit.at_close and not isinstance(windows, SlidingWindows),
         with_open=emit.at_close and isinstance(windows, SlidingWindows),
     )
 

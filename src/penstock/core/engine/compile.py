@@ -23,6 +23,7 @@ from penstock.core.plan.foreign_keys import Subscribe
 from penstock.core.plan.late import Late
 from penstock.core.plan.split import SubTopology
 from penstock.core.plan.suppress import Suppress
+from penstock.core.plan.transforming import KeepStore
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
@@ -86,6 +87,12 @@ class Compiled:
     def node(self, name: str) -> n.Node:
         """Give a node of the sub-topology by its name."""
         return self._sub.nodes[name]
+
+    def only_read(self, node: n.Process) -> frozenset[str]:
+        """Give the stores of a processor that only another one may write to."""
+        others = (other for other in self._sub.nodes.values() if other.name != node.name)
+        kept = {store for other in others if isinstance(other, KeepStore) for store in other.stores}
+        return frozenset(kept.intersection(node.stores))
 
     def versioned(self, table: str) -> bool:
         """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""

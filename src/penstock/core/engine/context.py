@@ -12,13 +12,19 @@ from penstock.core.model.errors import ProcessingError, StoreError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from penstock.core.model.record import Headers, Record, RecordMetadata
+from penstock.core.state.readonly import read_only
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
 """A compiled node that takes records."""
 
 
 class NodeContext:
-    """Implements ``ProcessorContext`` for one node of one task. Owned by the task."""
+    """Implements ``ProcessorContext`` for one node of one task. Owned by the task.
+
+    Attributes:
+        only_read: The connected stores that another processor alone writes to.
+        processor: What the user's supplier gave.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class NodeContext:
     ) -> None:
         self._node = node
         self._stores = stores
+        self.only_read: frozenset[str] = frozenset()
         self._runtime = runtime
         self._forward = forward
         self._children = children
@@ -41,6 +48,11 @@ class NodeContext:
     def application_id(self) -> str:
         """The application's id."""
         return self._runtime.application_id
+
+    @property
+    def app_config(self) -> Mapping[str, Any]:
+        """What the application was given for its processors."""
+        return self._runtime.app_config
 
     @property
     def task_id(self) -> TaskId:
@@ -107,6 +119,10 @@ class NodeContext:
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
         )
 
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number among the metrics."""
+        self._runtime.counted[name] += by
+
     def commit(self) -> None:
         """Ask for a commit."""
         self._runtime.commit_requested = True
@@ -142,7 +158,8 @@ class NodeContext:
                 f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
                 f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
             )
-        return self._runtime.stores[name]
+        store = self._runtime.stores[name]
+        return read_only(store) if name in self.only_read else store
 
     def init(self) -> None:
         """Call the processor's ``init``, noting the schedules it makes."""

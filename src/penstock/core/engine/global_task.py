@@ -9,6 +9,9 @@ and a record that fails is not sent to the dead-letter topic: each copy would se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
@@ -23,6 +26,7 @@ def global_task(
     application_id: str,
     stores: ByteStores,
     policies: ErrorPolicies | None = None,
+    app_config: Mapping[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> Task:
     """Make the task of a global part.
@@ -32,6 +36,7 @@ def global_task(
         application_id: The application's id.
         stores: Committed content of the part's stores.
         policies: What to do with records that fail; those for the dead-letter topic are skipped.
+        app_config: What the processor finds in ``context.app_config``.
         snapshot: What ``Task.snapshot`` gave last time.
 
     Returns:
@@ -43,5 +48,6 @@ def global_task(
         application_id=application_id,
         stores=stores,
         policies=(policies or ErrorPolicies()).without_dead_letters(),
+        app_config=app_config,
         snapshot=snapshot,
     )

@@ -28,6 +28,7 @@ class TaskMetrics:
         enforced: Records taken while an input was empty that might still have brought an earlier one.
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that caches held, about.
+        counted: What processors have counted, by name.
     """
 
     processed: int = 0
@@ -37,6 +38,7 @@ class TaskMetrics:
     enforced: int = 0
     merged: int = 0
     cache_bytes: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

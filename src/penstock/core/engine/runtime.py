@@ -108,6 +108,7 @@ class Runtime:
         self.policies = policies
         self.partitions_of = partitions_of
         self.global_stores: Mapping[str, Any] = {}
+        self.app_config: Mapping[str, Any] = {}
         self.punctuations = Punctuations()
         self.memories: dict[str, dict[str, Any]] = {}
         self.idle_clocks: list[IdleClock] = []
@@ -132,6 +133,7 @@ class Runtime:
         self.repeats_sends = True
         self._treated: Exception | None = None
         self.dropped: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self.notices: list[str] = []
         self.pieces: Sequence[Piece] = ()
         """What was taken together, for places to count through."""

@@ -37,6 +37,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
+from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
 from penstock.core.state.opening import open_store
@@ -64,6 +65,7 @@ class Task:
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
+        app_config: What processors find in ``context.app_config``.
         snapshot: What :meth:`snapshot` gave last time.
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
         repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
@@ -84,6 +86,7 @@ class Task:
         partitions_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
         cache_bytes: int = 0,
+        app_config: Mapping[str, Any] | None = None,
         snapshot: Snapshot | None = None,
         epoch: str = "",
         repeats_sends: bool = True,
@@ -94,6 +97,7 @@ class Task:
         self._runtime = Runtime(
             application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
         )
+        self._runtime.app_config = app_config or {}
         self._runtime.stream_time = snapshot.stream_time_ms
         self._runtime.epoch = epoch
         self._runtime.repeats_sends = repeats_sends
@@ -104,6 +108,7 @@ class Task:
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
         }
+        self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._books = self._runtime.books[::-1]
         """Of the asynchronous operators, those in front first."""
@@ -168,15 +173,23 @@ class Task:
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
-        source = self._sources.get(partition.topic)
-        if source is None:
-            raise StoreError(
-                f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
-            )
+        source = self._source_for(partition)
         queue = self._group.queue(QueueId(partition, lane))
         if self._restored.reads_again and partition in self._restored.progress:
             records = _beyond(records, self._restored.progress[partition].position)
         queue.append(self._deserialized(source, queue, records), position)
+
+    def _source_for(self, partition: TopicPartition) -> Source:
+        """Give the source of a partition; a topic that only a pattern means becomes known."""
+        source = self._sources.get(partition.topic)
+        if source is None:
+            source = source_of(self._sub.sources, partition.topic)
+            if source is None:
+                raise StoreError(
+                    f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
+                )
+            self._sources[partition.topic] = source
+        return source
 
     def inform(self, facts: InputFacts) -> None:
         """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.
@@ -482,6 +495,7 @@ class Task:
             sum(len(records) for _, records in sends),
             self._metrics["enforced"],
             *self._compiled.caches.take_counts(),
+            counted=dict(runtime.counted),
         )
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
@@ -512,6 +526,7 @@ class Task:
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
+        runtime.counted.clear()
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome

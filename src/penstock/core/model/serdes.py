@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.core.model.calendars import Windows
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SerdeError
 from penstock.core.model.windowed import Windowed
@@ -218,14 +219,14 @@ def change(of: Serde[Any]) -> Serde[Any]:
     return Serde(f"change({of.name})", serialize, deserialize, of.immutable)
 
 
-def time_windowed(key: Serde[T], size: Duration) -> Serde[Windowed[T]]:
+def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
 
     The format is the key's own bytes, then the window's start in eight bytes, big endian. The end is not in it.
 
     Args:
         key: Serde of the keys.
-        size: How long a window is, from which a reader knows where it ends.
+        size: How long a window is, from which a reader knows where it ends; or windows of your own, which know it.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedSerializer``.
 
@@ -236,7 +237,11 @@ def time_windowed(key: Serde[T], size: Duration) -> Serde[Windowed[T]]:
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=1005)
     """
-    parts = _TimeWindowed(key.serialize, key.deserialize, millis(size))
+    parts = (
+        _CalendarWindowed(key.serialize, key.deserialize, size.size_ms, size)
+        if isinstance(size, Windows)
+        else _TimeWindowed(key.serialize, key.deserialize, millis(size))
+    )
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 
 
@@ -290,6 +295,17 @@ class _TimeWindowed:
     def read(self, data: builtins.bytes) -> Windowed[Any]:
         (start,) = _LONG.unpack_from(data, len(data) - 8)
         return Windowed(self.from_bytes(data[:-8]), start, start + self.size_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _CalendarWindowed(_TimeWindowed):
+    """The same for windows of the user's own."""
+
+    windows: Windows
+
+    def read(self, data: builtins.bytes) -> Windowed[Any]:
+        (start,) = _LONG.unpack_from(data, len(data) - 8)
+        return Windowed(self.from_bytes(data[:-8]), start, self.windows.end_of(start))
 
 
 @dataclass(frozen=True, slots=True)

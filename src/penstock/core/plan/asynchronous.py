@@ -158,14 +158,16 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
     return Carried(kept("", serdes.int64), delayed, delayed_keys, parked, key, value)
 
 
-def asynchronous_process(
+def finishing_later(
     node: n.Process, calls: Calls | None, *, acknowledges: bool
-) -> IssuingProcess | AcknowledgingProcess:
-    """Give the node of a processor whose records are not finished when ``process`` returns.
+) -> n.Process | IssuingProcess | AcknowledgingProcess:
+    """Give the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
 
     Raises:
         TopologyError: If it is to issue calls and to acknowledge records.
     """
+    if calls is None and not acknowledges:
+        return node
     if calls is not None and acknowledges:
         raise TopologyError(
             f"processor {node.name!r}: calls=... and acknowledges=True are two ways to say when a record is finished; leave one out"

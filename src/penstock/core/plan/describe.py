@@ -33,7 +33,8 @@ def _shape_lines(shape: Shape) -> list[str]:
     after = f"      --> {', '.join(shape.after) or 'none'}"
     before = f"      <-- {', '.join(shape.before) or 'none'}"
     if shape.kind == "Source":
-        return [f"    Source: {shape.name} (topics: [{', '.join(shape.topics)}])", after]
+        topics = shape.topics[0] if shape.pattern else f"[{', '.join(shape.topics)}]"
+        return [f"    Source: {shape.name} (topics: {topics})", after]
     if shape.kind == "Sink":
         topic = f"topic: {shape.topics[0]}" if shape.topics else "extractor class: function"
         return [f"    Sink: {shape.name} ({topic})", before]
@@ -82,6 +83,8 @@ def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = No
         where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
         lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
         lines.extend(f"    reads  {topic}{_how(plan, topic, layout)}" for topic in sub.source_topics)
+        patterns = (source.pattern for source in sub.sources if source.pattern is not None)
+        lines.extend(f"    reads  topics that match {pattern.pattern}" for pattern in patterns)
         lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in sub.stores.values())
         for node in sub.nodes.values():
             if isinstance(node, Sink):

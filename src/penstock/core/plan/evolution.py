@@ -26,6 +26,7 @@ from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.internal import repartition_topic
 from penstock.core.plan.layout import Layout
+from penstock.core.plan.patterns import mark_of
 from penstock.core.plan.positions import positions_from_json
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.stores import checked_name
@@ -37,7 +38,7 @@ class Part(NamedTuple):
     """What a checkpoint remembers of the sub-topology of a number.
 
     Attributes:
-        topics: Its source topics; none if the sub-topology is gone.
+        topics: Its source topics, and the marks of its patterns; none if the sub-topology is gone.
         stores: Its stores.
         tasks: The largest number of tasks it ever had.
     """
@@ -106,13 +107,15 @@ class Lineage:
 
     Attributes:
         parts: The parts by number, the gone ones included.
-        topic_ids: The broker's id of each topic that is read, as far as it gives them.
+        topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, as far as it gives them.
         renamed_stores: New name per old name of a store.
+        appeared: Topics that a pattern matches now and that were not there when it was looked for them last.
     """
 
     parts: Mapping[int, Part] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     renamed_stores: Mapping[str, str] = field(default_factory=dict)
+    appeared: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Give what the offset carries."""
@@ -167,9 +170,20 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
     tasks = {number: part.tasks for number, part in before.items()}
     for task in layout.tasks:
         tasks[task.subtopology] = max(tasks.get(task.subtopology, 0), task.partition + 1)
-    return {
-        sub.id: Part(sub.source_topics, tuple(sub.stores), tasks.get(sub.id, 0)) for sub in plan.subtopologies
-    }
+    return {sub.id: Part(sub.origins, tuple(sub.stores), tasks.get(sub.id, 0)) for sub in plan.subtopologies}
+
+
+def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
+    """Give the topics that patterns match now and did not before: all of their records belong to the stream."""
+    looked_for = {topic for part in before.parts.values() for topic in part.topics}
+    return frozenset(
+        topic
+        for sub in plan.subtopologies
+        for source in sub.sources
+        if source.pattern is not None and mark_of(source.pattern) in looked_for
+        for topic in source.topics
+        if topic not in before.positions
+    )
 
 
 def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -223,7 +237,7 @@ def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[in
         (-len(shared), number, sub.id)
         for sub in rest
         for number, part in before.items()
-        if (shared := set(part.topics).intersection(sub.source_topics))
+        if (shared := set(part.topics).intersection(sub.origins))
     )
     for _, number, sub_id in common:
         if sub_id not in numbers and number not in numbers.values():

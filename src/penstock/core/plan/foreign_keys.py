@@ -34,6 +34,7 @@ class Subscribe(Node):
         key: Serde of the left keys.
         value: Serde of the left values, which their marks are made of.
         other_key: Serde of the right keys.
+        ignores_null: Whether an inner join sends nothing for a change from or to a value that names no right row.
     """
 
     on: ForeignKey
@@ -41,6 +42,7 @@ class Subscribe(Node):
     key: Serde[Any]
     value: Serde[Any]
     other_key: Serde[Any]
+    ignores_null: bool = False
 
     pure: ClassVar[bool] = False
 

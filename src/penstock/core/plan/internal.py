@@ -17,6 +17,8 @@ COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
 """How the topic of commits is created: of each mark and each task's snapshot the last one counts."""
 
 _DAY_MS: Final = 86_400_000
+_LONGEST_MS: Final = (1 << 63) - 1
+"""The longest time that a broker takes."""
 
 
 def repartition_topic(application_id: str, name: str) -> str:
@@ -49,6 +51,17 @@ def commits_topic(application_id: str) -> str:
     return f"{application_id}-commits"
 
 
+def is_internal(application_id: str, topic: str) -> bool:
+    """Tell whether a topic looks like one that an application has made for itself.
+
+    Example:
+        >>> is_internal("shop", "shop-counts-changelog"), is_internal("shop", "shop-orders")
+        (True, False)
+    """
+    begins = topic.startswith(f"{application_id}-") and topic.endswith(("-repartition", "-changelog"))
+    return begins or topic == commits_topic(application_id)
+
+
 def changelog_config(spec: StoreSpec) -> dict[str, str]:
     """Give how a store's changelog topic is created.
 
@@ -58,5 +71,6 @@ def changelog_config(spec: StoreSpec) -> dict[str, str]:
     if isinstance(spec, VersionedSpec):
         return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(spec.retention_ms + _DAY_MS)}
     if isinstance(spec, SlicedSpec):
-        return {"cleanup.policy": "compact,delete", "retention.ms": str(spec.retention_ms + _DAY_MS)}
+        kept = min(spec.retention_ms + _DAY_MS, _LONGEST_MS)
+        return {"cleanup.policy": "compact,delete", "retention.ms": str(kept)}
     return {"cleanup.policy": "compact"}

@@ -71,7 +71,7 @@ def lay_out(
             have been added to the topics in front of it since, because its keys have their state in as many tasks.
 
     Raises:
-        TopicNotFoundError: If an external topic is missing.
+        TopicNotFoundError: If an external topic is missing, or none that gives a repartition its number of partitions.
         CoPartitioningError: If topics that meet in a store have different counts.
         TopologyError: If the grouper loses or repeats a partition.
     """
@@ -138,7 +138,13 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
                 return known[0]
             alike.extend(meeting)
     upstream = (source for name in alike for source in _upstream_topics(plan, name))
-    return max(counts[source] for source in upstream if source in counts)
+    found = [counts[source] for source in upstream if source in counts]
+    if not found:
+        raise TopicNotFoundError(
+            f"no topic matches the pattern in front of repartition {topic!r} yet, and from these topics it takes its number of "
+            "partitions. Create one of them first, correct the pattern, or give the stream repartition(partitions=...)"
+        )
+    return max(found)
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:

@@ -7,9 +7,11 @@ its new and its old value); the comment of each group of nodes says which it tak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from datetime import timedelta
+from typing import Any, ClassVar, TypeAlias
 
 from penstock.core.model.record import ConsumerRecord, RecordContext
 from penstock.core.model.serdes import Serde
@@ -18,10 +20,13 @@ from penstock.core.plan.stores import StoreSpec
 
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
 """Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
+OffsetReset: TypeAlias = "str | timedelta"
+"""``"earliest"``, ``"latest"``, or how far back before now (KIP-1106)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 """Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
-StreamPartitioner = Callable[[str, Any, Any, int], int | None]
-"""Topic, key, value and number of partitions to a partition; None leaves it to the key (``StreamPartitioner``)."""
+StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
+"""Topic, key, value and number of partitions to a partition, or to several that each get the record; None leaves it to the key, and
+no partition at all drops the record (``StreamPartitioner``, KIP-837)."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,24 @@ class Node:
 
 @dataclass(frozen=True)
 class Source(Node):
-    """Reads topics (``addSource``)."""
+    """Reads topics (``addSource``).
+
+    Attributes:
+        topics: Their names; those that exist and match, for a source with a pattern that has been resolved.
+        key: Serde of the keys.
+        value: Serde of the values.
+        timestamp: Gives each record's timestamp; None takes its own.
+        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or how far back; None is the
+            application's setting.
+        pattern: Matches the whole names of the topics; None for a source that names them.
+    """
 
     topics: tuple[str, ...]
     key: Serde[Any]
     value: Serde[Any]
     timestamp: TimestampExtractor | None = None
-    offset_reset: str | None = None
+    offset_reset: OffsetReset | None = None
+    pattern: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,8 @@ class Repartition(Node):
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
         partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
         drop_null_keys: Whether records without a key end here, as in front of an aggregation.
+        count_null_keys: Whether those are counted as dropped.
+        partitioner: Chooses the partition; None leaves it to the key.
         parts: Names of the filter, the sink and the source that it becomes; None makes them of its own name.
     """
 
@@ -102,6 +120,8 @@ class Repartition(Node):
     value: Serde[Any]
     partitions: int | None = None
     drop_null_keys: bool = False
+    count_null_keys: bool = True
+    partitioner: StreamPartitioner | None = None
     parts: tuple[str, str, str] | None = None
 
     @property
@@ -119,6 +139,17 @@ class Filter(Node):
 
     predicate: Callable[[Any, Any], object]
     keep: bool = True
+
+
+@dataclass(frozen=True)
+class WithKey(Node):
+    """Keeps the records that have a key, which belong to a partition.
+
+    Attributes:
+        counted: Whether the others are counted as dropped.
+    """
+
+    counted: bool
 
 
 @dataclass(frozen=True)

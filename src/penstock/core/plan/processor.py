@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.model.durations import Duration
@@ -10,6 +10,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from penstock.core.model.record import Record, RecordMetadata
+from penstock.core.plan.specs import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -26,6 +27,10 @@ class ProcessorContext(Protocol[K2, V2]):
     @property
     def application_id(self) -> str:
         """The application's id."""
+
+    @property
+    def app_config(self) -> Mapping[str, Any]:
+        """What the application was given for its processors: its setting ``app_config`` (``appConfigs``)."""
 
     @property
     def task_id(self) -> TaskId:
@@ -112,6 +117,16 @@ class ProcessorContext(Protocol[K2, V2]):
         Source: KIP-311, "Lightweight approach".
         """
 
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number that the application's metrics show as ``counted: <name>``, over all tasks.
+
+        Args:
+            name: What is counted.
+            by: How many.
+
+        Source: ``StreamsMetrics.addRateTotalSensor``, as far as totals go.
+        """
+
     def commit(self) -> None:
         """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
 
@@ -125,6 +140,9 @@ class ProcessorContext(Protocol[K2, V2]):
 
 class Processor(Generic[K, V, K2, V2]):
     """Base class of processors: one new object per task and micro-batch.
+
+    A class may bring along the stores that it uses, in a class attribute ``stores``: they are added to the topology and connected
+    to the processor. Two processors that bring the same store share it.
 
     On Spark a task may run in another Python process in each micro-batch. So ``init`` is called at the beginning of each
     and ``close`` at its end, and what has to outlive a micro-batch belongs in a store, not in an attribute.
@@ -159,6 +177,33 @@ class Processor(Generic[K, V, K2, V2]):
 
     def close(self) -> None:
         """Let go of what ``init`` acquired."""
+
+
+def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
+    """Give the stores that a supplier brings along: those in its attribute ``stores``, or that its function of that name gives.
+
+    Args:
+        name: The processor's name.
+        supplier: A class or a function.
+
+    Raises:
+        TopologyError: If these are no stores.
+
+    Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
+    """
+    provided = getattr(supplier, "stores", ())
+    try:
+        stores = tuple(provided() if callable(provided) else provided)
+    except TypeError:
+        stores = (provided,)
+    for store in stores:
+        if not isinstance(store, StoreSpec):
+            raise TopologyError(
+                f"processor {name!r}: the attribute 'stores' of a supplier, or what a static method of that name gives, are the "
+                f"stores that it brings along, as ps.stores.key_value(...) makes them, not {store!r}; give names of stores that "
+                "are added elsewhere as stores=[...] beside the supplier, and call other things by another name"
+            )
+    return stores
 
 
 def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:

@@ -7,9 +7,10 @@ copy and where changes are published may differ from one start of the applicatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from penstock.core.model.calendars import Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 
@@ -154,6 +155,7 @@ class WindowSpec(TimedSpec):
 
     Attributes:
         size_ms: How long a window is; only the ends of windows that are read follow from it.
+        windows: The windows of the user's own whose ends do not follow from the size.
         retain_duplicates: Whether a further put for the same key and window is kept beside the earlier ones.
         expired: What a put into a slice that has expired is counted as.
 
@@ -163,6 +165,7 @@ class WindowSpec(TimedSpec):
     size_ms: int
     retain_duplicates: bool = False
     expired: str = "expired window"
+    windows: Windows | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

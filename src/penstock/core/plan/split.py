@@ -23,7 +23,8 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
-from penstock.core.plan.nodes import Filter, Node, Process, Repartition, Sink, Source
+from penstock.core.plan.nodes import Node, Process, Repartition, Sink, Source, WithKey
+from penstock.core.plan.patterns import mark_of
 from penstock.core.plan.stores import StoreSpec
 
 
@@ -52,6 +53,12 @@ class SubTopology:
     def source_topics(self) -> tuple[str, ...]:
         """The topics read, internal ones included."""
         return tuple(topic for source in self.sources for topic in source.topics)
+
+    @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """The topics read, and the marks of the patterns that chose them."""
+        patterns = (source.pattern for source in self.sources)
+        return (*self.source_topics, *(mark_of(pattern) for pattern in patterns if pattern is not None))
 
     @cached_property
     def stateless(self) -> bool:
@@ -114,6 +121,17 @@ class Plan:
         return tuple(topic for topic in self.subtopology_of if topic not in self.internal_topics)
 
     @cached_property
+    def has_patterns(self) -> bool:
+        """Whether it depends on the cluster which topics are read."""
+        return any(source.pattern is not None for sub in self.subtopologies for source in sub.sources)
+
+    @cached_property
+    def chosen_topics(self) -> frozenset[str]:
+        """The topics that are read because a pattern matches them, not because the program names them."""
+        sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
+        return frozenset(topic for source in sources for topic in source.topics)
+
+    @cached_property
     def broker_topics(self) -> tuple[str, ...]:
         """The topics read from the broker, internal ones included."""
         through_shuffle = {topic.name for topic in self.internal_topics.values() if topic.through_shuffle}
@@ -144,6 +162,12 @@ class Plan:
             if isinstance(node, Sink) and isinstance(node.topic, str)
         )
         return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
+
+    @cached_property
+    def places_in_any_topic(self) -> bool:
+        """Whether a sink has a partitioner for topics that a function chooses, so that any topic's number of partitions counts."""
+        sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
+        return any(sink.partitioner is not None and not isinstance(sink.topic, str) for sink in sinks)
 
     def runs_before_shuffle(self, sub: SubTopology) -> bool:
         """Tell whether a sub-topology runs where its records are read."""
@@ -212,9 +236,9 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         parts: list[Node] = []
         dropping, sink, source = node.part_names
         if node.drop_null_keys:
-            parts.append(Filter(dropping, parents, has_key))
+            parts.append(WithKey(dropping, parents, node.count_null_keys))
             parents = (dropping,)
-        parts.append(Sink(sink, parents, topic, node.key, node.value))
+        parts.append(Sink(sink, parents, topic, node.key, node.value, node.partitioner))
         parts.append(Source(source, (), (topic,), node.key, node.value))
         moved[node.name] = parts[-1].name
         for part in parts:
@@ -224,11 +248,6 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
                 )
             expanded[part.name] = part
     return expanded
-
-
-def has_key(key: object, value: object) -> bool:
-    """Tell whether a record belongs to a partition at all."""
-    return key is not None
 
 
 def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:

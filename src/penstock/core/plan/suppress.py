@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.core.model.calendars import UnlimitedWindows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import StoreSpec, VersionedSpec
-from penstock.core.plan.windowed import SessionAggregate, SlidingAggregate, WindowedAggregate
+from penstock.core.plan.windowed import (
+    CalendarAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+)
 
 _OTHER_KEYS = (n.Map, n.FlatMap, n.SelectKey, n.GroupTable, n.Process)
 _FROM_A_TOPIC = (n.Repartition, n.Source)
@@ -94,7 +100,12 @@ def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
 
 
 def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
-    if isinstance(node, (WindowedAggregate, SlidingAggregate)):
+    if isinstance(node, (WindowedAggregate, SlidingAggregate, CalendarAggregate)):
+        if isinstance(node.windows, UnlimitedWindows):
+            raise TopologyError(
+                f"{node.name!r} aggregates by an unlimited window, which never closes, so nothing would ever come; suppress it "
+                "with ps.Suppressed.until_time_limit(...)"
+            )
         return Closing(node.windows.grace_ms, (node.name,), apart=False)
     if isinstance(node, SessionAggregate):
         return Closing(node.windows.gap_ms + node.windows.grace_ms, (node.name,), apart=False)

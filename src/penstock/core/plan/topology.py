@@ -7,7 +7,8 @@ The low-level face (``add_source``, ``add_processor``, ``add_sink``, ``add_state
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.model.calls import Calls
@@ -17,10 +18,12 @@ from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
 from penstock.core.plan import drawing as _drawing
 from penstock.core.plan import svg as _svg
-from penstock.core.plan.asynchronous import asynchronous_process
+from penstock.core.plan.asynchronous import AcknowledgingProcess, IssuingProcess, finishing_later
+from penstock.core.plan.checks import check_kept, check_reset
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
+    OffsetReset,
     Process,
     Sink,
     Source,
@@ -28,10 +31,11 @@ from penstock.core.plan.nodes import (
     TimestampExtractor,
     TopicNameExtractor,
 )
-from penstock.core.plan.processor import checked_supplier
-from penstock.core.plan.specs import KeyValueSpec
+from penstock.core.plan.patterns import check_overlap, resolved
+from penstock.core.plan.processor import checked_supplier, provided_stores
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
+from penstock.core.plan.transforming import KeepStore
 
 
 class Topology:
@@ -80,23 +84,24 @@ class Topology:
     def add_source(
         self,
         name: str,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | re.Pattern[str],
         *,
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: OffsetReset | None = None,
     ) -> Topology:
         """Add a node that reads topics.
 
         Args:
             name: Unique name of the node.
-            topics: One topic or several; a topic can have one source only.
+            topics: One topic or several, or a regular expression that matches their whole names, also of topics that are made
+                later; a topic can have one source only.
             key: Serde of the keys.
             value: Serde of the values.
             timestamp: Gives each record's timestamp in ms; None takes the record's own.
-            offset_reset: Where to begin without committed offsets, ``"earliest"`` or ``"latest"``; None takes the
-                application's setting ``auto_offset_reset``.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+                the records of so long ago; None takes the application's setting ``auto_offset_reset``.
 
         Returns:
             This topology.
@@ -104,12 +109,9 @@ class Topology:
         Raises:
             TopologyError: If the name or a topic is taken, or an argument is impossible.
         """
-        if offset_reset not in (None, "earliest", "latest"):
-            raise TopologyError(
-                f"source {name!r}: offset_reset is 'earliest', 'latest' or None, not {offset_reset!r}"
-            )
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        return self.add(Source(name, (), names, key, value, timestamp, offset_reset))
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        names = () if isinstance(topics, re.Pattern) else _names(topics)
+        return self.add(Source(name, (), names, key, value, timestamp, offset_reset, pattern))
 
     def add_processor(
         self,
@@ -127,7 +129,7 @@ class Topology:
             name: Unique name of the node.
             supplier: Called without arguments, gives a new ``Processor``: the class itself, or a function.
             parents: Names of the nodes whose records it gets.
-            stores: Names of the stores it may use.
+            stores: Names of the stores it may use, beside those that the supplier brings along in its attribute ``stores``.
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
             acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
 
@@ -139,12 +141,23 @@ class Topology:
                 make one.
         """
         node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
-        if calls is None and not acknowledges:
-            return self.add(node)
-        asynchronous = asynchronous_process(node, calls, acknowledges=acknowledges)
-        for store in asynchronous.carried.stores:
+        return self.add_supplied(finishing_later(node, calls, acknowledges=acknowledges))
+
+    def add_supplied(self, node: Process) -> Topology:
+        """Add a node that runs something of the user's, with the stores that its supplier brings along, and its own.
+
+        Raises:
+            TopologyError: If the node does not fit, or another store has the name of one of these.
+        """
+        provided = provided_stores(node.name, node.supplier)
+        names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
+        if isinstance(node, (IssuingProcess, AcknowledgingProcess)):
+            for store in node.carried.stores:
+                self.add_state_store(store)
+        self.add(dataclasses.replace(node, stores=tuple(names)))
+        for store in provided:
             self.add_state_store(store)
-        return self.add(asynchronous)
+        return self
 
     def add_sink(
         self,
@@ -164,7 +177,8 @@ class Topology:
             parents: Names of the nodes whose records are sent.
             key: Serde of the keys.
             value: Serde of the values.
-            partitioner: Chooses the partition; None does as Java producers do (murmur2 of the key).
+            partitioner: Chooses the partition, or several that each get the record, as ``KStream.to`` says; None does as Java
+                producers do (murmur2 of the key).
 
         Returns:
             This topology.
@@ -234,13 +248,72 @@ class Topology:
         keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
 
+    def add_read_only_state_store(
+        self,
+        store: StoreSpec,
+        source: str,
+        topic: str,
+        processor: str,
+        supplier: Callable[[], Any],
+        *,
+        key: Serde[Any] = _string,
+        value: Serde[Any] = _string,
+        timestamp: TimestampExtractor | None = None,
+    ) -> Topology:
+        """Add a store that one processor fills from a topic, partition by partition, and that all others only read.
+
+        Others are connected to it as to any store. Unlike a global store, each task has the part of its own partition.
+
+        Args:
+            store: A key-value store without a changelog topic: its topic is its changelog.
+            source: Unique name of the node that reads the topic.
+            topic: The topic; nothing else may read it.
+            processor: Unique name of the processor's node.
+            supplier: Gives a new processor that writes to the store what follows from a record.
+            key: Serde of the topic's keys.
+            value: Serde of the topic's values.
+            timestamp: As in :meth:`add_source`.
+
+        Returns:
+            This topology.
+
+        Raises:
+            TopologyError: If a name or the topic is taken, or the store is of another kind.
+
+        Source: ``org.apache.kafka.streams.Topology.addReadOnlyStateStore`` (KIP-813).
+
+        Example:
+            >>> import penstock as ps
+            >>> class Keep(ps.Processor):
+            ...     def process(self, record):
+            ...         self.context.state_store("prices").put(record.key, record.value)
+            >>> class Price(ps.Processor):
+            ...     def process(self, record):
+            ...         price = self.context.state_store("prices").get(record.key)
+            ...         self.context.forward(record.with_value(price))
+            >>> topology = ps.Topology()
+            >>> prices = ps.stores.key_value("prices", ps.serdes.string, ps.serdes.string)
+            >>> topology = topology.add_read_only_state_store(prices, "from", "prices", "keep", Keep)
+            >>> topology = topology.add_source("in", "orders").add_processor("price", Price, "in", stores=["prices"])
+            >>> topology = topology.add_sink("out", "priced", "price")
+            >>> driver = ps.testing.TopologyTestDriver(topology)
+            >>> driver.pipe("prices", "tea", "3")
+            >>> driver.pipe("orders", "tea", "order")
+            >>> [record.value for record in driver.read("priced")]
+            ['3']
+        """
+        check_kept(store, "read-only")
+        self.add_source(source, topic, key=key, value=value, timestamp=timestamp)
+        keeper = KeepStore(processor, (source,), checked_supplier(processor, supplier), (store.name,))
+        return self.add_supplied(keeper).add_state_store(store)
+
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
         """Add a global store with the two nodes that fill it; what :meth:`add_global_store` and the DSL end in.
 
         Raises:
             TopologyError: If the nodes do not fit, or the store cannot be global.
         """
-        _check_global(store)
+        check_kept(store, "global")
         self.add_state_store(store)
         self.add(source).add(keeper)
         self._global_nodes |= {source.name, keeper.name}
@@ -276,6 +349,7 @@ class Topology:
         if node.name in self._nodes:
             raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
         if isinstance(node, Source):
+            check_reset(node)
             self._check_topics(node)
         elif not node.parents:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
@@ -287,16 +361,18 @@ class Topology:
         return self
 
     def _check_topics(self, node: Source) -> None:
-        if not node.topics:
+        if not node.topics and node.pattern is None:
             raise TopologyError(f"source {node.name!r} reads no topic")
+        sources = [other for other in self._nodes.values() if isinstance(other, Source)]
         for topic in node.topics:
             checked_name(topic, "topic")
-            for other in self._nodes.values():
-                if isinstance(other, Source) and topic in other.topics:
+            for other in sources:
+                if topic in other.topics:
                     raise TopologyError(
                         f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
                         "read it once and give its stream to both places"
                     )
+        check_overlap(node, sources)
 
     def _check_parent(self, node: Node, name: str) -> None:
         parent = self._nodes.get(name)
@@ -353,12 +429,19 @@ class Topology:
                         "a processor reads a global store without being connected to it, and no other table can be in it"
                     )
 
-    def plan(self, application_id: str = "application", *, through_shuffle: bool = True) -> Plan:
+    def plan(
+        self,
+        application_id: str = "application",
+        *,
+        through_shuffle: bool = True,
+        existing: Collection[str] = (),
+    ) -> Plan:
         """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
 
         Args:
             application_id: What internal topics are named after.
             through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
+            existing: The names of the topics that there are, for sources with a pattern.
 
         Returns:
             The plan; ``print(plan)`` shows it.
@@ -367,7 +450,8 @@ class Topology:
             TopologyError: If the topology is not valid.
         """
         self.validate()
-        return split(application_id, self._nodes, self._stores, through_shuffle=through_shuffle)
+        nodes = resolved(self._nodes, existing, application_id)
+        return split(application_id, nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
         """Describe the topology as text, as Kafka Streams' ``Topology.describe()`` does."""
@@ -390,17 +474,6 @@ class Topology:
 
     def _repr_html_(self) -> str:
         return self.svg()
-
-
-def _check_global(store: StoreSpec) -> None:
-    if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
-        raise TopologyError(
-            f"global store {store.name!r}: a global store is a key-value store without ttl, not {store.kind}"
-        )
-    if store.changelog != "spark":
-        raise TopologyError(
-            f"global store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
-        )
 
 
 def _names(parents: str | Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Value transformers: what a user writes to turn the rows of a table into others with the help of stores."""
+"""Transforming values: processors that leave keys as they are, and what turns the rows of a table into others."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ class ValueTransformer(Generic[K, V, V2]):
 
     def close(self) -> None:
         """Let go of what ``init`` acquired."""
+
+
+@dataclass(frozen=True)
+class ProcessValues(Process):
+    """Runs a processor that leaves keys as they are (``FixedKeyProcessor``). Stream to stream."""
+
+
+@dataclass(frozen=True)
+class KeepStore(Process):
+    """Runs the processor that alone writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Shape:
         name: Its name.
         kind: What Kafka Streams calls it.
         topics: What a source reads; what a sink writes, nothing if a function chooses per record.
+        pattern: What the names of the topics of a source match, if it has a pattern that was not resolved; it is its only topic.
         stores: The stores it keeps.
         reads: The global stores it asks.
         before: Names of its parents.
@@ -43,6 +44,7 @@ class Shape:
     before: tuple[str, ...]
     after: tuple[str, ...]
     expression: str = ""
+    pattern: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,11 @@ def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
 def _shape(sub: SubTopology, node: Node) -> Shape:
     kind: Kind = "Processor"
     topics: tuple[str, ...] = ()
+    pattern = False
     if isinstance(node, Source):
         kind, topics = "Source", node.topics
+        if node.pattern is not None and not topics:
+            topics, pattern = (node.pattern.pattern,), True
     elif isinstance(node, Sink):
         kind, topics = "Sink", (node.topic,) if isinstance(node.topic, str) else ()
     after = tuple(child.name for child in sub.children(node.name))
@@ -123,6 +128,7 @@ def _shape(sub: SubTopology, node: Node) -> Shape:
         node.parents,
         after,
         _expression(node),
+        pattern,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.model.calendars import Windows
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.plan.folds import Fold
 from penstock.core.plan.nodes import Materialised
@@ -64,6 +65,29 @@ class WindowedAggregate(_GivesResults, Materialised):
     aggregator: Callable[[Any, Any, Any], Any]
     fits: bool = False
     shared: bool = False
+    fold: Fold | None = None
+    input: int = 0
+
+
+@dataclass(frozen=True)
+class CalendarAggregate(_GivesResults, Materialised):
+    """Aggregates a grouped stream per key and window of the user's own (``KStreamWindowAggregate``).
+
+    Attributes:
+        store: A window store, in the order of time if results are given when windows close.
+        windows: The windows.
+        emit: When results are given.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of the aggregations it is that share the store, counted from 0.
+    """
+
+    store: WindowSpec
+    windows: Windows
+    emit: EmitStrategy
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
     fold: Fold | None = None
     input: int = 0
 

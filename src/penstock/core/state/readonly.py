@@ -1,4 +1,4 @@
-"""A store that can only be read: what a task sees of a global store.
+"""A store that can only be read: what a task sees of a global store, and of one that another processor fills from a topic.
 
 The content of a global store is that of its topic, the same for every task. A write by one task would be seen by the tasks
 of its host only, and would be gone with the host's copy; so writing is an error that says where to write instead (Kafka
@@ -83,8 +83,8 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
 
     def _refuse(self, method: str) -> NoReturn:
         raise StoreError(
-            f"{method}() on global store {self.name!r}: a global store can only be read here, because its content is that "
-            "of its topic; send the change to that topic"
+            f"{method}() on store {self.name!r}: it can only be read here, because its content is that of its topic; send the "
+            "change to that topic"
         )
 
 
@@ -95,5 +95,7 @@ def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
         StoreError: If it is no key-value store.
     """
     if not isinstance(store, KeyValueStore):
-        raise StoreError(f"global store {store.name!r} is no key-value store; this is a bug")
+        raise StoreError(
+            f"store {store.name!r} is no key-value store, so it cannot be made read-only; this is a bug"
+        )
     return ReadOnlyKeyValueStore(store)

@@ -60,6 +60,7 @@ class WindowStore(Generic[K, V]):
         "_slices",
         "_task",
         "_to_write",
+        "_windows",
         "name",
     )
 
@@ -72,6 +73,7 @@ class WindowStore(Generic[K, V]):
         self._to_write = self._slices.to_write_readable if spec.strict else self._slices.to_write
         self._task = task
         self._size = spec.size_ms
+        self._windows = spec.windows
         self._duplicates = spec.retain_duplicates
         self._expired = spec.expired
         self._count: int = memory.get("count", 0)
@@ -256,5 +258,9 @@ class WindowStore(Generic[K, V]):
 
     def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
         key_of, value, size = self._objects.key, self._objects.value, self._size
+        if self._windows is not None:
+            end_of = self._windows.end_of
+            for key, start, entry in found:
+                yield Windowed(key_of(key), start, end_of(start)), value(entry)
         for key, start, entry in found:
             yield Windowed(key_of(key), start, start + size), value(entry)

@@ -62,17 +62,22 @@ def _finished(data: Any, starts: Any, lengths: Any, h: Any) -> Any:
     return h ^ (h >> np.uint32(15))
 
 
-def split_by_key(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
-    """Split a batch by the partition of its keys; the order inside a partition is kept.
+def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
+    """Split a batch by partition; the order inside a partition is kept.
 
     Args:
-        batch: With a binary column ``key``; records with a null key go where the empty key goes.
+        batch: With a binary column ``key``, whose hash tells the partition; records with a null key go where the empty key goes. A
+            column ``partition`` goes before, unless it has -1; it is left out of the results.
         partitions: Number of partitions.
 
     Returns:
         Partition numbers with their records; partitions without records are left out.
     """
     numbers = (murmur2(batch.column("key")) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)
+    if "partition" in batch.schema.names:
+        chosen = batch.column("partition").to_numpy()
+        numbers = np.where(chosen < 0, numbers, chosen)
+        batch = batch.drop_columns(["partition"])
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=partitions)
     ends = np.cumsum(counts)

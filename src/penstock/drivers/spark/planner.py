@@ -10,8 +10,10 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
+from penstock.core.model.durations import millis
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
@@ -221,15 +223,24 @@ class Planner:
         """Tell whether topics were made again since the query was started, and tell the application, which starts it anew.
 
         Raises:
-            TopicRecreatedError: If such a topic is not to be read.
+            TopicRecreatedError: If such a topic is not to be read; one that a pattern chose always is.
         """
         ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
         again = recreated(self._spec.topology.lineage.topic_ids, ids)
-        if again and not self._spec.restart_recreated:
-            raise recreated_error(again)
+        named = tuple(topic for topic in again if topic not in self._spec.topology.plan.chosen_topics)
+        if named and not self._spec.restart_recreated:
+            raise recreated_error(named)
         if again:
             self._spec.control.ask("topics", again)
         return bool(again)
+
+    def _gone_from_patterns(self) -> bool:
+        """Tell whether topics are gone that only a pattern chose, and tell the application, which goes on without them."""
+        chosen = self._spec.topology.plan.chosen_topics
+        gone = chosen - self._spec.broker.partition_counts(chosen).keys()
+        if gone:
+            self._spec.control.ask("topics", tuple(sorted(gone)))
+        return bool(gone)
 
     def _with_new_partitions(self, positions: Offsets) -> Offsets:
         """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
@@ -239,9 +250,10 @@ class Planner:
             for topic, count in self._counts().items()
             if any(partition not in known.get(topic, {}) for partition in range(count))
         }
-        # What is written to a partition before it is noticed belongs to the stream: no offset reset skips it.
-        added = {topic: count for topic, count in missing.items() if topic in known}
-        fresh = {topic: count for topic, count in missing.items() if topic not in known}
+        # What is written to a partition, or to a topic of a pattern, before it is noticed belongs to the stream: no offset reset skips it.
+        noticed = known.keys() | self._spec.topology.lineage.appeared
+        added = {topic: count for topic, count in missing.items() if topic in noticed}
+        fresh = {topic: count for topic, count in missing.items() if topic not in noticed}
         begin = {**_reset_positions(self._spec, fresh), **self._spec.broker.begin_offsets(added)}
         for topic, partitions in begin.items():
             known[topic] = {**partitions, **known.get(topic, {})}
@@ -265,7 +277,9 @@ class Planner:
                 log.warning("waiting for the broker: %s", error)
             return None
         except TopicNotFoundError:  # made again with fewer partitions, perhaps
-            if self._final is not None or not self._recreated_among(self._topics()):
+            if self._final is not None or not (
+                self._gone_from_patterns() or self._recreated_among(self._topics())
+            ):
                 raise
             return None
         if self._waiting_since is not None:
@@ -336,10 +350,15 @@ def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
         for source in sub.sources
         for topic in source.topics
     }
-    return {
-        topic: dict(end[topic] if (resets[topic] or spec.offset_reset) == "latest" else begin[topic])
-        for topic in counts
-    }
+    positions: Offsets = {}
+    for topic, count in counts.items():
+        reset = resets[topic] or spec.offset_reset
+        if isinstance(reset, timedelta):
+            since = spec.broker.offsets_at({topic: count}, max(spec.clock() - millis(reset), 0))
+            positions[topic] = {**end[topic], **since.get(topic, {})}
+        else:
+            positions[topic] = dict(end[topic] if reset == "latest" else begin[topic])
+    return positions
 
 
 def _updated(positions: Offsets, others: Offsets) -> Offsets:

@@ -32,6 +32,7 @@ class TopologySpec:
         sink_partitions: Numbers of partitions of the topics written, for partitioners.
         lineage: What it continues, and what it passes on.
         global_partitions: Numbers of partitions of the topics of global stores.
+        app_config: What processors find in ``context.app_config``.
     """
 
     plan: Plan
@@ -41,6 +42,7 @@ class TopologySpec:
     sink_partitions: Mapping[str, int]
     lineage: Lineage = field(default_factory=Lineage)
     global_partitions: Mapping[str, int] = field(default_factory=dict)
+    app_config: Mapping[str, Any] = field(default_factory=dict)
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""

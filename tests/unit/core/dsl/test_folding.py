@@ -14,6 +14,16 @@ import penstock as ps
 from penstock.core.model import means
 
 NUMBER = ps.serdes.json
+
+
+class Tens(ps.Windows):
+    """Tumbling windows, as a user would write them."""
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        start = timestamp - timestamp % 10
+        return [(start, start + 10)]
+
+
 FOLDS: dict[str, Callable[[list[int]], float]] = {
     "count": len,
     "sum": sum,
@@ -24,6 +34,7 @@ FOLDS: dict[str, Callable[[list[int]], float]] = {
 GROUPINGS: dict[str, tuple[Any, bool]] = {
     "tumbling": (ps.TumblingWindows(10, grace=1000), False),
     "hopping": (ps.HoppingWindows(10, 4, grace=1000), False),
+    "of the user's own": (Tens(10, grace=1000), False),
     "sliding": (ps.SlidingWindows(10, grace=1000), True),
     "session": (ps.SessionWindows(5, grace=1000), True),
 }
@@ -73,12 +84,14 @@ def test_a_fold_is_that_of_the_values_in_its_window(
                 assert (result.key.key, result.value) == (key, pytest.approx(FOLDS[fold](held)))
 
 
-@pytest.mark.parametrize("grouping", ["tumbling", "session"])
+@pytest.mark.parametrize("grouping", ["tumbling", "own", "session"])
 @pytest.mark.parametrize("emit", [ps.on_window_update, ps.on_window_close], ids=["update", "close"])
 def test_records_without_a_value_are_left_out_and_let_no_time_pass(grouping: str, emit: Any) -> None:
-    windows = {"tumbling": ps.TumblingWindows(10, grace=0), "session": ps.SessionWindows(5, grace=0)}[
-        grouping
-    ]
+    windows = {
+        "tumbling": ps.TumblingWindows(10, grace=0),
+        "own": Tens(10, grace=0),
+        "session": ps.SessionWindows(5, grace=0),
+    }[grouping]
     late: list[Any] = []
     with driver_of(
         lambda b: (

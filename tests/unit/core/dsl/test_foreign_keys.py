@@ -12,6 +12,7 @@ import penstock as ps
 from golden.micro_batches import MicroBatches
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.nodes import Sink
 
 Change = tuple[str, str, str | None]
 """Topic, key and value of a row's change; orders name their customer in front of a colon, or nobody."""
@@ -111,6 +112,33 @@ def test_a_row_that_names_nobody_is_dropped_or_stands_alone() -> None:
     assert results(joined("left_join"), [("orders", "1", ":1")]) == [("1", ":1+None")]
 
 
+class TestARowThatNoLongerNamesAnybody:
+    events: tuple[Change, ...] = (
+        ("customers", "x", "Ann"),
+        ("orders", "1", "x:1"),
+        ("orders", "1", ":2"),
+        ("customers", "x", "Bea"),
+        ("orders", "1", "x:3"),
+    )
+
+    def test_loses_its_result(self) -> None:
+        assert results(joined(), [*self.events]) == [("1", "x:1+Ann"), ("1", None), ("1", "x:3+Bea")]
+
+    def test_keeps_it_as_kafka_streams_did_if_that_is_wanted(self) -> None:
+        topology = joined(null_on="ignored")
+        assert results(topology, [*self.events]) == [("1", "x:1+Ann")]
+        with ps.testing.TopologyTestDriver(topology) as driver:
+            for event in self.events:
+                driver.pipe(*event)
+            assert (
+                driver.metrics()["dropped_records"] == 3
+            )  # two changes, and the answer to a value that is gone
+
+    def test_has_to_do_one_or_the_other(self) -> None:
+        with pytest.raises(TopologyError, match="null_on is 'deletes' or 'ignored', not 'kept'"):
+            joined(null_on="kept")
+
+
 def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> None:
     with ps.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("customers", "x", "Ann", 30)
@@ -188,6 +216,28 @@ def test_a_function_that_fails_leaves_its_row_out() -> None:
     with ps.testing.TopologyTestDriver(joined(on=on), policies=policies) as driver:
         driver.pipe("orders", "1", "x:1")
         assert driver.metrics()["dropped_records"] == 1
+
+
+def test_rows_that_were_placed_by_a_partitioner_are_asked_and_answered_where_they_are() -> None:
+    def first(key: str, partitions: int) -> int:
+        return ord(key[0]) % partitions
+
+    def last(key: str, partitions: int) -> int:
+        return ord(key[-1]) % partitions
+
+    topology = joined("left_join", partitioner=first, other_partitioner=last)
+    nodes = [node for sub in topology.plan("app").subtopologies for node in sub.nodes.values()]
+    placed = {node.name: node.partitioner for node in nodes if isinstance(node, Sink) and node.partitioner}
+    asking = placed["named-subscription-registration-repartition-sink"]
+    answering = placed["named-subscription-response-repartition-sink"]
+    assert (asking("t", "xy", None, 100), asking("t", None, None, 100)) == (ord("y") % 100, None)
+    assert answering("t", "xy", None, 100) == ord("x") % 100
+    assert results(topology, [("customers", "x", "Ann"), ("orders", "1", "x:1")]) == [("1", "x:1+Ann")]
+
+
+def test_partitioners_without_a_foreign_key_are_refused() -> None:
+    with pytest.raises(TopologyError, match=r"partitioners are for a join by a foreign key \(on=...\)"):
+        joined(on=None, partitioner=lambda key, partitions: 0)
 
 
 def test_each_topic_has_the_partitions_of_the_table_it_leads_to() -> None:

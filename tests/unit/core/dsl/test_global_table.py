@@ -202,9 +202,7 @@ class TestStoreOfAProcessor:
 
         with (
             ps.testing.TopologyTestDriver(looked_up(reader=Write)) as driver,
-            pytest.raises(
-                ProcessingError, match="global store 'names': a global store can only be read here"
-            ),
+            pytest.raises(ProcessingError, match="store 'names': it can only be read here"),
         ):
             driver.pipe("in", "k", "v")
 

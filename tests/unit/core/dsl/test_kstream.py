@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,6 +228,40 @@ class TestRepartition:
     def test_leaves_out_null_keys(self) -> None:
         assert run(lambda s: s.repartition(name="moved"), (None, "x"), ("k", "y")) == [("k", "y")]
 
+    @pytest.mark.parametrize(("null_keys", "dropped"), [("counted", 2), ("silent", 0)])
+    @pytest.mark.parametrize("moves", ["repartition", "group_by", "to_table", "join"])
+    def test_counts_null_keys_unless_it_is_to_be_silent(
+        self, moves: str, null_keys: Any, dropped: int
+    ) -> None:
+        builder = ps.StreamsBuilder(null_keys=null_keys)
+        stream = builder.stream("in").select_key(lambda _, v: v if len(v) > 1 else None)
+        match moves:
+            case "repartition":
+                stream.repartition().foreach(print)
+            case "group_by":
+                stream.group_by_key().count()
+            case "to_table":
+                stream.to_table()
+            case _:
+                stream.join(builder.table("rows"), lambda v, row: v)
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            for value in ("a", "long", "b"):
+                driver.pipe("in", "k", value)
+            assert driver.metrics()["dropped_records"] == dropped
+
+    def test_is_silent_or_not(self) -> None:
+        with pytest.raises(TopologyError, match="null_keys is 'counted' or 'silent', not 'kept'"):
+            ps.StreamsBuilder(null_keys="kept")  # type: ignore[arg-type]
+
+    def test_may_have_a_partitioner(self) -> None:
+        def last(topic: str, key: str, value: str, partitions: int) -> int:
+            return partitions - 1
+
+        plan = built(lambda s: s.repartition(name="moved", partitioner=last)).plan("app")
+        sink = plan.subtopologies[0].nodes["moved-repartition-sink"]
+        assert isinstance(sink, Sink)
+        assert sink.partitioner is last
+
 
 class TestSplit:
     def test_a_record_goes_to_the_first_branch_that_takes_it(self) -> None:
@@ -316,6 +351,24 @@ def test_merging_a_stream_with_itself_gives_each_record_once() -> None:
     assert run(lambda s: s.merge(s), ("k", "v")) == [("k", "v")]
 
 
+class TestBranchesThatGoOn:
+    def test_a_function_makes_of_a_branch_what_is_given_back(self) -> None:
+        def define(stream: Stream) -> None:
+            split = stream.split(name="to-").branch(
+                lambda k, v: len(v) > 2, name="long", then=lambda s: s.map_values(str.upper)
+            )
+            split = split.branch(lambda k, v: len(v) > 1, name="two", then=lambda s: s.to("two"))
+            branches = split.default(name="rest", then=lambda s: s.map_values(lambda v: v + "!"))
+            assert list(branches) == ["to-long", "to-rest"]
+            branches["to-long"].merge(branches["to-rest"]).to("out")
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for value in ("long", "ab", "c"):
+                driver.pipe("in", "k", value)
+            assert [record.value for record in driver.read("out")] == ["LONG", "c!"]
+            assert [record.value for record in driver.read("two")] == ["ab"]
+
+
 class TestBranch:
     def test_each_record_goes_to_the_first_stream_whose_predicate_holds(self) -> None:
         def define(stream: Stream) -> None:
@@ -402,3 +455,11 @@ class TestPrint:
             "[text]: b=22",
             "[bees]: b, 22",
         ]
+
+    def test_to_a_file_adds_lines_to_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "lines"
+        file.write_text("before\n")
+        with ps.testing.TopologyTestDriver(built(lambda s: s.print(label="in", file=file))) as driver:
+            driver.pipe("in", "a", "1")
+            driver.pipe("in", None, None)
+        assert file.read_text() == "before\n[in]: a, 1\n[in]: None, None\n"

@@ -149,3 +149,26 @@ def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
     outcome = host.run("in", ("a", "late", minute))
     assert sent(outcome) == [("a", "late there", minute)]
     assert outcome.metrics.dropped == {"late for a join": 1}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
+    builder = ps.StreamsBuilder()
+    texts = builder.stream("texts").group_by_key()
+    numbers = builder.stream("numbers", value=ps.serdes.int64).group_by_key()
+    both = texts.cogroup(lambda k, v, so_far: so_far + v)
+    both = both.cogroup(numbers, lambda k, v, so_far: f"{so_far}{v}")
+    made: list[ps.KStream[Any, Any]] = []
+    windowed: Any = both.windowed_by(WINDOWS[kind], late=made.append)
+    merger = [lambda key, one, other: one + other] if kind == "sessions" else []
+    windowed.aggregate(str, *merger, store="w")
+    made[0].to("late-texts")
+    made[1].to("late-numbers")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("texts", "a", "x", 10_000)
+        driver.pipe("numbers", "a", 1, 2_000)  # not late: its stream has a time of its own
+        driver.pipe("texts", "a", "y", 2_000, [("h", b"1")])
+        driver.pipe("numbers", "a", 2, 10_000)
+        driver.pipe("numbers", "a", 3, 2_001)
+        assert driver.read("late-texts") == [ps.Record("a", "y", 2_000, (("h", b"1"),))]
+        assert [(r.value, r.timestamp) for r in driver.read("late-numbers")] == [(3, 2_001)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,15 @@ Stream = ps.KStream[Any, Any]
 
 class Quiet(ps.Processor[Any, Any, Any, Any]):
     def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+
+class Counting(Quiet):
+    stores = (ps.stores.key_value("in-count", ps.serdes.string, ps.serdes.int64),)
+
+
+class Days(ps.Windows):
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        return [(0, 1)]
 
 
 class Same(ps.ValueTransformer[Any, Any, Any]):
@@ -57,6 +67,12 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
     "count": (lambda b: b.stream("in").group_by_key().count(), ["in-count"]),
     "sum": (lambda b: b.stream("in", value=ps.serdes.int64).group_by_key().sum(), ["in-sum"]),
     "windows": (lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(), ["in-windowed-count"]),
+    "windows of the user's own": (
+        lambda b: (
+            b.stream("in").group_by_key().windowed_by(Days(1, grace=0), emit=ps.on_window_close).count()
+        ),
+        ["in-windowed-count"],
+    ),
     "sliding windows": (
         lambda b: b.stream("in").group_by_key().windowed_by(ps.SlidingWindows(1, grace=0)).reduce(left),
         ["in-sliding-reduce"],
@@ -79,6 +95,17 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
             .aggregate(str)
         ),
         ["in-cogroup", "in-cogroup-1*"],
+    ),
+    "late records of a cogroup": (
+        lambda b: (
+            b.stream("in")
+            .group_by_key()
+            .cogroup(third)
+            .cogroup(b.stream("other").group_by(second), third)
+            .windowed_by(Days(1, grace=0), late=lambda late: late.to_table() and None)
+            .aggregate(str)
+        ),
+        ["in-windowed-cogroup", "in-table", "other-rekeyed-table", "in-windowed-cogroup-1*"],
     ),
     "re-keyed": (
         lambda b: b.stream("in").group_by(second).count(),
@@ -162,6 +189,11 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
             "in-t-join-subscription-response*",
         ],
     ),
+    "topics by pattern": (
+        lambda b: b.stream(re.compile(r"shop\.orders-\d+")).group_by_key().count(),
+        ["shop-orders-pattern-count"],
+    ),
+    "all topics": (lambda b: b.stream(re.compile(".*")).group_by_key().count(), ["pattern-count"]),
     "several topics": (lambda b: b.stream(["in", "more"]).group_by_key().count(), ["in-count"]),
     "merged streams": (
         lambda b: b.stream("in").merge(b.stream("other")).group_by_key().count(),
@@ -173,6 +205,15 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
             for branch in b.stream("in").split().branch(second, name="big").branch(second).default().values()
         ],
         ["in-big-count", "in-count", "in-count-2"],
+    ),
+    "branches that go on where they are made": (
+        lambda b: (
+            b.stream("in")
+            .split()
+            .branch(second, name="big", then=lambda s: s.group_by_key().count() and None)
+            .default(then=lambda s: s.group_by_key().count() and None)
+        ),
+        ["in-big-count", "in-count"],
     ),
     "branches of a split with a name": (
         lambda b: [
@@ -329,6 +370,19 @@ class TestClashes:
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.add_state_store(ps.stores.key_value("in-count", ps.serdes.string, ps.serdes.int64))
+
+    @pytest.mark.parametrize("operator", ["process", "process_values"])
+    def test_with_a_store_that_a_processor_brings_along(self, operator: str) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").group_by_key().count()
+        with pytest.raises(TopologyError, match=self.MESSAGE):
+            getattr(builder.stream("other"), operator)(Counting)
+
+    def test_with_a_store_that_a_processor_has_brought_along(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("other").process(Counting)
+        with pytest.raises(TopologyError, match=self.MESSAGE):
+            builder.stream("in").group_by_key().count()
 
 
 class TestNamesOfNodes:

@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import ProcessingError, StoreError
-from unit.helpers import Host, one_processor, processing, sent, values
+from unit.helpers import Host, forwarding, one_processor, processing, sent, values
 
 STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
 
@@ -22,6 +22,35 @@ def fan_out(step: Any) -> ps.Topology:
         .add_sink("left", "L", "worker")
         .add_sink("right", "R", "worker")
     )
+
+
+def test_the_configuration_of_the_application_is_seen() -> None:
+    topology = one_processor(forwarding(lambda context, record: str(context.app_config["limit"])))
+    with ps.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
+        driver.pipe("in", "k", "v")
+        assert [record.value for record in driver.read("out")] == ["3"]
+    with pytest.raises(ProcessingError, match="KeyError: 'limit'"):
+        Host(topology).run("in", ("k", "v", 0))
+
+
+def test_what_a_processor_counts_is_among_the_metrics() -> None:
+    def count(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        context.count("letters", len(record.value))
+        context.count("records")
+
+    topology = one_processor(processing(count, init=lambda context: context.count("tasks")))
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        for value in ("ab", "c"):
+            driver.pipe("in", "k", value)
+        metrics = driver.metrics()
+    assert {name: metrics[f"counted: {name}"] for name in ("letters", "records", "tasks")} == {
+        "letters": 3,
+        "records": 2,
+        "tasks": 1,
+    }
+    host = Host(topology)
+    host.run("in", ("k", "ab", 0))
+    assert host.run("in", ("k", "c", 0)).metrics.counted == {"letters": 1, "records": 1}
 
 
 class TestForward:

@@ -22,6 +22,12 @@ AT_CLOSE = ps.EmitStrategy.on_window_close(every=30)
 NEAR = ps.JoinWindows(10, 10, 5)
 
 
+class Tens(ps.Windows):
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        start = timestamp - timestamp % 10
+        return [(start, start + 10)]
+
+
 class Ticking(ps.Processor[Any, Any, Any, Any]):
     """Forwards when it is called by either time."""
 
@@ -56,10 +62,15 @@ def suppressed(b: ps.StreamsBuilder, edit: Edit) -> Stream:
     return counts.suppress(ps.Suppressed.until_window_closes()).to_stream()
 
 
-def cogrouped(b: ps.StreamsBuilder, edit: Edit) -> Stream:
-    first, second = (edit(b.stream(topic)).group_by_key() for topic in ("in", "other"))
-    both = first.cogroup(lambda k, v, a: a + v).cogroup(second, lambda k, v, a: a + v.upper())
-    return both.windowed_by(TUMBLING).aggregate(str).to_stream()
+def cogrouped(kind: Any) -> Define:
+    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+        first, second = (edit(b.stream(topic)).group_by_key() for topic in ("in", "other"))
+        both = first.cogroup(lambda k, v, a: a + v).cogroup(second, lambda k, v, a: a + v.upper())
+        windowed: Any = both.windowed_by(kind)
+        stream: Stream = windowed.aggregate(str).to_stream()
+        return stream
+
+    return define
 
 
 def join(b: ps.StreamsBuilder, edit: Edit) -> Stream:
@@ -78,10 +89,12 @@ def processor(b: ps.StreamsBuilder, edit: Edit) -> Stream:
 PROGRAMS: dict[str, Define] = {
     "count": plain,
     "windows": windows(TUMBLING),
+    "windows of the user's own": windows(Tens(10, grace=5)),
     "sliding windows": windows(ps.SlidingWindows(10, grace=5)),
     "sessions": windows(ps.SessionWindows(10, grace=5)),
     "suppress": suppressed,
-    "cogroup": cogrouped,
+    "cogroup": cogrouped(TUMBLING),
+    "cogroup by windows of the user's own": cogrouped(Tens(10, grace=5)),
     "join of streams": join,
     "join that waits": waiting_join,
     "processor": processor,

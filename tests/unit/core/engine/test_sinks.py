@@ -55,6 +55,23 @@ def test_a_partitioner_chooses_or_leaves_it_to_the_key() -> None:
     assert asked == [("out", "a", "5", 4), ("out", None, "6", 4)]
 
 
+def test_a_partitioner_may_choose_several_partitions_or_none() -> None:
+    chosen: dict[str, Any] = {"all": range(3), "twice": [1, 1], "none": [], "key": None}
+    host = Host(sending(topic="out", partitioner=lambda t, k, v, n: chosen[v]), partitions={"out": 3})
+    outcome = host.run("in", *(("a", value, 0) for value in chosen))
+    ((_, columns),) = outcome.sends
+    placed = [*zip(columns.values, columns.partitions or [], strict=True)]
+    assert placed == [(b"all", 0), (b"all", 1), (b"all", 2), (b"twice", 1), (b"key", -1)]
+    assert outcome.metrics.dropped == {"no partition chosen": 1}
+
+
+@pytest.mark.parametrize("choice", [3, -1, [0, 3], "x"])
+def test_a_partition_that_the_topic_does_not_have_is_a_production_error(choice: Any) -> None:
+    host = Host(sending(topic="out", partitioner=lambda t, k, v, n: choice), partitions={"out": 3})
+    with pytest.raises(ProductionError, match=r"of topic 'out', which has the partitions 0 to 2"):
+        host.run("in", ("a", "x", 0))
+
+
 def test_topic_and_partition_can_both_be_chosen() -> None:
     host = Host(
         sending(topic=lambda k, v, c: k, partitioner=lambda t, k, v, n: n - 1), partitions={"x": 3, "y": 5}

@@ -145,3 +145,15 @@ class TestAnExtractorThatFails:
     def test_can_be_skipped(self, extractor: Extractor, cause: str) -> None:
         host = Host(extracting(extractor), policies=ps.ErrorPolicies(deserialize="skip"))
         assert host.run("in", ("a", "x", 1)).metrics.dropped == {"deserialize error": 1}
+
+
+def test_records_without_a_timestamp_may_be_left_out() -> None:
+    outcome = Host(extracting(ps.timestamps.skip_invalid)).run("in", ("a", "x", -1), ("b", "y", 2))
+    assert (sent(outcome), outcome.metrics.dropped) == ([("b", "y", 2)], {"negative timestamp": 1})
+
+
+def test_records_without_a_timestamp_may_take_that_of_their_partition() -> None:
+    host = Host(extracting(ps.timestamps.use_partition_time))
+    assert sent(host.run("in", ("a", "x", 5), ("b", "y", -1))) == [("a", "x", 5), ("b", "y", 5)]
+    with pytest.raises(DeserializationError, match="neither has any record of its partition before it"):
+        Host(extracting(ps.timestamps.use_partition_time)).run("in", ("a", "x", -1))

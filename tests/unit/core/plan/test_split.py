@@ -177,3 +177,17 @@ def test_a_plan_says_what_an_application_reads_keeps_and_writes() -> None:
             "    keeps  two (timestamped-key-value string -> int64)",
         ]
     )
+
+
+def test_a_partitioner_for_chosen_topics_needs_the_partitions_of_any_topic() -> None:
+    def to(topic: object, **options: object) -> bool:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to(topic, **options)  # type: ignore[arg-type]
+        return builder.build().plan("app").places_in_any_topic
+
+    def last(topic: str, key: object, value: object, partitions: int) -> int:
+        return partitions - 1
+
+    assert to(lambda key, value, context: key, partitioner=last)
+    assert not to(lambda key, value, context: key)
+    assert not to("out", partitioner=last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -46,7 +47,11 @@ def with_store() -> ps.Topology:
         (lambda: begun().add_source("..", "x"), r"^'\.\.' cannot be the name of a node: "),
         (
             lambda: begun().add_source("new", "x", offset_reset="first"),
-            r"^source 'new': offset_reset is 'earliest', 'latest' or None, not 'first'$",
+            r"^source 'new': offset_reset is 'earliest', 'latest', a timedelta .* or None, not 'first'$",
+        ),
+        (
+            lambda: begun().add_source("new", "x", offset_reset=timedelta(-1)),
+            r"a timedelta that is not negative, or None, not datetime.timedelta\(days=-1\)$",
         ),
         (
             lambda: begun().add_processor("late", Quiet, "wroker"),

@@ -8,7 +8,7 @@ import pytest
 from penstock.core.model.partitioning import murmur2 as murmur2_of_one
 from penstock.core.model.partitioning import partition_of
 from penstock.core.model.record import Records
-from penstock.drivers.spark.partitioning import murmur2, split_by_key
+from penstock.drivers.spark.partitioning import murmur2, split_by_partition
 from penstock.drivers.spark.wire import to_arrow
 
 KEYS = [
@@ -43,7 +43,7 @@ def test_hashes_nothing_and_nulls(keys: list[bytes | None]) -> None:
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])
 def test_splits_by_the_partition_that_java_would_choose(partitions: int) -> None:
     records = Records(KEYS * 3, [b"%d" % n for n in range(30)], list(range(30)))
-    parts = split_by_key(to_arrow(records), partitions)
+    parts = split_by_partition(to_arrow(records), partitions)
     assert [number for number, _ in parts] == sorted({partition_of(key, partitions) for key in KEYS})
     for number, part in parts:
         rows = part.to_pylist()
@@ -55,5 +55,15 @@ def test_splits_by_the_partition_that_java_would_choose(partitions: int) -> None
 
 
 def test_null_keys_go_where_the_empty_key_goes() -> None:
-    ((number, part),) = split_by_key(to_arrow(Records([None, b""], [b"1", b"2"], [1, 2])), 9)
+    ((number, part),) = split_by_partition(to_arrow(Records([None, b""], [b"1", b"2"], [1, 2])), 9)
     assert (number, part.column("value").to_pylist()) == (partition_of(b"", 9), [b"1", b"2"])
+
+
+def test_a_partition_that_was_chosen_goes_before_that_of_the_key() -> None:
+    records = Records([b"a"] * 4, [b"1", b"2", b"3", b"4"], [1, 2, 3, 4])
+    records.partitions = [2, 0, -1, 2]
+    parts = {n: part.column("value").to_pylist() for n, part in split_by_partition(to_arrow(records), 3)}
+    expected: dict[int, list[bytes]] = {2: [b"1", b"4"], 0: [b"2"]}
+    expected[partition_of(b"a", 3)] = sorted([*expected.get(partition_of(b"a", 3), []), b"3"])
+    assert parts == expected
+    assert all("partition" not in part.schema.names for _, part in split_by_partition(to_arrow(records), 3))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import re
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 
 import penstock as ps
 from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.model.errors import TopicNotFoundError
+from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import default_grouper, lay_out
+from penstock.core.ports import TopicFacts
 from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 
@@ -129,3 +134,74 @@ def test_every_micro_batch_has_the_time_of_the_clock(planner: Planner, orders: O
     clock.now_ms = 70
     assert planner.next(start)["now_ms"] == 70
     assert orders.told["now_ms"] == 70
+
+
+class Recent(Broker):
+    """The record at offset 7 is the first of the last hour; the other topic has none of that time."""
+
+    asked: ClassVar[list[int]] = []
+
+    def offsets_at(self, counts: Any, timestamp_ms: int) -> Any:
+        self.asked.append(timestamp_ms)
+        return {topic: {0: 7} for topic in counts if topic == "in"}
+
+
+def test_a_source_may_begin_some_time_ago(orders: Orders) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(list(TOPICS), offset_reset=timedelta(hours=1)).to("out")
+    plan = builder.build().plan("app")
+    spec = TopologySpec(plan, lay_out(plan, TOPICS, default_grouper), {}, ErrorPolicies(), {"out": 1})
+    made: Any = SourceSpec(spec, Recent(), None, orders, 1_000, 1 << 20, 1, "earliest", {})  # type: ignore[arg-type]
+    first = Planner(made).first()
+    assert first["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+    assert all(0 <= first["now_ms"] - 3_600_000 - at < 60_000 for at in Recent.asked)
+
+
+class Cluster(Broker):
+    """Topics that can disappear, and be made again."""
+
+    def __init__(self, **ids: str) -> None:
+        self.ids = ids
+
+    def end_offsets(self, counts: Any) -> Any:
+        if not self.ids.keys() >= counts.keys():
+            raise TopicNotFoundError("gone")
+        return super().end_offsets(counts)
+
+    def partition_counts(self, topics: Any) -> Any:
+        return {topic: 1 for topic in topics if topic in self.ids}
+
+    def topic_facts(self, topics: Any) -> Any:
+        return {topic: TopicFacts(self.ids[topic], 1) for topic in topics if topic in self.ids}
+
+
+class TestTopicsOfAPattern:
+    def planner(self, cluster: Cluster, orders: Orders, **lineage: Any) -> Planner:
+        builder = ps.StreamsBuilder()
+        builder.stream(re.compile("[ab]")).to("out")
+        plan = builder.build().plan("app", existing=cluster.ids)
+        layout = lay_out(plan, dict.fromkeys(cluster.ids, 1), default_grouper)
+        known = Lineage(topic_ids=cluster.ids, **lineage)
+        spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1}, known)
+        made: Any = SourceSpec(spec, cluster, None, orders, 1_000, 1 << 20, 1, "latest", {})  # type: ignore[arg-type]
+        return Planner(made)
+
+    def test_are_read_from_their_beginning_when_they_appear(self, orders: Orders) -> None:
+        first = self.planner(Cluster(a="1"), orders).first()
+        assert first["topics"] == {"a": {"0": 10}}
+        later = self.planner(Cluster(a="1", b="2"), orders, appeared=frozenset("b"))
+        assert later.next(first)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
+
+    def test_are_no_reason_to_fail_when_they_are_gone(self, orders: Orders) -> None:
+        cluster = Cluster(a="1", b="2")
+        planner = self.planner(cluster, orders)
+        start = begun(planner)
+        del cluster.ids["b"]
+        assert planner.next(start) is start
+        without = self.planner(Cluster(a="1"), orders)
+        assert without.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 10}}
+
+    def test_are_new_topics_when_they_are_made_again(self, orders: Orders) -> None:
+        start = begun(self.planner(Cluster(a="1", b="2"), orders))
+        again = self.planner(Cluster(a="1", b="other"), orders)
+        assert again.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.core.engine.operators import (
     aggregations,
     asynchronous,
+    calendars,
     foreign_keys,
     global_stores,
     grace,
@@ -24,6 +25,7 @@ from penstock.core.engine.operators import (
 __all__ = [
     "aggregations",
     "asynchronous",
+    "calendars",
     "foreign_keys",
     "global_stores",
     "grace",

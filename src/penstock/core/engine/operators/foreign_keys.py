@@ -24,6 +24,7 @@ def _(node: f.Subscribe, compiled: Compiled) -> Call:
     versioned, inner = compiled.versioned(node.parents[0]), node.kind == "inner"
     key_bytes, value_bytes, other_bytes = node.key.serialize, node.value.serialize, node.other_key.serialize
     asked = _asked_by_inner if inner else _asked_by_left
+    ignores_null = node.ignores_null
 
     def named(key: Any, value: Any) -> tuple[Any, bytes | None]:
         other = None if value is None else on(key, value)
@@ -40,8 +41,13 @@ def _(node: f.Subscribe, compiled: Compiled) -> Call:
             subscriber = key_bytes(key)
         except Exception as error:
             return runtime.on_error("process", name, error)
-        if inner and new is not None and after is None:
+        ignored = ignores_null and (
+            (old is not None and before is None) or (new is not None and after is None)
+        )
+        if ignored or (inner and new is not None and after is None):
             runtime.drop("null foreign key in a join")
+        if ignored:
+            return None
         for to_new, instruction in asked(before_bytes, after_bytes, deleted=new is None):
             child(
                 after if to_new else before, Subscription(instruction, mark, subscriber), timestamp, headers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.context import NodeContext
 from penstock.core.model.errors import ProcessingError, TopologyError
 from penstock.core.model.record import Headers, Record
 from penstock.core.plan import nodes as n
-from penstock.core.plan.transforming import TransformRows
+from penstock.core.plan.transforming import ProcessValues, TransformRows
 
 C = TypeVar("C", bound=NodeContext)
 
@@ -28,6 +28,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
     context.processor = _made(node, "process", "Processor")
+    context.only_read = compiled.only_read(node)
     compiled.contexts.append(context)
     return context
 
@@ -51,10 +52,51 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
 
 
 @compile_node.register
+def _(node: ProcessValues, compiled: Compiled) -> Call:
+    process = running(node, compiled, _FixedKeyContext)
+    context = compiled.contexts[-1]
+    assert isinstance(context, _FixedKeyContext)
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        context.key = key
+        try:
+            process(key, value, timestamp, headers)
+        finally:
+            context.key = _ANY
+
+    return run
+
+
+_ANY: Final = object()
+"""In place of a key: nothing is being processed."""
+
+
+class _FixedKeyContext(NodeContext):
+    """The context of a processor that leaves keys as they are. Owned by the task."""
+
+    key: Any = _ANY
+    """The key of the record that is being processed."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Hand a record on if it has the key that came in.
+
+        Raises:
+            ProcessingError: If it has another one.
+        """
+        if self.key is not _ANY and record.key is not self.key and record.key != self.key:
+            raise ProcessingError(
+                f"processor {self._node!r} got a record with the key {self.key!r} and forwards one with the key {record.key!r}, "
+                "but process_values() leaves keys as they are, so that nothing behind it repartitions; use process()"
+            )
+        super().forward(record, child)
+
+
+@compile_node.register
 def _(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     context = _TransformerContext(name, node.stores, runtime, nothing, {})
     context.processor = _made(node, "transform", "ValueTransformer")
+    context.only_read = compiled.only_read(node)
     compiled.contexts.append(context)
     transform = context.processor.transform
 

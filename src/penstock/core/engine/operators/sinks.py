@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.core.engine.columns import Columns, Form, columns_of, each
@@ -51,6 +52,24 @@ def _(node: n.Sink, compiled: Compiled) -> Form | None:
     return Form(sink)
 
 
+def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
+    """Give the partitions that a partitioner chose, -1 for the one that the key belongs to.
+
+    Raises:
+        ValueError: If one of them is none of the topic's.
+    """
+    if choice is None:
+        return (-1,)
+    chosen = (choice,) if isinstance(choice, int) else tuple(dict.fromkeys(choice))
+    for partition in chosen:
+        if not isinstance(partition, int) or partition < 0 or partition >= (count or partition + 1):
+            raise ValueError(
+                f"the partitioner chose partition {partition!r} of topic {topic!r}, which has "
+                f"{f'the partitions 0 to {count - 1}' if count else 'no such partition'}"
+            )
+    return chosen
+
+
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
     """Compile a sink that chooses topics or partitions per record."""
     runtime, name = compiled.runtime, node.name
@@ -71,10 +90,12 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
             headers,
         )
         if partitioner is None:
-            runtime.rows(topic).append(row)
-            return
-        partition = partitioner(topic, key, value, runtime.partitions_of(topic))
-        runtime.placed(topic).append((*row, -1 if partition is None else partition))
+            return runtime.rows(topic).append(row)
+        count = runtime.partitions_of(topic)
+        chosen = _chosen(partitioner(topic, key, value, count), topic, count)
+        if not chosen:
+            return runtime.drop("no partition chosen")
+        return runtime.placed(topic).extend([(*row, partition) for partition in chosen])
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:

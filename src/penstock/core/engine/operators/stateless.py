@@ -19,7 +19,8 @@ from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.plan import nodes as n
 from penstock.core.plan.late import Late
-from penstock.core.plan.split import has_key
+
+_NO_KEY = "null key at a repartition"
 
 
 @compile_node.register
@@ -41,8 +42,6 @@ def _(node: n.Filter, compiled: Compiled) -> Call:
 @columns_of.register
 def _(node: n.Filter, compiled: Compiled) -> Form | None:
     predicate, keep = node.predicate, node.keep
-    if predicate is has_key:
-        return _with_key(node, compiled)
 
     def kept(key: Any, value: Any) -> bool:
         return bool(predicate(key, value)) is keep
@@ -55,15 +54,37 @@ def _(node: n.Filter, compiled: Compiled) -> Form | None:
     return of_function(node, compiled, kept, then)
 
 
-def _with_key(node: n.Filter, compiled: Compiled) -> Form | None:
-    """Make the filter in front of a repartition, which is no function of the user."""
+@compile_node.register
+def _(node: n.WithKey, compiled: Compiled) -> Call:
+    child, drop = compiled.children(node), _dropping(node, compiled)
+
+    def with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return drop(1)
+        return child(key, value, timestamp, headers)
+
+    return with_key
+
+
+def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
+    """Give what counts records without a key, or does not."""
+    runtime = compiled.runtime
+    return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
+
+
+@columns_of.register
+def _(node: n.WithKey, compiled: Compiled) -> Form | None:
     form = behind(node, compiled)
     if form is None:
         return None
-    child = form.call
+    child, drop = form.call, _dropping(node, compiled)
 
     def with_key(columns: Columns) -> None:
-        child(columns.only(columns.keys.present()) if columns.keys.any_null() else columns)
+        if columns.keys.any_null():
+            kept = columns.keys.present()
+            drop(kept.count(False))
+            columns = columns.only(kept)
+        child(columns)
 
     return Form(with_key, form.calls_functions, form.by_rows)
 

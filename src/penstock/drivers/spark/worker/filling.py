@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome
@@ -86,12 +87,14 @@ class GlobalPart:
         application_id: The application's id.
         topic_id: The broker's id of its topic; empty if the broker gives none.
         policies: What to do with records that fail.
+        app_config: What the processor finds in ``context.app_config``.
     """
 
     part: SubTopology
     application_id: str
     topic_id: str
     policies: ErrorPolicies
+    app_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
@@ -219,6 +222,7 @@ class Filling:
                 application_id=self._part.application_id,
                 stores=self._copy.open_view(),
                 policies=self._part.policies,
+                app_config=self._part.app_config,
                 snapshot=snapshot_from_json(held.remembered or None),
             )
             try:

@@ -52,7 +52,13 @@ class GlobalStoresSpec:
         """Give the global parts, in the order in which they are locked."""
         plan, ids = self.topology.plan, self.topology.lineage.topic_ids
         return [
-            GlobalPart(part, plan.application_id, ids.get(part.source_topics[0], ""), self.topology.policies)
+            GlobalPart(
+                part,
+                plan.application_id,
+                ids.get(part.source_topics[0], ""),
+                self.topology.policies,
+                self.topology.app_config,
+            )
             for part in sorted(plan.global_parts, key=lambda part: part.source_topics)
         ]
 

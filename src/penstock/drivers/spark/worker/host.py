@@ -265,6 +265,7 @@ class _TaskBatch:
             partitions_of=topology.partitions_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
             cache_bytes=self._spec.cache_bytes,
+            app_config=topology.app_config,
             snapshot=snapshot,
             epoch=uuid4().hex[:12],
             repeats_sends=self._spec.repeats_sends,

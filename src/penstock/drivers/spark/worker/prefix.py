@@ -18,7 +18,7 @@ from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
-from penstock.drivers.spark.partitioning import split_by_key
+from penstock.drivers.spark.partitioning import split_by_partition
 from penstock.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Prefix:
                 rows.append(self._row(self._id, wire.SEND, topic, 0, end, wire.encode(records)))
                 continue
             records.offsets = list(range(self._start, self._start + len(records)))
-            for number, part in split_by_key(wire.to_arrow(records), layout.partitions[topic]):
+            for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
                 task = layout.task_of[TopicPartition(topic, number)]
                 rows.append(self._row(task, wire.RECORDS, topic, number, end, wire.encode_batch(part)))
         if rows:

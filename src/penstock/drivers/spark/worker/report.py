@@ -83,6 +83,7 @@ class Report:
         global_records: Records of global topics that went into this host's copies.
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that the task's caches held, about.
+        counted: What processors have counted, by name.
         calls: What there is to see of asynchronous operators, None if the task has none.
     """
 
@@ -108,6 +109,7 @@ class Report:
     global_records: int = 0
     merged: int = 0
     cache_bytes: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
     calls: CallReport | None = None
 
     def encode(self) -> bytes:
@@ -178,6 +180,7 @@ def report_of(
         enforced=outcome.metrics.enforced,
         merged=outcome.metrics.merged,
         cache_bytes=outcome.metrics.cache_bytes,
+        counted=dict(outcome.metrics.counted),
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],

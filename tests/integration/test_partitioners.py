@@ -1,0 +1,50 @@
+"""Partitioners on Spark: through its shuffle, and to several partitions of a topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+
+from .helpers import Apps
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+class WhereItIs(ps.Processor[str, str, str, str]):
+    """Says which task has a record."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.count("seen")
+        self.context.forward(
+            record.with_value(
+                f"{record.value} {self.context.app_config['where']} {self.context.task_id.partition}"
+            )
+        )
+
+
+def to_all(topic: str, key: Any, value: Any, partitions: int) -> range | None:
+    return range(partitions) if key == "all" else None
+
+
+def twice(topic: str, key: Any, value: Any, partitions: int) -> list[int]:
+    return [] if value.startswith("nobody") else [0, partitions - 1]
+
+
+def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 4)
+    builder = ps.StreamsBuilder()
+    moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
+    moved.process(WhereItIs, name="where").to(lambda key, value, context: sink, partitioner=twice)
+    apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
+    running = apps.run(builder.build(), app_config={"where": "in"})
+    found = [(r.partition, (r.value or b"").decode()) for r in apps.kafka.consume(sink)]
+    everywhere = [f"x in {task}" for task in range(3)]
+    assert sorted(v for p, v in found if p == 0 and v[0] == "x") == everywhere
+    assert sorted(v for p, v in found if p == 3 and v[0] == "x") == everywhere
+    assert len([v for _, v in found if v.startswith("y")]) == 2
+    assert len(found) == 8
+    assert running.metrics()["dropped_records"] == 4
+    assert running.metrics()["counted: seen"] == 7

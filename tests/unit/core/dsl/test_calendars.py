@@ -1,0 +1,221 @@
+"""Windows of the user's own: calendars, one that never ends, and what a function of windows must not give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, TopologyError
+from penstock.core.plan.internal import changelog_config
+from penstock.testing import TopologyTestDriver
+from unit.helpers import Host, sent
+
+BERLIN = ZoneInfo("Europe/Berlin")
+HOUR = 3_600_000
+
+
+def at(*when: int) -> int:
+    """Give a local time as ms since the epoch."""
+    return int(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[arg-type,misc]
+
+
+class Days(ps.Windows):
+    """Days of a time zone: 23, 24 or 25 hours."""
+
+    def __init__(self, grace: int = 0) -> None:
+        super().__init__(25 * HOUR, grace)
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        day = datetime.fromtimestamp(timestamp / 1000, BERLIN).date()
+        return [(self.midnight(day), self.midnight(day + timedelta(days=1)))]
+
+    @staticmethod
+    def midnight(day: date) -> int:
+        return int(datetime.combine(day, time(), BERLIN).timestamp() * 1000)
+
+
+class Grid(ps.Windows):
+    """The windows of TumblingWindows and HoppingWindows, as a user would write them."""
+
+    def __init__(self, like: ps.TumblingWindows | ps.HoppingWindows) -> None:
+        super().__init__(like.size_ms, like.grace_ms)
+        self.starts = like.starts
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        return [(start, start + self.size_ms) for start in self.starts(timestamp)]
+
+
+class Given(ps.Windows):
+    """The windows that a test gives."""
+
+    def __init__(self, found: list[tuple[int, int]]) -> None:
+        super().__init__(10, 0)
+        self.found = found
+
+    def windows_for(self, timestamp: int) -> Iterable[tuple[int, int]]:
+        return self.found
+
+
+def counting(windows: Any, **options: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    counts = builder.stream("in").group_by_key().windowed_by(windows, **options).count(store="w")
+    counts.map_values(str).to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}").to("out")
+    return builder.build()
+
+
+class TestDaysOfATimeZone:
+    def test_are_as_long_as_they_are_there(self) -> None:
+        host = Host(counting(Days()))
+        spring, autumn = at(2026, 3, 29, 12), at(2026, 10, 25, 12)
+        rows = sent(host.run("in", ("a", "x", spring), ("a", "x", autumn)))
+        lengths = [int(end) - int(start) for start, end in (key[2:].split("-") for key, _, _ in rows if key)]
+        assert lengths == [23 * HOUR, 25 * HOUR]
+
+    def test_close_at_midnight(self) -> None:
+        host = Host(counting(Days(grace=HOUR), emit=ps.on_window_close))
+        first, last = at(2026, 3, 29, 0), at(2026, 3, 29, 23, 59)
+        assert (
+            sent(host.run("in", ("a", "x", last), ("b", "x", at(2026, 3, 30, 0, 59)), ("a", "x", first)))
+            == []
+        )
+        host.restart()
+        end = at(2026, 3, 30)
+        closed = sent(host.run("in", ("b", "x", end + HOUR)))
+        assert closed == [(f"a@{first}-{end}", "2", last)]
+        assert host.run("in", ("a", "late", last)).metrics.dropped == {"late for a window": 1}
+
+    def test_are_read_from_the_store_with_their_ends(self) -> None:
+        with TopologyTestDriver(counting(Days())) as driver:
+            driver.pipe("in", "a", "x", at(2026, 3, 29, 12))
+            assert [*driver.store("w").all()] == [
+                (ps.Windowed("a", at(2026, 3, 29), at(2026, 3, 30)), (1, at(2026, 3, 29, 12)))
+            ]
+
+    def test_are_read_from_topics_with_their_ends(self) -> None:
+        serde = ps.serdes.time_windowed(ps.serdes.string, Days())
+        window = ps.Windowed("a", at(2026, 3, 29), at(2026, 3, 30))
+        assert serde.deserialize(serde.serialize(window)) == window
+
+    def test_are_suppressed_until_they_close(self) -> None:
+        builder = ps.StreamsBuilder()
+        days = builder.stream("in").group_by_key().windowed_by(Days(grace=HOUR)).count(store="w")
+        days.suppress(ps.Suppressed.until_window_closes(), store="held").to_stream().to("out")
+        with TopologyTestDriver(builder.build()) as driver:
+            for timestamp in (at(2026, 3, 29, 3), at(2026, 3, 29, 23), at(2026, 3, 30, 1)):
+                driver.pipe("in", "a", "x", timestamp)
+            assert [(r.key.start, r.value) for r in driver.read("out")] == [(at(2026, 3, 29), 2)]
+
+    def test_close_when_nothing_arrives(self) -> None:
+        emit = ps.EmitStrategy.on_window_close(close_idle_after=HOUR)
+        with TopologyTestDriver(counting(Days(), emit=emit)) as driver:
+            driver.pipe("in", "a", "x", at(2026, 3, 29, 22))
+            driver.advance_wall_clock(2 * HOUR - 1)
+            assert driver.read("out") == []
+            driver.advance_wall_clock(1)
+            assert [record.value for record in driver.read("out")] == ["1"]
+
+    def test_are_shared_by_several_streams(self) -> None:
+        builder = ps.StreamsBuilder()
+        left, right = (builder.stream(topic).group_by_key() for topic in ("left", "right"))
+        both = left.cogroup(lambda k, v, so_far: so_far + v).cogroup(right, lambda k, v, so_far: v + so_far)
+        both.windowed_by(Days(), late=lambda late: late.to("late")).aggregate(str, store="w").to_stream().to(
+            "out"
+        )
+        with TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("left", "a", "1", at(2026, 3, 29, 12))
+            driver.pipe("right", "a", "2", at(2026, 3, 29, 11))
+            driver.pipe("right", "a", "3", at(2026, 3, 30, 0))
+            driver.pipe("right", "a", "4", at(2026, 3, 29, 23))
+            assert [record.value for record in driver.read("out")] == ["1", "21", "3"]
+            assert [record.value for record in driver.read("late")] == ["4"]
+
+
+@pytest.mark.parametrize(
+    "emit",
+    [
+        ps.on_window_update,
+        ps.on_window_close,
+        ps.EmitStrategy.on_window_close(every=1000),
+        ps.EmitStrategy.on_window_close(expired="lost"),
+        ps.EmitStrategy.on_window_close(close_idle_after=5),
+    ],
+    ids=["update", "close", "every", "lost", "idle"],
+)
+@pytest.mark.parametrize(
+    "like", [ps.TumblingWindows(50_000, grace=20_000), ps.HoppingWindows(50_000, 20_000, grace=10_000)]
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 400), st.integers(0, 2_000), st.booleans()),
+        max_size=30,
+    )
+)
+def test_windows_on_a_grid_give_what_windows_of_a_fixed_size_give(
+    like: Any, emit: ps.EmitStrategy, rows: list[tuple[str, int, int, bool]]
+) -> None:
+    def results(windows: Any) -> list[Any]:
+        host = Host(counting(windows, emit=emit, late=lambda late: late.to("late")))
+        found: list[Any] = []
+        for key, seconds, wait, restarts in rows:
+            if restarts:
+                host.restart()
+            host.feed("in", [(key, "x", seconds * 1000)])
+            for outcome in (host.step(host.now_ms + wait), host.step(host.now_ms + wait)):
+                found += [sent(outcome), sent(outcome, "late"), outcome.metrics.dropped]
+        return [*found, [*host.store("w").all()]]
+
+    assert results(Grid(like)) == results(like)
+
+
+class TestAnUnlimitedWindow:
+    def test_holds_all_records_from_its_start_on(self) -> None:
+        host = Host(counting(ps.UnlimitedWindows(10)))
+        outcome = host.run("in", ("a", "x", 9), ("a", "x", 10), ("a", "x", 1 << 50), ("a", "x", 11))
+        assert sent(outcome) == [
+            (f"a@10-{(1 << 63) - 1}", "1", 10),
+            (f"a@10-{(1 << 63) - 1}", "2", 1 << 50),
+            (f"a@10-{(1 << 63) - 1}", "3", 1 << 50),
+        ]
+        assert outcome.metrics.dropped == {"outside of all windows": 1}
+        assert changelog_config(host.sub.stores["w"])["retention.ms"] == str((1 << 63) - 1)
+
+    def test_never_closes(self) -> None:
+        with pytest.raises(TopologyError, match="an unlimited window never closes"):
+            counting(ps.UnlimitedWindows(), emit=ps.on_window_close)
+        counts = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(ps.UnlimitedWindows()).count()
+        with pytest.raises(TopologyError, match="aggregates by an unlimited window, which never closes"):
+            counts.suppress(ps.Suppressed.until_window_closes())
+
+
+@pytest.mark.parametrize("found", [[(0, 5)], [(6, 12)], [(-1, 6)], [(0, 11)]])
+def test_a_window_that_cannot_be_is_refused(found: list[tuple[int, int]]) -> None:
+    with pytest.raises(ProcessingError, match=r"Given.windows_for\(5\) gave the window from .* as was said"):
+        Host(counting(Given(found))).run("in", ("a", "x", 5))
+
+
+def test_records_in_no_window_are_dropped_and_counted() -> None:
+    assert Host(counting(Given([]))).run("in", ("a", "x", 5)).metrics.dropped == {"outside of all windows": 1}
+
+
+def test_windows_that_are_not_what_they_were_are_an_error() -> None:
+    with pytest.raises(TopologyError, match="does not give the window that begins there"):
+        Given([(0, 9)]).end_of(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Days(grace=-1), "the grace of windows is at least 0 ms, not -1"),
+        (lambda: ps.UnlimitedWindows(-1), "an unlimited window begins at 0 or later, not at -1"),
+    ],
+)
+def test_impossible_windows_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        make()

@@ -1,0 +1,125 @@
+"""Processors in streams: stores that they bring along, and keys that stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError, TopologyError
+from unit.helpers import Host, forwarding, processing, sent
+
+TEXT = ps.serdes.string
+SEEN = ps.stores.key_value("seen", TEXT, TEXT)
+
+
+class Before(ps.Processor[str, str, str, str]):
+    """Forwards what the key had before; brings its store along."""
+
+    stores = (SEEN,)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        seen = self.context.state_store("seen")
+        self.context.forward(record.with_value(f"{seen.get(record.key)}-{record.value}"))
+        seen.put(record.key, record.value)
+
+
+class Longest(ps.ValueTransformer[str, str, str]):
+    """Brings its store along from a function."""
+
+    @staticmethod
+    def stores() -> list[ps.stores.StoreSpec]:
+        return [SEEN]
+
+    def transform(self, key: str, value: str | None) -> str | None:
+        seen = self.context.state_store("seen")
+        seen.put(key, max(seen.get(key) or "", value or "", key=len))
+        longest: str | None = seen.get(key)
+        return longest
+
+
+def built(define: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    define(builder).to("out")
+    return builder.build()
+
+
+class TestStoresThatAProcessorBringsAlong:
+    @pytest.mark.parametrize("method", ["process", "process_values"])
+    def test_are_added_and_connected(self, method: str) -> None:
+        host = Host(built(lambda builder: getattr(builder.stream("in"), method)(Before)))
+        assert sent(host.run("in", ("a", "1", 0), ("a", "2", 0))) == [("a", "None-1", 0), ("a", "1-2", 0)]
+
+    def test_of_a_table_too(self) -> None:
+        host = Host(built(lambda builder: builder.table("in").transform_values(Longest).to_stream()))
+        assert [value for _, value, _ in sent(host.run("in", ("a", "ab", 0), ("a", "c", 0)))] == ["ab", "ab"]
+
+    def test_are_shared_by_processors_that_bring_the_same(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process(Before).to("out")
+        builder.stream("other").process(Before).to("out")
+        (sub,) = builder.build().plan("app").subtopologies
+        assert list(sub.stores) == ["seen"]
+
+    def test_go_with_a_topology_of_the_low_level_too(self) -> None:
+        topology = ps.Topology().add_source("source", "in").add_processor("before", Before, "source")
+        assert [*topology.stores] == ["seen"]
+
+    @pytest.mark.parametrize("stores", ["seen", ["seen"], 5, lambda self: ()])
+    def test_are_stores_and_nothing_else(self, stores: Any) -> None:
+        supplier = type("Odd", (Before,), {"stores": stores})
+        with pytest.raises(TopologyError, match="the attribute 'stores' of a supplier"):
+            ps.StreamsBuilder().stream("in").process(supplier)
+
+    def test_have_names_of_their_own(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.add_state_store(ps.stores.key_value("seen", TEXT, ps.serdes.int64))
+        with pytest.raises(TopologyError, match="two different stores are called 'seen'"):
+            builder.stream("in").process(Before)
+
+
+class TestKeysOfProcessValues:
+    def test_stay(self) -> None:
+        host = Host(built(lambda builder: builder.stream("in").process_values(forwarding(lambda c, r: "x"))))
+        assert sent(host.run("in", ("a", "1", 0), (None, "2", 0))) == [("a", "x", 0), (None, "x", 0)]
+
+    def test_cannot_be_changed(self) -> None:
+        supplier = processing(lambda context, record: context.forward(record.with_key("b")))
+        host = Host(built(lambda builder: builder.stream("in").process_values(supplier)))
+        with pytest.raises(
+            ProcessingError, match=r"key 'a' and forwards one with the key 'b', but process_values"
+        ):
+            host.run("in", ("a", "1", 0))
+
+    def test_may_be_any_in_a_punctuator(self) -> None:
+        def schedule(context: ps.ProcessorContext[Any, Any]) -> None:
+            context.schedule(10, ps.stream_time, lambda now: context.forward(ps.Record("clock", "x", now)))
+
+        supplier = processing(lambda context, record: None, init=schedule)
+        host = Host(built(lambda builder: builder.stream("in").process_values(supplier)))
+        assert sent(host.run("in", ("a", "1", 10))) == [("clock", "x", 10)]
+
+
+class TestAStoreThatOthersOnlyRead:
+    def topology(self, reader: Any) -> ps.Topology:
+        keep = processing(lambda context, record: context.state_store("seen").put(record.key, record.value))
+        topology = ps.Topology().add_read_only_state_store(SEEN, "kept", "rows", "keep", keep)
+        topology.add_source("source", "in").add_processor("reader", reader, "source", stores=["seen"])
+        return topology.add_sink("sink", "out", "reader")
+
+    def test_has_the_content_of_its_topic(self) -> None:
+        host = Host(self.topology(forwarding(lambda c, r: str(c.state_store("seen").get(r.key)))))
+        host.run("rows", ("a", "1", 0))
+        host.restart()
+        assert sent(host.run("in", ("a", "x", 0), ("b", "x", 0))) == [("a", "1", 0), ("b", "None", 0)]
+
+    def test_is_written_by_nobody_else(self) -> None:
+        host = Host(self.topology(processing(lambda c, r: c.state_store("seen").put("a", "mine"))))
+        with pytest.raises(ProcessingError, match=r"put\(\) on store 'seen': it can only be read here"):
+            host.run("in", ("a", "x", 0))
+
+    def test_is_a_key_value_store(self) -> None:
+        store = ps.stores.session("sessions", TEXT, TEXT, retention=1_000)
+        with pytest.raises(TopologyError, match="a read-only store is a key-value store without ttl"):
+            ps.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
