@@ -1,4 +1,4 @@
-"""Killed again and again, exactly once: nothing lost, nothing twice, stores right. Thirteen kills over four applications.
+"""Killed again and again, exactly once: nothing lost, nothing twice, stores right. Fifteen kills over five applications.
 
 The table says which parts are killed in which run; each is killed once, at points that the seed decides. A run without
 executors keeps all of Spark in one JVM and starts faster.
@@ -19,6 +19,7 @@ RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("windowed", 12, ("host", "worker", "transaction")),
     ("replay", 14, ("program", "worker", "transaction")),
     ("two-stores", 13, ("executor", "disk", "transaction")),
+    ("calls", 15, ("program", "worker")),
 ]
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -51,5 +52,5 @@ def test_nothing_is_lost_or_repeated(
     assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
 
 
-def test_there_are_thirteen_kills() -> None:
-    assert sum(len(targets) for _, _, targets in RUNS) == 13
+def test_there_are_fifteen_kills() -> None:
+    assert sum(len(targets) for _, _, targets in RUNS) == 15
