@@ -100,8 +100,9 @@ def lanes_of(application_id: str, seed: int) -> dict[str, Lane]:
 def by_scenario(counts: Mapping[str, int], plan: Plan, lanes: Mapping[str, Lane]) -> Counter[str]:
     """Add up what was counted per task by the scenario that the task belongs to."""
     found: Counter[str] = Counter()
+    parts = {part.id: part for part in (*plan.subtopologies, *plan.global_parts)}
     for task, count in counts.items():
-        node = next(iter(plan.subtopologies[TaskId.parse(task).subtopology].nodes))
+        node = next(iter(parts[TaskId.parse(task).subtopology].nodes))
         found[next(name for name, lane in lanes.items() if node.startswith(lane.prefix))] += count
     return found
 

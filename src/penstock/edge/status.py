@@ -40,7 +40,8 @@ class Status:
         buffered: Records that are held because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
-        dropped: Records that were left out on purpose, per task.
+        dropped: Records that were left out on purpose, per task; those of global topics count for what fills the global stores,
+            which is numbered behind the sub-topologies.
         calls: What the asynchronous operators are doing, per task that has some.
     """
 
@@ -146,8 +147,8 @@ class Book:
         self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
         if report.enforced:
             self.enforced[report.task] += report.enforced
-        if report.dropped:
-            self.dropped[report.task] += sum(report.dropped.values())
+        own = sum(report.dropped.values()) - sum(report.global_dropped.values())
+        self.dropped += Counter({report.task: own, **report.global_dropped})
         self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
         self.totals.update({f"counted: {name}": count for name, count in report.counted.items()})
         self.totals.update(restored=report.restored, global_records=report.global_records)

@@ -45,3 +45,13 @@ def test_drops_are_counted_by_task_and_by_reason() -> None:
     assert counted["dropped_records"] == 4
     assert counted["dropped_records: late for a window"] == 2
     assert counted["dropped_records: null key in a table"] == 2
+
+
+def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_the_task_that_came_first() -> (
+    None
+):
+    book = Book()
+    dropped = {"null key in a table": 3, "late for a window": 1}
+    book.committed(0, [Report("0_0", dropped=dropped, global_dropped={"2_0": 3})])
+    assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
+    assert book.metrics()["dropped_records"] == 4

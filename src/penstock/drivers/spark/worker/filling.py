@@ -16,7 +16,7 @@ from typing import Any
 from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model.ids import TopicPartition
+from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
@@ -56,16 +56,20 @@ class Filled:
     Attributes:
         records: How many were read.
         dropped: How many were left out, by reason.
+        dropped_by: The same by what fills the stores, as the id of a task.
         notices: Lines for the log.
     """
 
     records: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    dropped_by: Counter[str] = field(default_factory=Counter)
     notices: list[str] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
-        """Count what a step of the global task has left out."""
+    def add(self, task: TaskId, outcome: Outcome) -> None:
+        """Count what a step of a global task has left out."""
         self.dropped.update(outcome.metrics.dropped)
+        if outcome.metrics.dropped:
+            self.dropped_by[str(task)] += sum(outcome.metrics.dropped.values())
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
 
 
@@ -236,7 +240,7 @@ class Filling:
                 task.close()
         finally:
             self._copy.close_view()
-        filled.add(outcome)
+        filled.add(task.id, outcome)
         positions = {**held.positions, **{piece.partition: piece.position for piece in pieces}}
         reached = Progress(held.identity, positions, snapshot_to_json(task.snapshot()))
         self._copy.check(outcome.changes)

@@ -81,6 +81,7 @@ class Report:
         idle_until_ms: When records that are held may go on, because the wait for an empty input ends or calls may have come to
             something; None if there are none.
         global_records: Records of global topics that went into this host's copies.
+        global_dropped: Those of ``dropped`` that were records of global topics, by what fills the stores, as the id of a task.
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that the task's caches held, about.
         counted: What processors have counted, by name.
@@ -107,6 +108,7 @@ class Report:
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
     global_records: int = 0
+    global_dropped: dict[str, int] = field(default_factory=dict)
     merged: int = 0
     cache_bytes: int = 0
     counted: dict[str, int] = field(default_factory=dict)
@@ -177,6 +179,7 @@ def report_of(
         punctuated=outcome.metrics.punctuated,
         notices=[*filled.notices, *outcome.notices],
         global_records=filled.records,
+        global_dropped=dict(filled.dropped_by),
         enforced=outcome.metrics.enforced,
         merged=outcome.metrics.merged,
         cache_bytes=outcome.metrics.cache_bytes,
