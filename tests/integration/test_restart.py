@@ -29,6 +29,7 @@ def program_of(apps: Apps, home: Path) -> tuple[Program, Topics]:
         "state_dir": str(apps.home),
         "master": "local[2]",
         "max_batch_records": 400,
+        "statestore_cache_max_bytes": 0,  # the oracle has every update
         "spark": {"spark.ui.enabled": "false"},
     }
     return Program(home, Job(apps.id, WORD_COUNT.topology, topics, settings)), topics
