@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.frontier import Frontier
-from penstock.core.engine.ledger import CallFigures, Unfinished
+from penstock.core.engine.ledger import CallFigures, Unfinished, UnfinishedRows
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import ProcessingError
@@ -44,18 +44,15 @@ class Acknowledgements:
         self._runtime = runtime
         self._process = process
         self._serdes = (carried.key, carried.value)
-        self._store = runtime.stores[carried.store.name]
+        self._rows = UnfinishedRows(runtime.stores[carried.store.name])
         self._unfinished: dict[int, Unfinished] = {}
         self._at: dict[RecordMetadata, list[int]] = {}
-        self._stored: set[int] = set()
         self._changed: set[int] = set()
         self._again: list[Unfinished] = []
         self._acknowledged = 0
         self._memory = runtime.memory(carried.store.name)
-        for number, row in self._store.all():
-            one = Unfinished.from_row(number, row)
+        for one in self._rows.read():
             self._enter(one)
-            self._stored.add(number)
             self._again.append(one)
         after = 1 + max(self._unfinished, default=-1)
         self._next: int = self._memory.get("next", after)
@@ -111,13 +108,7 @@ class Acknowledgements:
         """Bring the store up to date."""
         self._memory["next"] = self._next
         for number in self._changed:
-            one = self._unfinished.get(number)
-            if one is not None:
-                self._store.put(number, one.row())
-                self._stored.add(number)
-            elif number in self._stored:
-                self._store.put(number, None)
-                self._stored.remove(number)
+            self._rows.write(number, self._unfinished.get(number))
         self._changed.clear()
 
     def issue(self) -> Iterable[Call]:

@@ -27,6 +27,7 @@ from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
 from penstock.core.engine.runtime import NEVER, Runtime
 from penstock.core.model.calls import Calls, DeadLetter
+from penstock.core.model.durations import earliest
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, RecordMetadata
@@ -143,6 +144,37 @@ class Unfinished:
         return one
 
 
+class UnfinishedRows:
+    """Unfinished records in their store, by number. Owned by what keeps them.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._there: set[int] = set()
+
+    def read(self) -> list[Unfinished]:
+        """Give all that are there, by number."""
+        ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
+        self._there.update(one.number for one in ones)
+        return ones
+
+    def last_number(self) -> int:
+        """Give the largest number of one that is there, -1 if there is none."""
+        return max((number for number, _ in self._store.all()), default=-1)
+
+    def write(self, number: int, one: Unfinished | None) -> None:
+        """Write a record, or delete it if it is finished; what comes and goes between two writes leaves no trace."""
+        if one is not None:
+            self._store.put(number, one.row())
+            self._there.add(number)
+        elif number in self._there:
+            self._store.put(number, None)
+            self._there.remove(number)
+
+
 @dataclass(frozen=True)
 class CallFigures:
     """What there is to see of an asynchronous operator in a task (docs/reference/metrics.md).
@@ -239,7 +271,7 @@ class Ledger:
         self._calls = calls
         self._runtime = runtime
         self._serdes = (carried.key, carried.value)
-        self._store = runtime.stores[carried.store.name]
+        self._rows = UnfinishedRows(runtime.stores[carried.store.name])
         self._asks, self._applies = asks, applies
         self._closing = calls.order == "key"
         self._shelving = calls.order != "partition"
@@ -248,7 +280,6 @@ class Ledger:
         self._handover = Handover(most, calls.per_key(serial), closing=self._closing)
         self._retirement = Retirement()
         self._unfinished: dict[int, Unfinished] = {}
-        self._stored: set[int] = set()
         self._changed: set[int] = set()
         self._answers: list[tuple[Ticket, Settled]] = []
         self._retiring: list[int] = []
@@ -413,12 +444,7 @@ class Ledger:
             if one is not None and self._can_be_shelved(one):
                 self._put_on_shelf(one)
                 one = None
-            if one is not None:
-                self._store.put(number, one.row())
-                self._stored.add(number)
-            elif number in self._stored:
-                self._store.put(number, None)
-                self._stored.remove(number)
+            self._rows.write(number, one)
         self._changed.clear()
         self._shelf.save()
         self._overflow.save()
@@ -428,9 +454,7 @@ class Ledger:
         if self._retiring:
             return self._runtime.now_ms
         due, shelved = self._handover.next_due(), self._shelf.next
-        if shelved == NEVER:
-            return due
-        return shelved if due is None else min(due, shelved)
+        return earliest(due, None if shelved == NEVER else shelved)
 
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""
@@ -452,9 +476,8 @@ class Ledger:
         """Go on with what the last micro-batch left unfinished."""
         for partition, offset, times in chain(self._shelf.offsets(), self._overflow.offsets()):
             self._frontier(partition).begin(offset, times)
-        ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
+        ones = self._rows.read()
         for one in ones:
-            self._stored.add(one.number)
             self._begin(one)
         if not self._shelving:
             ones = sorted([*ones, *self._emptied_stores()], key=attrgetter("number"))
@@ -473,9 +496,8 @@ class Ledger:
             yield Unfinished.from_row(number, row)
 
     def _first_free(self) -> int:
-        """Give a number that no record has if that was not known: memories go by the operator's name, which an edit may change."""
-        last = max((number for number, _ in self._store.all()), default=-1)
-        return 1 + max(last, self._shelf.last_number(), self._overflow.last_number())
+        """Give a number that no record has, where the stores come without what was remembered beside them."""
+        return 1 + max(self._rows.last_number(), self._shelf.last_number(), self._overflow.last_number())
 
     def _enter_again(self, one: Unfinished) -> None:
         self._know(one)
@@ -595,4 +617,4 @@ def _without_error(settled: Settled | None) -> Settled | None:
 
 def first_due(books: Iterable[Book]) -> int | None:
     """Give when a record of any ledger is to be handed over next; None if never."""
-    return min((due for book in books if (due := book.next_due()) is not None), default=None)
+    return earliest(*(book.next_due() for book in books))

@@ -32,6 +32,7 @@ from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQue
 from penstock.core.engine.readiness import InputFacts, Readiness
 from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.calls import Calls
+from penstock.core.model.durations import earliest
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
@@ -46,10 +47,6 @@ from penstock.core.state.readonly import read_only
 
 def _unknown(topic: str) -> int:
     return 0
-
-
-def _first(*times: int | None) -> int | None:
-    return min((at for at in times if at is not None), default=None)
 
 
 class Task:
@@ -505,7 +502,7 @@ class Task:
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
             {at: self._frontier(at, position) for at, position in self._positions().items()},
-            _first(
+            earliest(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,
                 attempts_due_ms,

@@ -29,3 +29,13 @@ def millis(duration: Duration) -> int:
     if isinstance(duration, int) and not isinstance(duration, bool):
         return duration
     raise TypeError(f"a duration is a datetime.timedelta or an int of milliseconds, not {duration!r}")
+
+
+def earliest(*times: int | None) -> int | None:
+    """Give the first of several times; None is never.
+
+    Example:
+        >>> earliest(None, 7, 5), earliest(None)
+        (5, None)
+    """
+    return min((at for at in times if at is not None), default=None)

@@ -15,6 +15,7 @@ from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.asynchronous.exchange import Exchange
 from penstock.core.asynchronous.station import Answered, Work
+from penstock.core.model.durations import earliest
 from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import Question
 
@@ -103,8 +104,7 @@ class Post:
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Give when something begins or is given up without an answer; None if never."""
-        times = [desk.dispatcher.wake_at_ms(now_ms) for desk in self._desks.values()]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(*(desk.dispatcher.wake_at_ms(now_ms) for desk in self._desks.values()))
 
     def _begin(self, held: frozenset[Ticket]) -> set[Ticket]:
         """Begin with what the task holds; give what is lost of it."""

@@ -1,6 +1,7 @@
 """Calls: what a task asks of the station beside its executor in a micro-batch.
 
-Before its step it hears what has come of its calls; behind it, it hands over the new ones. It never waits for a call. While calls
+Before its step it hears what has come of its calls, if there are any; behind it, it hands over the new ones. So a station is only
+started for a task that has something to call. It never waits for a call. While calls
 are under way, the task asks to be woken, soon if they are young, later if they have been running for long: nobody
 can tell when they end.
 """
@@ -36,7 +37,7 @@ class TaskCalls:
         self._batch = batch.number
         self._station = stations(batch.checkpoint)
         self._held = frozenset(task.under_way())
-        self._answered = self._ask()
+        self._answered = self._ask() if self._held else Answered()
         self.lost = len(self._answered.lost)
         """How many calls the station did not have any more."""
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import Reason, Waiting
+from penstock.core.model.durations import earliest
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.drivers.spark.worker.calls import TaskCalls
 from penstock.drivers.spark.worker.filling import Filled
@@ -136,7 +137,7 @@ def call_report(outcome: Outcome, calls: TaskCalls, now_ms: int) -> CallReport:
     all_of = outcome.calls.values()
     oldest = [one.oldest_ms for one in all_of if one.oldest_ms is not None]
     return CallReport(
-        _first(calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
+        earliest(calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
         calls.running,
         sum(one.with_station for one in all_of),
         sum(one.waiting for one in all_of),
@@ -171,7 +172,7 @@ def report_of(
     return Report(
         str(task),
         offsets,
-        _first(outcome.wake_at_ms, look_at_ms),
+        earliest(outcome.wake_at_ms, look_at_ms),
         outcome.stream_time_ms,
         processed=outcome.metrics.processed,
         sent=outcome.metrics.sent,
@@ -187,7 +188,7 @@ def report_of(
         waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
-        idle_until_ms=_first(outcome.idle_until_ms, look_at_ms),
+        idle_until_ms=earliest(outcome.idle_until_ms, look_at_ms),
         calls=calls,
         **more,
     )
@@ -217,10 +218,6 @@ def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
                 at = TopicPartition(topic, int(partition))
                 offsets[at] = max(offset, offsets.get(at, 0))
     return offsets
-
-
-def _first(*times: int | None) -> int | None:
-    return min((at for at in times if at is not None), default=None)
 
 
 def host_now_ms() -> int:
