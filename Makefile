@@ -37,10 +37,11 @@ format: setup ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## Race Kafka Streams on the same broker; writes bench/results.json
+bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
 
-soak: setup ## More recordings on Spark; 200 kills, exactly once, in a few hours; writes build/soak.json
+soak: setup ## Full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
+	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs
 	PENSTOCK_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	PENSTOCK_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,replay,two-stores --guarantee exactly_once \

@@ -15,6 +15,8 @@ import psutil
 from rich.console import Console
 
 from bench import check
+from bench.calls import PARTS as CALL_PARTS
+from bench.calls import calls
 from bench.jobs import JOBS
 from bench.join import join
 from bench.latency import latency
@@ -30,7 +32,7 @@ from bench.store_size import store_size
 from bench.transactions import transactions
 from penstock.testing import EmbeddedKafka
 
-PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *STATE_PARTS)
+PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *CALL_PARTS, *STATE_PARTS)
 _HEAP = "1g"
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
@@ -92,6 +94,14 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
     if "join" in only:
         console.print("join: a backlog of two topics, in the order of time and in whatever order it comes")
         results.join = join(stage, results.pairs)
+    for part, in_flight in CALL_PARTS.items():
+        if part in only:
+            console.print(f"{part}: a call per record, {in_flight:,} in flight")
+            results.calls.append(found := calls(stage, in_flight, results.pairs))
+            for pair in found.pairs:
+                console.print(
+                    f"ours {pair.ours.rate:,.0f}, peer {pair.peer.rate:,.0f} results/s, ratio {pair.ratio:.2f}"
+                )
     for part in STATE_PARTS:
         if part in only:
             console.print(f"{part}: the state of a task, without Spark")

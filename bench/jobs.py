@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import penstock as ps
 from bench.load import rows_topic
 from penstock import serdes
@@ -9,6 +11,7 @@ from penstock.core.plan.topology import Topology
 
 JOBS = ("count", "map", "windowed-count", "stream-table-join")
 WINDOW_MS = 10_000
+CALL_MS = 10
 
 
 def topology(job: str, source: str, sink: str) -> Topology:
@@ -47,6 +50,20 @@ def joined(orders: str, rates: str, sink: str) -> Topology:
     stream = builder.stream(orders, key=serdes.bytes, value=serdes.bytes)
     stream.left_join(table, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
     return builder.build()
+
+
+def called(source: str, sink: str, max_in_flight: int) -> Topology:
+    """Build a call for each record: it sleeps, and the value is written in upper case."""
+    builder = ps.StreamsBuilder()
+    stream = builder.stream(source, key=serdes.bytes, value=serdes.bytes)
+    results = stream.map_values_async(_answered, max_in_flight=max_in_flight)
+    results.to(sink, key=serdes.bytes, value=serdes.bytes)
+    return builder.build()
+
+
+async def _answered(value: bytes) -> bytes:
+    await asyncio.sleep(CALL_MS / 1_000)
+    return _upper(value)
 
 
 def _priced(order: bytes, rate: bytes | None) -> bytes:

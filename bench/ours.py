@@ -27,9 +27,11 @@ import penstock as ps
 from bench import check, jobs
 from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
+from bench.processes import processor_s
 from penstock.core.plan.topology import Topology
 
 _POLL_S = 0.01
+_GENTLE_POLL_S = 0.2
 _SAMPLE_S = 0.2
 _TIMEOUT_S = 1_200.0
 _MASTER = "local[2]"
@@ -217,6 +219,19 @@ def join(servers: str, orders: str, rates: str, sinks: list[dict[str, str]], rec
     return {**told, "worker_mib": halves}
 
 
+def calls(servers: str, source: str, sink: str, records: int, max_in_flight: int) -> dict[str, Any]:
+    """Make a call for each record of a topic that is already full, until all results are in a topic."""
+    with at_work(jobs.called(source, sink, max_in_flight), servers, sink) as app:
+        before = processor_s()
+        _await_written(app, servers, sink, records)
+        used = processor_s() - before
+        return {
+            "begin_ms": app.metrics()["first_record_ms"],
+            "processor_s": used,
+            "batches": _phases(app),
+        }
+
+
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
     return [(key_bytes(number), b"x") for number in numbers.tolist()]
 
@@ -288,6 +303,20 @@ def _await_processed(app: ps.RunningApplication, records: int) -> None:
     _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
 
 
+def _await_written(app: ps.RunningApplication, servers: str, topic: str, records: int) -> None:
+    """Wait until a topic of one partition holds a number of records."""
+    consumer, place = _tail(servers, topic), TopicPartition(topic, 0)
+    try:
+        _wait(
+            app,
+            lambda: consumer.get_watermark_offsets(place, timeout=10)[1] >= records,
+            f"{records} results",
+            poll_s=_GENTLE_POLL_S,
+        )
+    finally:
+        consumer.close()
+
+
 def _await_progress(app: ps.RunningApplication, batch: int) -> None:
     """Wait until Spark has told how long a batch took, which is after it has committed it."""
     query = _query(app)
@@ -298,7 +327,9 @@ def _await_progress(app: ps.RunningApplication, batch: int) -> None:
     )
 
 
-def _wait(app: ps.RunningApplication, condition: Callable[[], bool], what: str) -> None:
+def _wait(
+    app: ps.RunningApplication, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S
+) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         status = app.status()
@@ -306,7 +337,7 @@ def _wait(app: ps.RunningApplication, condition: Callable[[], bool], what: str) 
             raise RuntimeError(status.error)
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited for {what}, in vain; {status}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 def _query(app: ps.RunningApplication) -> StreamingQuery:
@@ -348,6 +379,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "memory": memory,
     "transactions": transactions,
     "join": join,
+    "calls": calls,
 }
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.calls import CallResult
 from bench.join import JoinResult
 from bench.latency import LatencyResult
 from bench.machine import Machine
@@ -27,6 +28,9 @@ BATCH_BAR_S = 0.7
 STORE_BAR = 2.0
 MEMORY_BAR = 1.2
 TRANSACTION_BAR = 1.3
+CALL_RATE_BARS = {100: 5_000, 1_000: 20_000}
+"""The least results per second, by calls in flight."""
+CALL_RATIO_BAR = 1.0
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Results:
         memory: Memory of the workers.
         transactions: Batches with and without transactions.
         join: A join of two topics, waiting and guessing.
+        calls: Calls beside Parallel Consumer, by calls in flight.
         states: The state of a task by itself, by part and engine.
     """
 
@@ -55,12 +60,20 @@ class Results:
     memory: MemoryResult | None = None
     transactions: TransactionResult | None = None
     join: JoinResult | None = None
+    calls: list[CallResult] = field(default_factory=list)
     states: list[StateResult] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
         """What was wrong with outputs: such figures do not count."""
-        checked = (*self.races, self.store_size, self.memory, self.transactions, self.join)
+        checked = (
+            *self.races,
+            self.store_size,
+            self.memory,
+            self.transactions,
+            self.join,
+            *self.calls,
+        )
         return [line for result in checked if result is not None for line in result.wrong]
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +91,7 @@ class Results:
             "pairs": self.pairs,
             "jobs": {race.job: race.as_json() for race in self.races},
             **{name: result.as_json() for name, result in others.items() if result is not None},
+            "calls": [found.as_json() for found in self.calls],
             "states": [{"part": state.part, "figure": state.figure, **state.told} for state in self.states],
         }
 
@@ -91,6 +105,8 @@ class Results:
             console.print(_race_table(self.races))
         if self.latency or self.store_size or self.memory or self.transactions or self.join:
             console.print(_other_table(self))
+        if self.calls:
+            console.print(_call_table(self.calls))
         if self.states:
             console.print(_state_table(self.states))
         for line in self.wrong:
@@ -103,12 +119,19 @@ class Results:
         )
 
 
+def _table(title: str, what: str, *figures: str) -> Table:
+    """Make a table without rows: what a row is about, and its figures."""
+    table = Table(title=title)
+    table.add_column(what)
+    for name in figures:
+        table.add_column(name, justify="right")
+    return table
+
+
 def _race_table(races: Sequence[RaceResult]) -> Table:
-    table = Table(
-        title="Penstock and Kafka Streams, one after the other (medians; the start is excluded on both sides)"
-    )
-    table.add_column("job")
-    for name in (
+    table = _table(
+        "Penstock and Kafka Streams, one after the other (medians; the start is excluded on both sides)",
+        "job",
         "ours, rec/s",
         "peer, rec/s",
         "ratio",
@@ -116,8 +139,7 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
         "bar",
         "ours with start",
         "peer with start",
-    ):
-        table.add_column(name, justify="right")
+    )
     for race in races:
         told, ratios, bar = race.as_json(), [pair.ratio for pair in race.pairs], RATIO_BARS.get(race.job)
         table.add_row(
@@ -135,10 +157,7 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
 
 def _other_table(results: Results) -> Table:
     latency, store, memory = results.latency, results.store_size, results.memory
-    table = Table(title="What must not depend on size, time or guarantee")
-    table.add_column("what")
-    for name in ("figure", "bar", "detail"):
-        table.add_column(name, justify="right")
+    table = _table("What must not depend on size, time or guarantee", "what", "figure", "bar", "detail")
     if latency is not None:
         batch, visible = median(latency.batch_s), median(latency.visible_s)
         detail = f"output visible after {visible:.2f} s, at most {max(latency.visible_s):.2f} s"
@@ -171,11 +190,40 @@ def _other_table(results: Results) -> Table:
     return table
 
 
+def _call_table(found: Sequence[CallResult]) -> Table:
+    table = _table(
+        "Penstock and Confluent Parallel Consumer: calls of 10 ms, one partition, order of keys (medians)",
+        "in flight",
+        "ours, results/s",
+        "bar",
+        "peer, results/s",
+        "ratio",
+        "bar",
+        "from the start: ours",
+        "peer",
+        "processor s per million: ours",
+        "peer",
+    )
+    for result in found:
+        told, bar = result.as_json(), CALL_RATE_BARS[result.in_flight]
+        ours, peer = told["ours"], told["peer"]
+        table.add_row(
+            f"{result.in_flight:,}",
+            _judged(f"{ours['rate']:,}", ours["rate"] >= bar),
+            f">= {bar:,}",
+            f"{peer['rate']:,}",
+            _judged(f"{result.ratio:.2f} x", result.ratio >= CALL_RATIO_BAR),
+            f">= {CALL_RATIO_BAR} x",
+            f"{ours['whole']:,}/s",
+            f"{peer['whole']:,}/s",
+            f"{ours['processor_s_per_million']:.0f}",
+            f"{peer['processor_s_per_million']:.0f}",
+        )
+    return table
+
+
 def _state_table(states: Sequence[StateResult]) -> Table:
-    table = Table(title="The state of a task by itself, on one core")
-    table.add_column("what")
-    for name in ("figure", "bar", "detail"):
-        table.add_column(name, justify="right")
+    table = _table("The state of a task by itself, on one core", "what", "figure", "bar", "detail")
     for state in states:
         what, figure, met, bar, detail = state.row
         table.add_row(what, _judged(figure, met), bar, detail)
@@ -213,15 +261,18 @@ def _phases(results: Results) -> dict[str, list[dict[str, int]]]:
     if results.store_size is not None:
         for run in (results.store_size.small, results.store_size.large):
             found[f"{results.store_size.updates:,} updates of {run.keys:,} keys"] = list(run.batches)
+    for result in results.calls:
+        found[f"calls, {result.in_flight:,} in flight"] = [
+            batch for pair in result.pairs for batch in pair.batches
+        ]
     return {name: batches for name, batches in found.items() if batches}
 
 
 def _phase_table(found: dict[str, list[dict[str, int]]]) -> Table:
-    table = Table(title="Where a batch of ours spends its time (medians, ms, as Spark tells)")
-    table.add_column("batches of")
     names = ["triggerExecution", "latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets"]
-    for name in ("batches", *names):
-        table.add_column(name, justify="right")
+    table = _table(
+        "Where a batch of ours spends its time (medians, ms, as Spark tells)", "batches of", "batches", *names
+    )
     for what, batches in found.items():
         middles = [f"{median(batch.get(name, 0) for batch in batches):.0f}" for name in names]
         table.add_row(what, str(len(batches)), *middles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,10 +32,12 @@ class Stage:
         """Different keys of the race's input: a tenth of the records."""
         return max(self.records // 10, 1)
 
-    def topic(self, purpose: str) -> str:
+    def topic(
+        self, purpose: str, partitions: int = PARTITIONS, config: Mapping[str, str | int] | None = None
+    ) -> str:
         """Create a topic that nobody has used."""
         name = f"{purpose}-{next(self._numbers)}"
-        self.kafka.create_topic(name, PARTITIONS)
+        self.kafka.create_topic(name, partitions, config)
         return name
 
     def directory(self, purpose: str) -> Path:

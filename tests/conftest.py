@@ -6,8 +6,11 @@ from Penstock's own daemon. Names of topics, groups and directories are what kee
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +37,13 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "penstock"))
 
+_END_S = 120.0
+
+
+def pytest_unconfigure() -> None:
+    """A process that cannot end when all tests are over fails and says where it waits, instead of waiting for ever."""
+    faulthandler.dump_traceback_later(_END_S, exit=True, file=sys.__stderr__)
+
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
@@ -42,11 +52,20 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
+def end_jvm(gateway: Any) -> None:
+    """End the JVM that a stopped session leaves behind for the next one, as the end of the program would."""
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_END_S)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The active session, so every application of the run becomes a query of it."""
     session_for("penstock-tests", "local[2]", {"spark.ui.enabled": "false"})
     session = SparkSession.getActiveSession()
     assert session is not None
+    gateway = session.sparkContext._gateway
     yield session
     session.stop()
+    end_jvm(gateway)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from bench.calls import CallPair, CallResult, CallSide
 from bench.load import VALUE_BYTES, Workload, rows
 from bench.memory import MemoryResult
 from bench.race import Pair, RaceResult, Side
 from bench.store_size import StoreRun, StoreSizeResult
 
-from bench import check
+from bench import calls, check
 
 
 def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:
@@ -97,3 +98,38 @@ def test_sizes_are_compared_by_their_medians() -> None:
 
 def test_memory_compares_the_last_round_with_the_second() -> None:
     assert MemoryResult(1, [50, 100, 400, 110], [1] * 4, [2] * 4).ratio == pytest.approx(1.1)
+
+
+def test_the_rate_of_calls_leaves_out_the_start_and_begins_between_lumps() -> None:
+    every_ms = list(range(1_000, 3_000))
+    assert calls.rate(every_ms) == pytest.approx(1_000)
+    lumps = [at + spread for at in range(0, 10_000, 1_000) for spread in range(200)]
+    assert calls.rate(lumps) == 200
+    late = [
+        0,
+        *(time + 60_000 for time in every_ms[1:]),
+    ]  # the first result is not what the clock begins with
+    assert calls.rate(late) == pytest.approx(1_000)
+
+
+def test_results_of_calls_are_right_when_each_key_has_its_own_in_their_order() -> None:
+    wanted = calls.by_key([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+    assert calls.difference(calls.by_key([(b"a", b"1"), (b"a", b"3"), (b"b", b"2")]), wanted) is None
+    assert calls.difference(calls.by_key([(b"a", b"1"), (b"b", b"2")]), wanted) == "2 results instead of 3"
+    swapped = calls.by_key([(b"a", b"3"), (b"b", b"2"), (b"a", b"1")])
+    assert "1 of 2 keys" in str(calls.difference(swapped, wanted))
+    elsewhere = calls.by_key([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    assert "1 of 2 keys" in str(calls.difference(elsewhere, wanted))
+
+
+def test_calls_are_judged_by_the_median_of_the_ratios_and_per_million_records() -> None:
+    def side(rate: float, wrong: str | None = None) -> CallSide:
+        return CallSide(rate, rate / 2, 3.0, wrong)
+
+    pairs = (CallPair(side(100), side(300), []), CallPair(side(100, "lost"), side(100), []))
+    found = CallResult(100, 20_000, (*pairs, CallPair(side(50), side(100), [])))
+    told = found.as_json()
+    assert told["ratio"] == {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert told["ours"] == {"rate": 100, "whole": 50, "processor_s_per_million": 150.0}
+    assert found.wrong == ["calls, 100 in flight, peer: lost"]
+    json.dumps(told)

@@ -16,6 +16,7 @@ from penstock.drivers.spark.control import ControlServer
 from penstock.edge import contact
 from penstock.edge.cli.app import app
 from penstock.edge.status import Status
+from penstock.edge.thread_status import ThreadStatus
 
 STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
 
@@ -85,6 +86,14 @@ def test_the_status_is_for_people(listening: Listening) -> None:
         "  error        one",
         "  error        two",
     ]
+
+
+def test_the_status_shows_the_threads_of_tasks(listening: Listening) -> None:
+    threads = {"0_0": ThreadStatus(2, (1_200, 1_100), 0), "0_1": ThreadStatus(1, (900,), 3)}
+    listening.status = replace(STATUS, threads=threads)
+    lines = listening.run("status").stdout.splitlines()
+    assert "  threads      0_0: 2 have executed 1,200, 1,100 records" in lines
+    assert "  threads      0_1: 1 have executed 900 records; 3 were ended by functions" in lines
 
 
 def test_the_status_is_for_programs(listening: Listening) -> None:

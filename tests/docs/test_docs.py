@@ -20,8 +20,9 @@ import pytest
 from typer.main import get_command
 
 import penstock as ps
+from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model import errors
-from penstock.drivers.spark.worker.report import CallReport, Report
+from penstock.drivers.spark.worker.report import CallReport, Hottest, Report
 from penstock.edge.cli.app import app as command_line
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
@@ -185,8 +186,9 @@ def test_errors_are_those_of_the_code() -> None:
 def test_metrics_are_those_of_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
     book = Book()
-    calls = CallReport(None, *([0] * 6), None, *([0] * 7))
-    told = Report("0_0", dropped={"<reason>": 1}, counted={"<name>": 1}, first_record_ms=1, calls=calls)
+    calls = CallReport(hottest=[Hottest("call", "key", 1, 1, 10.0, 1)])
+    several = {"calls": calls, "threads": ThreadFigures((1, 1))}
+    told = Report("0_0", dropped={"<reason>": 1}, counted={"<name>": 1}, first_record_ms=1, **several)
     book.committed(0, [told])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)

@@ -21,6 +21,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Records
 from penstock.core.plan.nodes import Sink
 from penstock.core.plan.split import Plan, SubTopology
+from penstock.core.ports import Threads
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 
@@ -35,12 +36,22 @@ class MicroBatches:
         application_id: What internal topics are named after.
         chunk: How many records are fed at a time; a task may be fed several times before it takes its step.
         budget: How many records a step may process; the rest waits in the snapshot for the next task.
+        threads: Call the functions of operators without state; None leaves them to the task.
     """
 
-    def __init__(self, topology: ps.Topology, application_id: str, *, chunk: int, budget: int | None) -> None:
+    def __init__(
+        self,
+        topology: ps.Topology,
+        application_id: str,
+        *,
+        chunk: int,
+        budget: int | None,
+        threads: Threads | None = None,
+    ) -> None:
         self.plan: Plan = cloudpickle.loads(cloudpickle.dumps(topology.plan(application_id)))
         self.chunk = chunk
         self.budget = budget
+        self.threads = threads
         self.now_ms = 0
         self.dropped = 0
         self.sent: dict[str, list[ps.Record]] = defaultdict(list)
@@ -116,7 +127,11 @@ class MicroBatches:
         if sub in self.plan.global_parts:
             task = global_task(sub, **known)
         else:
-            at_hand = {"global_stores": self._global, "partitions_of": lambda topic: 1}
+            at_hand = {
+                "global_stores": self._global,
+                "partitions_of": lambda topic: 1,
+                "threads": self.threads,
+            }
             task = Task(sub, TaskId(sub.id, 0), **known, **at_hand)
         task.init(self.now_ms)
         return task

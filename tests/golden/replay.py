@@ -25,9 +25,11 @@ from typing import Any
 from pyspark import cloudpickle
 
 import penstock as ps
+from penstock.core.ports import Threads
 from penstock.core.state.session import SessionStore
 from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
+from penstock.drivers.threads import TaskThreads
 from penstock.testing import TopologyTestDriver
 
 if __name__ == "__main__":  # run as a script, which has no package around it
@@ -165,11 +167,11 @@ def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
         return Replayed(outputs, stores, driver.metrics()["dropped_records"])
 
 
-def in_micro_batches(*, chunk: int, budget: int | None) -> Replay:
+def in_micro_batches(*, chunk: int, budget: int | None, threads: Threads | None = None) -> Replay:
     """Replay through the task's own seam, with a new task for each step; see `MicroBatches`."""
 
     def replay_(topology: ps.Topology, recording: Recording) -> Replayed:
-        runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget)
+        runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget, threads=threads)
 
         def run(batch: list[Entry]) -> None:
             if "advance_wall_clock_ms" in batch[0]:
@@ -192,6 +194,7 @@ REPLAYS: dict[str, Replay] = {
     "test-driver": with_test_driver,
     "new-task-per-batch": in_micro_batches(chunk=2, budget=None),
     "new-task-per-step": in_micro_batches(chunk=1000, budget=3),
+    "three-threads": in_micro_batches(chunk=2, budget=None, threads=TaskThreads(3)),
 }
 
 

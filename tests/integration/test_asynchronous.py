@@ -150,3 +150,27 @@ def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None
     apps.run(builder.build(), processing_guarantee="exactly_once")
     assert values_by_key(committed_records(apps.kafka, sink)) == expected(3_000)
     assert lag(apps.kafka, apps.id, source) <= 2 * 2  # markers of transactions count as offsets
+
+
+def test_a_task_behind_a_shuffle_that_has_enough_to_do_stops_the_reading_in_front(
+    apps: Apps, tmp_path: Path
+) -> None:
+    source, sink, go_on = apps.topic("in", 2), apps.topic("out", 1), tmp_path / "go on"
+
+    async def call(value: str) -> str:
+        while not go_on.exists():
+            await asyncio.sleep(0.1)
+        return value
+
+    builder = ps.StreamsBuilder()
+    shuffled = builder.stream(source).repartition(name="again", partitions=1)
+    shuffled.map_values_async(call, order="completion").to(sink)
+    apps.kafka.produce(source, [(f"k{n % 1_000}", str(n)) for n in range(40_000)])
+    with apps.start(builder.build(), max_batch_records=4_000) as running:
+        # 10,000 are with the station; when as many wait as half of them would make room for, nothing more is read.
+        eventually(lambda: running.metrics().get("calls_parked", 0) >= 4_990, "a full task")
+        batch = running.status().batch
+        eventually(lambda: running.status().batch > batch + 2, "micro-batches to go on")
+        assert running.metrics()["read_records"] <= 15_000
+        go_on.touch()
+        eventually(lambda: written(apps.kafka, sink) == 40_000, "all results")

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import penstock as ps
 from penstock.testing import EmbeddedKafka
 from penstock.testing.crash.journal import journals_of
-from penstock.testing.crash.stream import Feeder, Watch
+from penstock.testing.crash.stream import Feeder, Watch, lacks_coordinator
 
 from .helpers import eventually
 
@@ -81,3 +81,33 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: Embedde
     assert len(own.consume("results")) == 2
     committed = own.consume("results", isolation="read_committed")
     assert journals_of(committed, ps.serdes.string, ps.serdes.string) == {"a": ["1"]}
+
+
+def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> None:
+    with EmbeddedKafka(partitions=1) as kafka:
+        kafka.create_topic("in")
+        servers = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+        consumer = Consumer({**servers, "group.id": "group"})
+        consumer.commit(offsets=[TopicPartition("in", 0, 4)], asynchronous=False)
+        producer = Producer({**servers, "transactional.id": "t"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(
+            [TopicPartition("in", 0, 5)], consumer.consumer_group_metadata(), 30
+        )
+        assert not lacks_coordinator(kafka, "group", "in")  # an open transaction is the application's affair
+        producer.abort_transaction(30)
+        consumer.close()
+        spoil_offsets(kafka)
+        kafka.restart()
+        assert lacks_coordinator(kafka, "group", "in")
+        kafka.kill()
+        assert not lacks_coordinator(kafka, "group", "in")
+
+
+def spoil_offsets(kafka: EmbeddedKafka) -> None:
+    """Write into the topic of all groups' offsets what no broker can load."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "__admin_client"})
+    for partition in kafka.end_offsets("__consumer_offsets"):
+        producer.produce("__consumer_offsets", b"\x00", b"\x00\x01\x00\xff", partition)
+    assert producer.flush(30) == 0

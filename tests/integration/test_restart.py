@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.testing import EmbeddedKafka
@@ -16,6 +17,7 @@ from penstock.testing.crash.journal import check_journals, journals_of
 from penstock.testing.crash.processes import Program
 
 from .helpers import Apps, eventually, lag, written
+from .topologies import ticking_copies
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 
@@ -55,3 +57,18 @@ def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> 
     expected = WORD_COUNT.oracle(kafka.consume(topics.input))
     seen = journals_of(kafka.consume(topics.output), WORD_COUNT.key, WORD_COUNT.value)
     assert not check_journals(expected.journals, seen).breaks("exactly_once")  # it stopped between batches
+
+
+def test_leaves_no_connection_to_the_broker_behind(apps: Apps) -> None:
+    topology = ticking_copies(1_000, {apps.topic("in"): apps.topic("out")})
+    before = connections(apps.kafka)
+    with apps.start(topology):
+        assert connections(apps.kafka) > before
+    eventually(lambda: connections(apps.kafka) <= before, "the connections to be closed")
+
+
+def connections(kafka: EmbeddedKafka) -> int:
+    """Count the connections that this process has to a broker."""
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    here = psutil.Process().net_connections("tcp")
+    return sum(bool(each.raddr) and each.raddr.port == port for each in here)

@@ -24,6 +24,7 @@ from penstock.core.engine.task import Task
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.ports import Threads
 from penstock.core.state.memory import MemoryStores
 from unit.helpers import columnar
 
@@ -113,7 +114,13 @@ class Run:
     error: str = ""
 
 
-def run(topology: ps.Topology, steps: list[Any], policy: Any, cache_bytes: int = 0) -> Run:
+def run(
+    topology: ps.Topology,
+    steps: list[Any],
+    policy: Any,
+    cache_bytes: int = 0,
+    threads: Threads | None = None,
+) -> Run:
     plan, done = topology.plan("app"), Run()
     policies = ErrorPolicies(policy, policy, policy, "dead")
     for sub in plan.subtopologies:
@@ -125,6 +132,7 @@ def run(topology: ps.Topology, steps: list[Any], policy: Any, cache_bytes: int =
             stores=stores,
             policies=policies,
             cache_bytes=cache_bytes,
+            threads=threads,
         )
         task.init(0)
         (topic, *_) = sub.source_topics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.ports import Threads, Work
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 
@@ -70,6 +73,45 @@ class At:
         raise AssertionError(f"a look drops nothing, but: {reason}")
 
 
+class ShuffledThreads:
+    """Threads in name only: one that turns from one piece of work to the other, after each record, as a seed says."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.count = count
+        self._random = random.Random(seed)
+
+    def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
+        ended: list[BaseException | None] = [None] * len(work)
+        left = list(range(len(work)))
+        while left:
+            number = self._random.choice(left)
+            try:
+                more = work[number]()
+            except BaseException as error:
+                ended[number], more = error, False
+            if not more:
+                left.remove(number)
+        return tuple(ended)
+
+
+class Meeting:
+    """A function that returns as soon as so many threads have been in it at once. Crosses to other processes, each has its own."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._barrier = threading.Barrier(count, timeout=60)
+        self._met = threading.Event()
+
+    def __call__(self, value: str) -> str:
+        if not self._met.is_set():
+            self._barrier.wait()
+            self._met.set()
+        return f"{value}!"
+
+    def __reduce__(self) -> tuple[type[Meeting], tuple[int]]:
+        return Meeting, (self.count,)
+
+
 class Host:
     """Runs one task of a topology: feeds it, carries its changes into the stores, and can start it anew."""
 
@@ -83,8 +125,12 @@ class Host:
         now_ms: int = 0,
         max_task_idle_ms: int = 0,
         cache_bytes: int = 0,
+        threads: Threads | None = None,
+        repeats_sends: bool = True,
     ) -> None:
+        self.repeats_sends = repeats_sends
         self.cache_bytes = cache_bytes
+        self.threads = threads
         self.max_task_idle_ms = max_task_idle_ms
         self.sub = topology.plan("app").subtopologies[sub]
         self.policies = policies
@@ -133,7 +179,9 @@ class Host:
             partitions_of=lambda topic: self.partitions.get(topic, 0),
             max_task_idle_ms=self.max_task_idle_ms,
             cache_bytes=self.cache_bytes,
+            repeats_sends=self.repeats_sends,
             snapshot=snapshot,
+            threads=self.threads,
         )
         task.init(self.now_ms)
         return task

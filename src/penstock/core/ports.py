@@ -300,7 +300,32 @@ class OffsetCommitter(Protocol):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit the group's offsets."""
 
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets, of topics with their partition counts; partitions without one are left out."""
+
 
 PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
 """KIP-28's ``PartitionGrouper``: topics of one sub-topology with their partition counts -> partition groups, in the order
 of their task numbers."""
+
+
+Work = Callable[[], bool]
+"""A piece of work that is called again and again until it says that there is no more to do."""
+
+
+class Threads(Protocol):
+    """The threads of one task (KIP-408)."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
+        """Do several pieces of work at once, each in a thread of its own, and wait for all of them.
+
+        Args:
+            work: At most ``count`` pieces; each is called until it returns false, or raises.
+
+        Returns:
+            Per piece what it raised, which has ended its thread; None if it came to its end.
+        """

@@ -15,29 +15,33 @@ from penstock.core.model.errors import (
     SettingsError,
     TopologyError,
 )
+from penstock.core.plan.asynchronous import with_their_parts
 from penstock.core.plan.changes import changes, recreated_error
 from penstock.core.plan.describe import started_text
 from penstock.core.plan.evolution import checked_renames
 from penstock.core.plan.layout import default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
+from penstock.core.plan.threads import threads_of_tasks
 from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
-from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
+from penstock.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
 from penstock.drivers.spark.submit.session import configured, partitions_of
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.progress import TellApplication
+from penstock.drivers.threads import ThreadsOfTasks
 from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
-from penstock.edge.continuity import check_drained, continuity
+from penstock.edge.continuity import check_drained, check_finished, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import global_partitions
+from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
 from penstock.edge.running import RunningApplication
@@ -93,7 +97,8 @@ class Application:
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
         self._clock = clock
-        self._renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
+        renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
+        self._renamed = with_their_parts(renamed, self.plan.keepers)
 
     def run(self, until: Literal["end"] | None = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT or an error.
@@ -108,7 +113,7 @@ class Application:
             PenstockError: As :meth:`start`, and when the application fails later.
         """
         running = self.start(until=until)
-        with stopping_on_signals(running.stop):
+        with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
             running.await_termination()
         return running
 
@@ -148,15 +153,17 @@ class Application:
 
     def _leased(self, broker: Broker) -> RunningApplication:
         """Take the lease, and what was ordered to be kept beside it."""
-        committer = None if self.settings.exactly_once else broker
+        group = None if self.settings.exactly_once else GroupOffsets(broker)
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
         try:
             rates = self.settings.max_records_per_second
             known = self._plan_of(broker).broker_topics
             orders = StandingOrders.at_start(lease.home, known, rates)
-            return RunningApplication(self.id, committer, lease, orders)
+            drain_timeout_s = self.settings.drain_timeout_ms / 1000
+            return RunningApplication(self.id, group, lease, orders, self._clients.hang_up, drain_timeout_s)
         except BaseException:
             lease.release()
+            self._clients.hang_up()
             raise
 
     def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
@@ -170,6 +177,8 @@ class Application:
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
+        if settings.on_removed_operator == "fail" and progress is not None:
+            check_finished(plan, partial(self._manifests, running, progress))
         topics = Topics(broker, settings.replication_factor)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)
@@ -202,9 +211,20 @@ class Application:
             lineage,
             global_counts,
             settings.app_config,
+            ThreadsOfTasks(
+                threads_of_tasks(layout.tasks, settings.num_threads_per_task, settings.num_stream_threads)
+            ),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
+        """Read what the tasks of the checkpoint remember."""
+        settings, session = self.settings, running._session_of(self.settings)()
+        if progress.last_complete < 0:
+            return []
+        with configured(session, settings.spark, settings.shuffle_partitions):
+            return manifests(session, settings.checkpoint(self.id), progress.last_complete)
 
     def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
         """Give the plan with the topics that patterns match now."""

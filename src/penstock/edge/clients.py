@@ -8,6 +8,7 @@ from penstock.core.plan.split import Plan
 from penstock.core.ports import Publisher
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.changelog import KafkaChangelogs
+from penstock.drivers.kafka.clients import hang_up
 from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
@@ -31,6 +32,10 @@ class Clients:
     def broker(self) -> Broker:
         """Give what asks the broker."""
         return self._broker(read_committed=self.settings.read_committed)
+
+    def hang_up(self) -> None:
+        """Let the connections go that this process has for asking the broker."""
+        hang_up(self.settings.client("admin", self.application_id))
 
     def fetcher(self) -> KafkaFetcher:
         """Give what reads the topics of the topology."""

@@ -7,7 +7,8 @@ be continued is refused here, with a message, and not in the middle of a micro-b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core.model.errors import IncompatibleTopologyError
@@ -20,10 +21,12 @@ from penstock.core.plan.evolution import (
     check_stores,
     continued,
     parts_of,
+    with_new_names,
 )
 from penstock.core.plan.layout import Layout, lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.ports import PartitionGrouper, TopicFacts
+from penstock.core.state.log import decode_manifest
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.submit.checkpoint import Progress
 
@@ -110,6 +113,33 @@ def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[st
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
     return Continuity(numbered, before, renamed_stores)
+
+
+def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
+    """Refuse to leave unfinished records of an asynchronous operator behind that the topology no longer has.
+
+    Args:
+        now: What is about to run.
+        manifests: Reads what the tasks remember, as they have left it; asked only if such an operator is gone.
+
+    Raises:
+        IncompatibleTopologyError: If it has unfinished records.
+    """
+    gone = now.remembered.unfinished - now.plan.keepers
+    if not gone:
+        return
+    left: Counter[str] = Counter()
+    for manifest in manifests():
+        _, remembered = decode_manifest(manifest)
+        left.update(with_new_names(remembered.get("unfinished", {}), now.renamed_stores))
+    for store in sorted(gone):
+        if left[store]:
+            raise IncompatibleTopologyError(
+                f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "
+                f"{left[store]:,} of them wait there. Run the old topology until they are finished and stop it with "
+                "stop(drain_timeout_s=...); if the operator only has another name now, give the store's new name with "
+                "renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
+            )
 
 
 def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:

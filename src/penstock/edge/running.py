@@ -18,9 +18,10 @@ from typing_extensions import Self
 
 from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.intake import topics_in_front
 from penstock.core.plan.pausing import chosen_topics, resting
 from penstock.core.plan.split import Plan
-from penstock.core.ports import OffsetCommitter, TopicFacts
+from penstock.core.ports import TopicFacts
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.session import session_for
@@ -28,6 +29,8 @@ from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
 from penstock.drivers.spark.worker.report import Report
 from penstock.edge import contact
 from penstock.edge.continuity import Continuity
+from penstock.edge.draining import Draining, unread
+from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
 from penstock.edge.settings import Settings
@@ -44,10 +47,19 @@ class RunningApplication:
     """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
 
     def __init__(
-        self, application_id: str, committer: OffsetCommitter | None, lease: Lease, orders: StandingOrders
+        self,
+        application_id: str,
+        group: GroupOffsets | None,
+        lease: Lease,
+        orders: StandingOrders,
+        hang_up: Callable[[], None],
+        drain_timeout_s: float = 0.0,
     ) -> None:
         self.id = application_id
-        self._committer = committer
+        self._hang_up = hang_up
+        """Lets the connections to the broker go."""
+        self._drain_timeout_s = drain_timeout_s
+        self._group = group
         """Commits the group's offsets; None if the transactions do that."""
         self._lease = lease
         self._orders = orders
@@ -57,11 +69,10 @@ class RunningApplication:
         self._rescale_later = False
         self._upkeep: Upkeep | None = None
         self._changing = threading.RLock()
-        self._committing = threading.Lock()
-        self._uncommitted: dict[TopicPartition, int] = {}
         self._steady = threading.Event()
         self._steady.set()
         self._book = Book()
+        self._draining = Draining(self._book.left)
         self._hold = threading.Event()
         self._between_batches = threading.Event()
         self._first_batch = threading.Event()
@@ -71,12 +82,21 @@ class RunningApplication:
         self._control = ControlServer(self._answer, secrets.token_bytes(16))
         self._ending = threading.Lock()
 
-    def stop(self, timeout_s: float = _STOP_WAIT_S) -> None:
+    def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
         """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
+
+        Records that wait in asynchronous operators are carried over: they go on at the next start. With time to drain, nothing more
+        is read from outside, and micro-batches go on until these records are finished; those that are not in time, or wait for
+        a later one, are carried over.
 
         Args:
             timeout_s: How long the batch at work may take before the query is stopped all the same.
+            drain_timeout_s: How long it may take to finish unfinished records before that; None is the setting
+                ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
         """
+        if self._query is not None:
+            self._draining.order(self._drain_timeout_s if drain_timeout_s is None else drain_timeout_s)
+            self._draining.wait(self._can_drain)
         with self._changing:
             if self._state in ("stopped", "failed") or self._query is None:
                 return
@@ -85,6 +105,9 @@ class RunningApplication:
                 self._halt(self._query, timeout_s)
             except (OSError, Py4JError) as gone:
                 self._remember(_spark_is_gone(gone))
+            outcome = self._draining.outcome(self._book.left(0).unfinished)
+            if outcome:
+                log.warning("stopped: %s", outcome)
             self._finish()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -177,7 +200,9 @@ class RunningApplication:
                 error = _spark_is_gone(gone)
             if error is not None:
                 self._remember(error)
-        status = self._book.status(self._state, None if self._error is None else str(self._error))
+        draining = self._draining.ordered and self._state in ("starting", "running")
+        state = "draining" if draining else self._state
+        status = self._book.status(state, None if self._error is None else str(self._error))
         orders = self._orders.now
         return replace(status, paused=sorted(orders.paused), throttled=orders.rates)
 
@@ -196,8 +221,11 @@ class RunningApplication:
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
-            if self._uncommitted and data["ends"] is not None:
+            if self._group is not None and data["ends"] is not None:
+                self._group.planned(data["positions"])
                 self._commit({})
+            if self._draining.ordered:
+                self._look_whether_drained(data)
             hold = self._hold.is_set()
             if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
                 self._between_batches.set()
@@ -205,10 +233,11 @@ class RunningApplication:
             rest = resting(self._plan, orders.paused) if orders.paused else ()
             return {
                 "hold": hold,
+                "intake": not self._draining.ordered,
                 "paused": sorted(orders.paused),
                 "rates": orders.rates,
                 "due": self._book.due(data["now_ms"], rest),
-                "held": self._book.held(),
+                "held": self._book.held(self._in_front),
                 "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "topics":
@@ -247,20 +276,36 @@ class RunningApplication:
         """The plan with the numbers of sub-topologies that it runs with."""
         return self._continues[0].plan
 
+    @property
+    def _in_front(self) -> Mapping[int, frozenset[str]]:
+        """The topics that bring records to a sub-topology through Spark's shuffle."""
+        return topics_in_front(self._plan)
+
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets, and those that could not be committed before."""
-        if self._committer is None:
+        if self._group is None:
             return
-        with self._committing:
-            self._uncommitted.update({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)})
-            try:
-                self._committer.commit(self._uncommitted)
-                self._uncommitted.clear()
-            except BrokerUnavailableError as error:
-                log.warning("offsets are committed a little later: %s", error)
+        try:
+            self._group.commit({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)})
+        except BrokerUnavailableError as error:
+            log.warning("offsets are committed a little later: %s", error)
 
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
+
+    def _look_whether_drained(self, data: Mapping[str, Any]) -> None:
+        internal = self._plan.internal_topics.keys() - self._orders.now.paused
+        self._draining.look(data["now_ms"], unread(data["positions"], data["ends"], internal))
+
+    def _can_drain(self) -> bool:
+        """Tell whether micro-batches go on."""
+        query = self._query
+        assert query is not None
+        try:
+            at_work = query.isActive or not self._steady.is_set()
+        except (OSError, Py4JError):
+            return False
+        return at_work and self._state in ("starting", "running")
 
     # Going on with another query.
 
@@ -372,6 +417,7 @@ class RunningApplication:
         if self._lease.held:
             contact.withdraw(self._lease.home)
         self._lease.release()
+        self._hang_up()
 
 
 def _spark_is_gone(gone: Exception) -> SparkRuntimeError:

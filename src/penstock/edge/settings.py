@@ -24,6 +24,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSettingsErro
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
+from penstock.core.plan.threads import check_threads
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.spark.inputs import WaitSettings
 
@@ -127,6 +128,23 @@ class Settings(BaseSettings):
         description="bytes per task, about, of updates of tables that wait to be merged with later ones of the same row until "
         "the micro-batch ends; 0: every update is forwarded",
     )
+    drain_timeout_ms: int = Field(
+        0,
+        ge=0,
+        description="how long a stop may take to finish unfinished records of asynchronous operators; 0 carries them over to "
+        "the next start",
+    )
+    num_threads_per_task: int = Field(
+        1,
+        ge=1,
+        description="threads that call the functions of a task's operators without state; 1: everything in one",
+    )
+    num_stream_threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads that are dealt to the tasks, in groups of num_threads_per_task and one of what remains; None: each "
+        "task has as many as it may",
+    )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
     )
@@ -145,6 +163,10 @@ class Settings(BaseSettings):
     dead_letter_topic: str | None = Field(None, description="topic for records that fail under dead_letter")
     on_lost_offsets: Literal["fail", "skip"] = Field(
         "fail", description="what to do when the broker no longer has the offsets that were reached"
+    )
+    on_removed_operator: Literal["fail", "drop"] = Field(
+        "fail",
+        description="what to do when an asynchronous operator is no longer in the topology and has unfinished records",
     )
     on_recreated_topic: Literal["fail", "restart_from_beginning"] = Field(
         "fail", description="what to do when a topic that is read was deleted and created again"
@@ -193,6 +215,11 @@ class Settings(BaseSettings):
                 "processing_guarantee='exactly_once' cannot read uncommitted records: they may be taken back; "
                 "leave isolation_level out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_have_their_threads(self) -> Settings:
+        check_threads(self.num_threads_per_task, self.num_stream_threads)
         return self
 
     @property

@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from itertools import chain, repeat
 from types import FrameType
 from typing import Any
 
@@ -13,10 +14,15 @@ log = logging.getLogger("penstock.application")
 
 
 class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread."""
+    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread.
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._application_stop = stop
+    Args:
+        stop: Stops it.
+        hurry: Stops it sooner; what a second signal does.
+    """
+
+    def __init__(self, stop: Callable[[], None], *, hurry: Callable[[], None]) -> None:
+        self._stops = chain([stop], repeat(hurry))
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -30,4 +36,4 @@ class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         log.info("signal %d: stopping after the batch at work", number)
-        threading.Thread(target=self._application_stop, name="penstock-stop").start()
+        threading.Thread(target=next(self._stops), name="penstock-stop").start()

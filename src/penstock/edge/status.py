@@ -9,17 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.engine.readiness import Waiting
+from penstock.core.engine.threads import ThreadFigures, added
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.report import Report, offsets_of, waiting_of
-from penstock.edge.call_status import CallStatus, call_counts, call_metrics, call_status
+from penstock.edge.call_status import CallStatus, call_counts, call_metrics, call_status, left_of
+from penstock.edge.draining import Left
+from penstock.edge.hot_keys import HotKeys
+from penstock.edge.thread_status import ThreadStatus, thread_metrics, thread_status
 
 _RATE_WINDOW_S = 10.0
 _TELL_EVERY_S = 10.0
-_PARKED = 10_000
-"""How many records a task holds that could be called, before it is read no further."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Status:
     """What an application is doing.
 
     Attributes:
-        state: ``starting``, ``running``, ``waiting`` (for the broker), ``stopping``, ``stopped`` or ``failed``.
+        state: ``starting``, ``running``, ``waiting`` (for the broker), ``draining``, ``stopping``, ``stopped`` or ``failed``.
         batch: Number of the last committed micro-batch, -1 before the first.
         lag: Records that are in the topics and have not been processed, per topic.
         records_per_s: Records read per second, over the last ten seconds.
@@ -43,6 +45,7 @@ class Status:
         dropped: Records that were left out on purpose, per task; those of global topics count for what fills the global stores,
             which is numbered behind the sub-topologies.
         calls: What the asynchronous operators are doing, per task that has some.
+        threads: What the threads of tasks have done, per task that has several and something for them to do.
     """
 
     state: str
@@ -60,6 +63,7 @@ class Status:
     throttled: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, CallStatus] = field(default_factory=dict)
+    threads: Mapping[str, ThreadStatus] = field(default_factory=dict)
 
 
 class _Recent:
@@ -98,8 +102,10 @@ class Book:
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     enforced: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    threads: dict[str, ThreadFigures] = field(default_factory=dict)
     buffered_max: int = 0
     cache_bytes_max: int = 0
+    hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
@@ -139,7 +145,8 @@ class Book:
         return offsets
 
     def _add(self, report: Report) -> None:
-        self.tasks[report.task] = report
+        if not report.gone:
+            self.tasks[report.task] = report
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
@@ -154,6 +161,10 @@ class Book:
         self.totals.update(restored=report.restored, global_records=report.global_records)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
+            for told in report.calls.hottest:
+                self.hottest.setdefault(report.task, {}).setdefault(told.operator, HotKeys()).note(told)
+        if (threads := added([self.threads.get(report.task), report.threads])) is not None:
+            self.threads[report.task] = threads
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
@@ -163,18 +174,21 @@ class Book:
             return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
 
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
-        """Give the tasks that want to be woken by now, without those of sub-topologies that rest."""
+        """Give the tasks that want to be woken by now, those of sub-topologies that rest only for their unfinished records."""
         with self.lock:
             return sorted(
                 task
                 for task, report in self.tasks.items()
-                if report.wake_at_ms is not None
-                and report.wake_at_ms <= now_ms
-                and TaskId.parse(task).subtopology not in resting
+                if (at := _wakes_at(report, rests=TaskId.parse(task).subtopology in resting)) is not None
+                and at <= now_ms
             )
 
-    def held(self) -> Held:
-        """Give what the tasks hold."""
+    def held(self, in_front: Mapping[int, Collection[str]]) -> Held:
+        """Give what the tasks hold.
+
+        Args:
+            in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        """
         with self.lock:
             buffered: dict[TopicPartition, tuple[int, int, int]] = {}
             for report in self.tasks.values():
@@ -184,14 +198,31 @@ class Book:
                     buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
             waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
             given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
-            full = {
-                TopicPartition(topic, int(partition))
-                for report in self.tasks.values()
-                if report.calls is not None and report.calls.parked > _PARKED
-                for topic, partitions in report.offsets.items()
-                for partition in partitions
-            }
-            return Held(buffered, frozenset(given_up), min(waits, default=None), frozenset(full))
+            return Held(buffered, frozenset(given_up), min(waits, default=None), self._room(in_front))
+
+    def left(self, until_ms: int) -> Left:
+        """Give how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
+        with self.lock:
+            return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
+
+    def _room(self, in_front: Mapping[int, Collection[str]]) -> dict[TopicPartition, int]:
+        """Give how many more records of partitions tasks can take in.
+
+        What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
+        share what all of them could take if each had as little room as the one that has least.
+        """
+        rooms: dict[int, list[int]] = {}
+        room: dict[TopicPartition, int] = {}
+        for task, report in self.tasks.items():
+            if report.calls is not None:
+                rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+                for topic, partitions in report.offsets.items():
+                    room.update({TopicPartition(topic, int(p)): report.calls.room for p in partitions})
+        for number in in_front.keys() & rooms.keys():
+            sharing = [TopicPartition(t, p) for t in in_front[number] for p in self.positions.get(t, ())]
+            share = min(rooms[number]) * len(rooms[number]) // max(len(sharing), 1)
+            room.update({at: min(room.get(at, share), share) for at in sharing})
+        return room
 
     def _waiting(self) -> dict[str, Waiting]:
         """Give why the tasks wait that do."""
@@ -241,10 +272,11 @@ class Book:
                 dict(sorted(self._buffered().items())),
                 dropped=dict(sorted(self.dropped.items())),
                 calls={
-                    task: call_status(r.calls)
+                    task: call_status(r.calls, self.hottest.get(task, {}))
                     for task, r in sorted(self.tasks.items())
                     if r.calls is not None
                 },
+                threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
             )
 
     def metrics(self) -> dict[str, int]:
@@ -274,10 +306,21 @@ class Book:
                 "throttled_ms": self.totals["held_back_ms"],
                 "state_bytes": state,
                 "batches": self.batch + 1,
-                **call_metrics([r.calls for r in self.tasks.values() if r.calls is not None], self.totals),
+                **call_metrics(
+                    [r.calls for r in self.tasks.values() if r.calls is not None],
+                    self.totals,
+                    [keys for of_task in self.hottest.values() for keys in of_task.values()],
+                ),
+                **thread_metrics(self.threads.values()),
                 **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
                 **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
             }
+
+
+def _wakes_at(report: Report, *, rests: bool) -> int | None:
+    if not rests:
+        return report.wake_at_ms
+    return None if report.calls is None else report.calls.look_at_ms
 
 
 def _waits(waiting: Waiting) -> str:

@@ -31,8 +31,10 @@ from penstock.core.plan.internal import is_internal
 from penstock.core.plan.nodes import Sink, Source
 from penstock.core.plan.patterns import mark_of, source_of
 from penstock.core.plan.split import Plan, SubTopology
+from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
 from penstock.core.state.memory import MemoryStores
+from penstock.drivers.threads import TaskThreads
 from penstock.testing._calls import ManualStation
 
 
@@ -47,9 +49,12 @@ class TopologyTestDriver:
         statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so that they merge
             only updates of a row that one record makes; 0 forwards those too.
         app_config: What processors find in ``context.app_config``.
+        num_threads_per_task: As the setting of an application. Each record is processed to the end before the next one, so
+            functions are called in other threads, but one at a time.
 
     Raises:
         TopologyError: If the topology is not valid.
+        SettingsError: If a task is to have no thread.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
 
@@ -72,7 +77,10 @@ class TopologyTestDriver:
         policies: ErrorPolicies | None = None,
         statestore_cache_max_bytes: int = DEFAULT_CACHE_BYTES,
         app_config: Mapping[str, Any] | None = None,
+        num_threads_per_task: int = 1,
     ) -> None:
+        check_threads(num_threads_per_task, None)
+        self._threads = TaskThreads(num_threads_per_task) if num_threads_per_task > 1 else None
         self._cache_bytes = statestore_cache_max_bytes
         self._plan: Plan = topology.plan(application_id)
         self._policies = policies or ErrorPolicies()
@@ -218,6 +226,7 @@ class TopologyTestDriver:
             partitions_of=lambda topic: 1,
             cache_bytes=self._cache_bytes,
             app_config=self._app_config,
+            threads=self._threads,
         )
 
     def _global_task(self, part: SubTopology) -> Task:

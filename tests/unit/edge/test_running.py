@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,11 +14,16 @@ import penstock as ps
 from penstock.core.model.errors import BrokerUnavailableError, ControlError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.split import Plan
-from penstock.drivers.spark.worker.report import Report
+from penstock.core.ports import Offsets
+from penstock.drivers.spark.worker.report import CallReport, Report
 from penstock.edge.continuity import continuity
+from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import Orders, StandingOrders
 from penstock.edge.running import RunningApplication
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
 
 
 class AwayOnce:
@@ -31,6 +39,9 @@ class AwayOnce:
             raise BrokerUnavailableError("away")
         self.committed.update(offsets)
 
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
 
 PLAN = {"positions": {"in": {0: 0}}, "ends": {"in": {0: 5}}, "now_ms": 1_000, "held_back_ms": 0}
 
@@ -43,7 +54,9 @@ def group() -> AwayOnce:
 @pytest.fixture
 def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
     lease = Lease.take(tmp_path, "app", "running")
-    made = RunningApplication("app", group, lease, StandingOrders(tmp_path, Orders()))
+    made = RunningApplication(
+        "app", GroupOffsets(group), lease, StandingOrders(tmp_path, Orders()), lambda: None
+    )
     made._continues = continuity(plan(), None, {}), {}
     yield made
     made._release()
@@ -129,3 +142,125 @@ def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
     assert due() == ["1_0"]
     running.resume(["in"])
     assert due() == ["0_0", "0_1", "1_0"]
+
+
+def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
+    told = CallReport(look_at_ms=1_000, with_station=1)
+    asleep = CallReport(look_at_ms=1_001, waiting=1)
+    reports = [Report("0_0", wake_at_ms=900, calls=told), Report("1_0", wake_at_ms=900, calls=asleep)]
+    running._answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
+    running.pause()
+    assert running._answer("plan", PLAN)["due"] == ["0_0"]
+
+
+class Query:
+    """A query of Spark that is at work until it is stopped."""
+
+    isActive = True  # noqa: N815 - Spark's name
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def exception(self) -> None:
+        return None
+
+
+class TestDraining:
+    """The planner asks between micro-batches; each test says what the tasks have reported by then."""
+
+    @pytest.fixture
+    def stop(self, running: RunningApplication) -> Iterator[Stop]:
+        running._state, running._query = "running", cast("StreamingQuery", Query())
+        stopping = Stop(running)
+        yield stopping
+        stopping.join(60)
+
+    def test_reads_nothing_more_and_ends_when_nothing_is_unfinished(
+        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert running._answer("plan", PLAN)["intake"]
+        reported(running, 0, CallReport(with_station=3, look_at_ms=1_010))
+        stop.begin(60)
+        told = running._answer("plan", PLAN)
+        assert (told["intake"], told["hold"]) == (False, False)
+        assert running.status().state == "draining"
+        reported(running, 1, CallReport(with_station=1, look_at_ms=1_020))
+        assert not running._answer("plan", PLAN)["hold"]
+        reported(running, 2, CallReport())
+        running._answer("plan", PLAN)
+        with caplog.at_level(logging.WARNING, "penstock.application"):
+            stop.end()
+        assert running.status().state == "stopped"
+        assert caplog.messages[-1].startswith("stopped: 3 unfinished records were finished in ")
+
+    def test_does_not_wait_for_what_is_due_after_the_limit(
+        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reported(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
+        stop.begin(60)
+        running._answer("plan", PLAN)
+        with caplog.at_level(logging.WARNING, "penstock.application"):
+            stop.end()
+        assert caplog.messages[-1] == ("stopped: 5 unfinished records were carried over to the next start")
+
+    def test_waits_for_a_retry_that_is_due_in_time(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(waiting=1, look_at_ms=50_000))
+        stop.begin(60)
+        running._answer("plan", PLAN)
+        assert running.status().state == "draining"
+        reported(running, 1, CallReport())
+        running._answer("plan", PLAN)
+        stop.end()
+
+    def test_carries_over_what_is_not_in_time(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(with_station=1, look_at_ms=1_010))
+        stop.begin(0.05)
+        stop.drained()
+        stop.end()
+        assert running.status().calls["0_0"].with_station == 1
+
+    def test_can_be_cut_short(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(with_station=1, look_at_ms=1_010))
+        stop.begin(3_600)
+        running._answer("plan", PLAN)
+        hurry = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)
+        hurry.start()
+        stop.drained()
+        stop.end()
+        hurry.join(60)
+        assert running.status().state == "stopped"
+
+
+class Stop:
+    """A stop in a thread of its own, since it waits for the planner."""
+
+    def __init__(self, running: RunningApplication) -> None:
+        self._running = running
+        self._thread: threading.Thread | None = None
+
+    def begin(self, drain_timeout_s: float) -> None:
+        self._thread = threading.Thread(
+            target=self._running.stop, kwargs={"drain_timeout_s": drain_timeout_s}, daemon=True
+        )
+        self._thread.start()
+        while not self._running._draining.ordered:
+            self._thread.join(0.001)
+
+    def drained(self) -> None:
+        """Wait until the query is being stopped, which does not wait for calls."""
+        assert self._running._hold.wait(60)
+
+    def end(self) -> None:
+        """Plan once more, as Spark does between two micro-batches."""
+        self.drained()
+        assert self._running._answer("plan", PLAN)["hold"]
+        self.join(60)
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            assert not self._thread.is_alive()
+
+
+def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
+    running._answer("batch", {"batch": batch, "reports": [Report("0_0", calls=told).encode()]})

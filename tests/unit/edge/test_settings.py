@@ -110,6 +110,22 @@ class TestValues:
         app = ps.Application("app", topology, **{**given, "max_records_per_second": {"orders": 5}})
         assert app.settings.max_records_per_second == {"orders": 5}
 
+    @pytest.mark.parametrize(("per_task", "total"), [(2, 1), (8, 7)])
+    def test_fewer_threads_than_one_task_is_to_have_are_refused(self, per_task: int, total: int) -> None:
+        given = {**SERVERS, "num_threads_per_task": per_task, "num_stream_threads": total}
+        with pytest.raises(
+            SettingsError,
+            match=rf"^num_stream_threads={total} is less than num_threads_per_task={per_task}: not even one task .* or more",
+        ):
+            settings_from(given)
+        enough = settings_from({**given, "num_stream_threads": per_task})
+        assert (enough.num_threads_per_task, enough.num_stream_threads) == (per_task, per_task)
+
+    @pytest.mark.parametrize("name", ["num_threads_per_task", "num_stream_threads"])
+    def test_there_is_at_least_one_thread(self, name: str) -> None:
+        with pytest.raises(SettingsError, match=rf"'{name}' cannot be 0: Input should be greater than"):
+            settings_from({**SERVERS, name: 0})
+
     def test_cannot_be_changed_later(self) -> None:
         with pytest.raises(ValueError, match="frozen"):
             settings_from(SERVERS).max_batch_records = 5  # type: ignore[misc]

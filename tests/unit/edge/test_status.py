@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.core.engine.threads import ThreadFigures
+from penstock.core.model.ids import TopicPartition
 from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.report import Report
+from penstock.drivers.spark.worker.report import CallReport, Report
 from penstock.edge.status import Book
+from penstock.edge.thread_status import ThreadStatus
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
 
@@ -55,3 +58,43 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
     book.committed(0, [Report("0_0", dropped=dropped, global_dropped={"2_0": 3})])
     assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
     assert book.metrics()["dropped_records"] == 4
+
+
+class TestIntake:
+    """Partitions are read as far as the tasks that their records come to have room for calls."""
+
+    @staticmethod
+    def room(**of_tasks: int) -> dict[TopicPartition, int]:
+        """Two topics, one with two partitions, are in front of the shuffle to sub-topology 1."""
+        book = Book()
+        book.planned({"in": {0: 0, 1: 0}, "more": {0: 0}, "other": {0: 0}}, None)
+        for task, room in of_tasks.items():
+            report = Report(task[1:], {"own": {task[-1]: 7}}, calls=CallReport(room=room))
+            book.committed(0, [report])
+        return dict(book.held({1: ["in", "more"]}).room)
+
+    def test_is_what_a_task_says_that_reads_the_partition(self) -> None:
+        assert self.room(t0_0=100, t0_1=0) == {TopicPartition("own", 0): 100, TopicPartition("own", 1): 0}
+
+    def test_is_shared_by_all_partitions_in_front_of_a_shuffle(self) -> None:
+        in_front = (TopicPartition("in", 0), TopicPartition("in", 1), TopicPartition("more", 0))
+        shared = self.room(t1_0=30, t1_1=600)
+        assert {at: shared[at] for at in in_front} == dict.fromkeys(in_front, 2 * 30 // 3)
+
+    def test_ends_in_front_of_a_shuffle_when_one_task_is_full(self) -> None:
+        full = self.room(t1_0=0, t1_1=600)
+        assert (full[TopicPartition("in", 0)], full[TopicPartition("more", 0)]) == (0, 0)
+
+
+def test_what_threads_have_done_is_added_up_per_task() -> None:
+    book = Book()
+    assert "threads" not in book.metrics()
+    here, there = Report("0_0", threads=ThreadFigures((3, 1))), Report("0_0", threads=ThreadFigures((1, 1)))
+    book.committed(0, [here, there, Report("1_0")])
+    book.committed(1, [Report("0_1", threads=ThreadFigures((5,), ended=2)), Report("0_0")])
+    assert book.status("running", None).threads == {
+        "0_0": ThreadStatus(2, (4, 2), 0),
+        "0_1": ThreadStatus(1, (5,), 2),
+    }
+    counted = book.metrics()
+    assert (counted["threads"], counted["thread_records"], counted["threads_ended"]) == (3, 11, 2)

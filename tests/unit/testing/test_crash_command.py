@@ -59,6 +59,7 @@ def test_a_mistake_is_told_before_anything_starts(
         ("windowed", "at_least_once", "transaction"),
         ("two-stores", "at_least_once", "disk"),
         ("windowed", "exactly_once", "disk"),
+        ("windowed", "exactly_once", "station"),
     ],
 )
 def test_a_target_that_no_application_can_stand_is_refused(

@@ -36,11 +36,18 @@ def test_targets_take_turns(kills: int, seed: int) -> None:
 def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_everything(
     rebuilds: bool,
 ) -> None:
-    at_least_once = possible_targets("at_least_once", rebuilds=rebuilds)
-    exactly_once = possible_targets("exactly_once", rebuilds=rebuilds)
+    at_least_once = possible_targets("at_least_once", rebuilds=rebuilds, calls=True)
+    exactly_once = possible_targets("exactly_once", rebuilds=rebuilds, calls=True)
     assert {"transaction", "disk"}.isdisjoint(at_least_once)
     assert "transaction" in exactly_once
     assert ("disk" in exactly_once) == rebuilds
+
+
+def test_only_an_application_that_makes_calls_has_a_station() -> None:
+    with_calls = possible_targets("exactly_once", rebuilds=True, calls=True)
+    without = possible_targets("exactly_once", rebuilds=True, calls=False)
+    assert with_calls == TARGETS
+    assert set(with_calls) - set(without) == {"station"}
 
 
 def test_kills_wait_for_transactions_only_where_there_are_some() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock.core.model.errors import (
     DeserializationError,
     ProcessingError,
     SerdeError,
+    SettingsError,
     StoreError,
     TopicNotFoundError,
     TopologyError,
@@ -236,6 +238,27 @@ class TestPolicies:
         with Driver(builder.build()) as driver:
             driver.pipe("in", None, "v")
             assert driver.metrics() == {"processed_records": 1, "dropped_records": 1}
+
+
+class TestThreads:
+    def test_call_functions_and_give_what_one_would(self) -> None:
+        callers: set[str] = set()
+
+        def split(line: str) -> list[str]:
+            callers.add(threading.current_thread().name)
+            return line.split()
+
+        builder = ps.StreamsBuilder()
+        words = builder.stream("lines").flat_map_values(split)
+        words.group_by(lambda k, v: v).count().to_stream().to("out", value=INT)
+        with Driver(builder.build(), num_threads_per_task=3) as driver:
+            driver.pipe("lines", None, "to be to", 7)
+            assert driver.read("out") == [ps.Record("to", 1, 7), ps.Record("be", 1, 7), ps.Record("to", 2, 7)]
+        assert callers == {"penstock-task-thread"}
+
+    def test_there_is_at_least_one(self) -> None:
+        with pytest.raises(SettingsError, match="num_threads_per_task is at least 1, not 0"):
+            Driver(echo(), num_threads_per_task=0)
 
 
 def test_close_is_called_at_the_end_of_the_with_block() -> None:

@@ -16,7 +16,7 @@ What comes back for a ticket is *settled*:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -40,6 +40,28 @@ class Ticket(NamedTuple):
     epoch: str
 
 
+TicketGroup: TypeAlias = tuple[str, int]
+"""What tickets of one operator that were handed over together share: epoch and turn."""
+
+Held: TypeAlias = Mapping[TicketGroup, Set[int]]
+"""Tickets of one operator: the numbers of each group. Tens of thousands of them are told in each micro-batch."""
+
+
+def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
+    """Give tickets as what is told of them, by operator."""
+    groups: dict[str, dict[TicketGroup, set[int]]] = {}
+    for operator, number, turn, epoch in tickets:
+        groups.setdefault(operator, {}).setdefault((epoch, turn), set()).add(number)
+    return groups
+
+
+def tickets(operator: str, held: Held) -> Iterator[Ticket]:
+    """Give the tickets of an operator one by one, those of each group by number."""
+    for (epoch, turn), numbers in held.items():
+        for number in sorted(numbers):
+            yield Ticket(operator, number, turn, epoch)
+
+
 class Call(NamedTuple):
     """What a station is to do.
 
@@ -51,6 +73,7 @@ class Call(NamedTuple):
         attempt: From 1.
         begun_ms: When the first attempt began, None if this is it.
         endpoint: Whose circuit breaker it is about.
+        due_ms: When it may begin, ms since the epoch; 0 is at once.
     """
 
     ticket: Ticket
@@ -60,6 +83,7 @@ class Call(NamedTuple):
     attempt: int = 1
     begun_ms: int | None = None
     endpoint: str = ""
+    due_ms: int = 0
 
 
 class Raised(NamedTuple):
@@ -68,8 +92,7 @@ class Raised(NamedTuple):
     error: Exception
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """The result of a call."""
 
     value: Any

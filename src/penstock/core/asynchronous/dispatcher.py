@@ -7,6 +7,7 @@ thread and no clock, so both run by the same rules.
 * At most ``max_in_flight`` calls run. Calls of a *line* run one after the other, or as many at once as ``max_in_flight_per_key``
   says; those behind wait in the line and take no place.
 * A batch takes what is ready, and at order ``key`` those that follow in the same line.
+* A call that is handed over before it is due begins when it is due. It takes no place until then, but that of its key.
 * A record that has to wait goes back to the task, which remembers it durably. At order ``key`` all behind it in the line go back
   too, and whatever still arrives of that line, until the record itself comes again.
 * An answer that comes after its timeout is ignored.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ from penstock.core.asynchronous.call import (
     settle,
 )
 from penstock.core.asynchronous.rate import Bucket
+from penstock.core.asynchronous.ready import Ready
+from penstock.core.asynchronous.station import Queued
 from penstock.core.model.calls import Calls
 from penstock.core.model.durations import millis
 from penstock.core.model.errors import ProcessingError
@@ -94,7 +97,9 @@ class Dispatcher:
         self._seed = seed
         self._serial = calls.order == "key"
         self._per_line = 1 if self._serial else calls.max_in_flight_per_key
-        self._ready: deque[tuple[Call, int]] = deque()
+        self._ready = Ready()
+        self._early: list[tuple[int, int, Call]] = []
+        """What had to wait for a time, the first due first: when, a number that no two have, and the call."""
         self._lines: dict[Hashable, _Line] = {}
         self._blocked: dict[Hashable, Ticket] = {}
         self._forgotten: set[Ticket] = set()
@@ -115,13 +120,20 @@ class Dispatcher:
     @property
     def idle(self) -> bool:
         """Whether no call runs or waits."""
-        return not (self._running or self._ready or self._held)
+        return not (self._running or self._ready or self._early or self._held)
 
-    @property
-    def waiting(self) -> int:
-        """How many calls have not begun."""
-        queues = (self._ready, *self._held.values(), *(line.queue for line in self._lines.values()))
-        return sum(map(len, queues))
+    def queued(self, now_ms: int) -> Queued:
+        """Give how many calls have not begun, and why.
+
+        Args:
+            now_ms: The time, ms since the epoch.
+        """
+        in_line = sum(len(line.queue) for line in self._lines.values())
+        breaker, early = sum(map(len, self._held.values())), len(self._early)
+        free = len(self._running) < self._calls.max_in_flight
+        if free and self._bucket is not None and self._bucket.next_ms(now_ms) > now_ms:
+            return Queued(in_line, 0, len(self._ready), breaker, early)
+        return Queued(in_line, len(self._ready), 0, breaker, early)
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Take in a call.
@@ -132,7 +144,10 @@ class Dispatcher:
         """
         key = call.line
         if key is None or self._per_line is None:
-            self._ready.append((call, now_ms))
+            self._admit(call, now_ms)
+            return
+        if not self._serial and call.due_ms > now_ms:
+            self._put_off(call)  # it takes no place of its key until it is due
             return
         if key in self._blocked:
             if self._blocked[key].number != call.ticket.number:
@@ -144,20 +159,21 @@ class Dispatcher:
             line = self._lines[key] = _Line()
         if line.out < self._per_line:
             line.out += 1
-            self._ready.append((call, now_ms))
+            self._admit(call, now_ms)
         else:
             line.queue.append((call, now_ms))
 
     def start(self, now_ms: int) -> list[Start]:
         """Give what begins now."""
+        self._release(now_ms)
         self._try_again(now_ms)
         starts: list[Start] = []
         while self._ready and len(self._running) < self._calls.max_in_flight:
             if self._bucket is not None and self._bucket.next_ms(now_ms) > now_ms:
                 break
-            call, since = self._ready[0]
+            call, since = self._ready.first
             if not self._breaker_allows(call, now_ms):
-                self._held.setdefault(call.endpoint, deque()).append(self._ready.popleft())
+                self._held.setdefault(call.endpoint, deque()).append(self._ready.take())
                 continue
             if not self._batch_is_due(since, now_ms):
                 break
@@ -213,11 +229,17 @@ class Dispatcher:
             del self._blocked[key]
         for line in self._lines.values():
             _keep(line.queue, tickets)
-        for queue in [self._ready, *self._held.values()]:
-            dropped = [call for call, _ in queue if call.ticket in tickets]
+        dropped = self._ready.drop(tickets)
+        for queue in self._held.values():
+            dropped += [call for call, _ in queue if call.ticket in tickets]
             _keep(queue, tickets)
-            for call in dropped:
-                self._leave(call, None)
+        early = [each for each in self._early if each[2].ticket in tickets]
+        if early:
+            self._early = [each for each in self._early if each[2].ticket not in tickets]
+            heapify(self._early)
+            dropped += [call for _, _, call in early if self._has_place(call)]
+        for call in dropped:
+            self._leave(call, None)
         self._held = {endpoint: held for endpoint, held in self._held.items() if held}
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
@@ -230,13 +252,46 @@ class Dispatcher:
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
         times = [self._deadlines[0][0]] if self._deadlines else []
+        times += [self._early[0][0]] if self._early else []
         times += [at for endpoint in self._held if (at := self._breakers[endpoint].try_at_ms) is not None]
         if self._ready and len(self._running) < self._calls.max_in_flight:
             due = now_ms
-            if not self._batch_is_due(self._ready[0][1], now_ms):
-                due = self._ready[0][1] + self._calls.batch_wait_ms
+            since = self._ready.first[1]
+            if not self._batch_is_due(since, now_ms):
+                due = since + self._calls.batch_wait_ms
             times.append(due if self._bucket is None else max(due, self._bucket.next_ms(now_ms)))
         return min(times, default=None)
+
+    def early_ms(self, now_ms: int) -> int | None:
+        """Give in how many milliseconds the first of the calls that wait for a time is due; None if there is none."""
+        return max(self._early[0][0] - now_ms, 0) if self._early else None
+
+    # Times.
+
+    def _admit(self, call: Call, now_ms: int) -> None:
+        """Let a call begin as soon as it is due; it has its place in its line."""
+        if call.due_ms > now_ms:
+            self._put_off(call)
+        elif call.due_ms:
+            self._ready.add_due((call, now_ms))
+        else:
+            self._ready.add((call, now_ms))
+
+    def _put_off(self, call: Call) -> None:
+        heappush(self._early, (call.due_ms, next(self._numbers), call))
+
+    def _release(self, now_ms: int) -> None:
+        """Make ready what has become due."""
+        while self._early and self._early[0][0] <= now_ms:
+            call = heappop(self._early)[2]
+            if self._has_place(call):
+                self._ready.add_due((call, now_ms))
+            else:
+                self.offer(call, now_ms)
+
+    def _has_place(self, call: Call) -> bool:
+        """Tell whether a call that waits for its time is the one of its line, or in line with nothing."""
+        return self._serial or call.line is None or self._per_line is None
 
     # Beginning.
 
@@ -244,11 +299,11 @@ class Dispatcher:
         calls: list[Call] = []
         most = self._calls.batch_records
         while self._ready and len(calls) < most:
-            call, _ = self._ready.popleft()
+            call, _ = self._ready.take()
             calls.append(call)
             if self._serial and call.line is not None:
                 line = self._lines[call.line]
-                while line.queue and len(calls) < most:
+                while line.queue and len(calls) < most and line.queue[0][0].due_ms <= now_ms:
                     calls.append(line.queue.popleft()[0])
                     line.out += 1
         start = Start(
@@ -312,13 +367,13 @@ class Dispatcher:
             else:
                 breaker.succeeded()
         if breaker.closed and endpoint in self._held:
-            self._ready.extendleft(reversed(self._held.pop(endpoint)))
+            self._ready.add_first(self._held.pop(endpoint))
 
     def _try_again(self, now_ms: int) -> None:
         """Let one call of each endpoint that may be tried again be the first."""
         for endpoint in [e for e in self._held if self._breakers[e].allows(now_ms)]:
             held = self._held[endpoint]
-            self._ready.appendleft(held.popleft())
+            self._ready.add_first([held.popleft()])
             if not held:
                 del self._held[endpoint]
 
@@ -338,7 +393,7 @@ class Dispatcher:
             line.queue.clear()
         while line.queue and line.out < self._per_line:
             line.out += 1
-            self._ready.append(line.queue.popleft())
+            self._admit(*line.queue.popleft())
         if not line.out:
             del self._lines[key]
 

@@ -14,10 +14,12 @@ Source: the fence by epoch of KIP-311's "Store & commit"; answers that are late 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 
-from penstock.core.asynchronous.call import Call, Settled, Ticket
+from penstock.core.asynchronous.call import Call, Held, Settled, Ticket, TicketGroup, tickets
 from penstock.core.asynchronous.dispatcher import Dispatcher
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Exchange:
@@ -29,9 +31,10 @@ class Exchange:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._answers: dict[Ticket, Settled] = {}
-        self._offered: set[Ticket] = set()
-        self._given: set[Ticket] = set()
+        self._answers: list[tuple[Ticket, Settled]] = []
+        self._offered: dict[TicketGroup, dict[int, Ticket]] = {}
+        self._given = 0
+        """How many of the answers were given to a micro-batch."""
 
     @property
     def idle(self) -> bool:
@@ -41,36 +44,50 @@ class Exchange:
 
     def knows(self, ticket: Ticket) -> bool:
         """Tell whether a call was offered under this ticket and has not been forgotten."""
-        return ticket in self._offered
+        return ticket.number in self._offered.get((ticket.epoch, ticket.turn), _NONE)
 
-    def begin(self, held: Collection[Ticket]) -> list[Ticket]:
+    def begin(self, operator: str, held: Held) -> list[Ticket]:
         """Begin a micro-batch.
 
         Args:
+            operator: The operator.
             held: What the task had under way at its last commit.
 
         Returns:
             Those of them that are lost.
         """
         self._collect()
-        asked = set(held)
-        self._dispatcher.forget(self._offered - asked - self._given)
-        self._answers = {ticket: settled for ticket, settled in self._answers.items() if ticket in asked}
-        lost = [ticket for ticket in held if ticket not in self._offered]
-        self._offered &= asked
-        self._given &= asked
-        return lost
+        gone = set(self._take_out(held))
+        if gone:
+            self._dispatcher.forget(gone.difference(ticket for ticket, _ in self._answers[: self._given]))
+        self._answers = [
+            (ticket, settled)
+            for ticket, settled in self._answers
+            if ticket.number in held.get((ticket.epoch, ticket.turn), _NONE)
+        ]
+        self._given = 0
+        lost = {group: numbers - self._offered.get(group, {}).keys() for group, numbers in held.items()}
+        return list(tickets(operator, lost))
 
     def answers(self) -> list[tuple[Ticket, Settled]]:
         """Give the answers there are, in the order in which they came; they stay here until the next commit."""
         self._collect()
-        self._given |= self._answers.keys()
-        return list(self._answers.items())
+        self._given = len(self._answers)
+        return self._answers
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Take in a call; see ``Dispatcher.offer``."""
-        self._offered.add(call.ticket)
+        ticket = call.ticket
+        self._offered.setdefault((ticket.epoch, ticket.turn), {})[ticket.number] = ticket
         self._dispatcher.offer(call, now_ms)
 
+    def _take_out(self, held: Held) -> Iterator[Ticket]:
+        """Take out what is not held."""
+        for group, there in list(self._offered.items()):
+            for number in there.keys() - held.get(group, _NONE):
+                yield there.pop(number)
+            if not there:
+                del self._offered[group]
+
     def _collect(self) -> None:
-        self._answers.update(self._dispatcher.take_settled())
+        self._answers += self._dispatcher.take_settled()

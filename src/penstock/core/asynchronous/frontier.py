@@ -65,6 +65,13 @@ class Frontier:
             heappush(self._heap, offset)
         self._counts[offset] = count + times
 
+    def begin_all(self, offsets: Iterable[int]) -> None:
+        """Take note that something of each of these records is unfinished."""
+        counts = self._counts
+        for offset in offsets:
+            counts[offset] = counts.get(offset, 0) + 1
+        self._heap = sorted(counts)
+
     def end(self, offset: int) -> None:
         """Take note that it is finished."""
         count = self._counts[offset]

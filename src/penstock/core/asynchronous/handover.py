@@ -4,7 +4,8 @@ A station works between micro-batches, so it is handed more records than it call
 *line* (records of one key) take a few places of it at most; the others of the line are *parked*, so a hot key leaves room
 for the rest. Lines take turns.
 
-A record whose next attempt is due later waits with the task. It takes no place. At order ``key`` it *closes* its line: those
+A record whose next attempt is due later waits with the task. It takes no place. When it is handed over, shortly before it is due,
+it goes first, and has a place of its own: there are as many for such records as for all others. At order ``key`` it *closes* its line: those
 behind it stay where they are until it has been handed over again, in front of them.
 
 Nothing here limits how many records wait: they lie in the operator's store, not in the way of others.
@@ -13,8 +14,8 @@ Nothing here limits how many records wait: they lie in the operator's store, not
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
-from collections.abc import Hashable
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
 
@@ -22,20 +23,26 @@ class Handover:
     """What one operator hands over. Owned by the task.
 
     Args:
-        most: How many records may be with the station.
-        most_per_line: How many of one line; None is any number.
+        most: How many records may be with the station, to begin with.
+        most_per_line: How many of one line, to begin with; None is any number.
         closing: Whether a record that waits closes its line.
     """
 
     def __init__(self, most: int, most_per_line: int | None, *, closing: bool) -> None:
-        self._most = most
-        self._per_line = most if most_per_line is None else most_per_line
+        self.most = most
+        """How many records may be with the station."""
+        self._per_line = most_per_line
+        self._wide: dict[Hashable, int] = {}
         self._closing = closing
         self._lines: dict[Hashable, _Line] = {}
         self._line_of: dict[int, Hashable] = {}
         self._turns: deque[Hashable] = deque()
         self._due: list[tuple[int, int]] = []
         self._waiting: dict[int, int] = {}
+        self._first: OrderedDict[int, Hashable] = OrderedDict()
+        """Records that have waited and go first, with their lines."""
+        self._waited: set[int] = set()
+        """Those of them that are with the station."""
         self.out = 0
         """How many records are with the station."""
 
@@ -43,6 +50,10 @@ class Handover:
     def waiting(self) -> int:
         """How many records wait for a time."""
         return len(self._waiting)
+
+    def waiting_numbers(self) -> Iterable[int]:
+        """Give the records that wait for a time."""
+        return self._waiting
 
     @property
     def parked(self) -> int:
@@ -62,17 +73,25 @@ class Handover:
     def add(self, number: int, line: Hashable) -> None:
         """Take in a record, behind all others of its line; None is in line with nothing."""
         self._line_of[number] = line
-        there = self._lines.get(line)
-        if there is None:
-            there = self._lines[line] = _Line()
+        there = self._lines.get(line) or self._new_line(line)
         there.size += 1
         there.queue.append(number)
-        self._give_turn(line, there)
+        if not there.has_turn:
+            self._give_turn(line, there)
 
     def take(self, now_ms: int) -> int | None:
         """Give the next record to hand over, None if there is none or no place for it."""
-        self._release(now_ms)
-        if self.out >= self._most:
+        if self._due:
+            self._release(now_ms)
+        while self._first and len(self._waited) < self.most:
+            number, key = self._first.popitem(last=False)
+            there = self._lines[key]
+            in_order = not self._closing or key is None or there.queue[0] == number
+            if in_order and self._may_go(key, there):
+                there.queue.remove(number)  # it is among the first
+                self._waited.add(number)
+                return self._taken(number, key, there)
+        if self.out - len(self._waited) >= self.most:
             return None
         while self._turns:
             key = self._turns.popleft()
@@ -80,19 +99,19 @@ class Handover:
             if line is None:
                 continue
             line.has_turn = False
-            if not self._may_go(key, line):
-                continue
-            number = line.queue.popleft()
-            line.out += 1
-            self.out += 1
-            self._give_turn(key, line)
-            return number
+            if self._may_go(key, line):
+                number = line.queue.popleft()
+                self._first.pop(number, None)
+                return self._taken(number, key, line)
         return None
 
     def give_back(self, number: int) -> None:
         """Take back a record that was not called."""
         key, line = self._back(number)
-        insort(line.queue, number)
+        if line.queue and number > line.queue[0]:
+            insort(line.queue, number)
+        else:
+            line.queue.appendleft(number)
         self._give_turn(key, line)
 
     def wait(self, number: int, due_ms: int) -> None:
@@ -113,11 +132,12 @@ class Handover:
             due_ms: When its next attempt is due, if it waits.
             out: Whether it is with the station.
         """
-        self.add(number, line)
         if due_ms is None and not out:
+            self.add(number, line)
             return
-        there = self._lines[line]
-        there.queue.remove(number)
+        self._line_of[number] = line
+        there = self._lines.get(line) or self._new_line(line)
+        there.size += 1
         there.out += 1
         self.out += 1
         if due_ms is not None:
@@ -128,10 +148,10 @@ class Handover:
         key, line = self._back(number)
         del self._line_of[number]
         line.size -= 1
-        if line.size:
-            self._give_turn(key, line)
-        else:
+        if not line.size:
             del self._lines[key]
+        elif line.queue:
+            self._give_turn(key, line)
 
     def waits_alone(self, number: int) -> bool:
         """Tell whether a record waits, and nothing is in line with it."""
@@ -153,6 +173,23 @@ class Handover:
         self._forget_stale()
         return self._due[0][0] if self._due else None
 
+    def widened(self, line: Hashable) -> int:
+        """Give how many records of a line may be with the station if more are than to begin with, else 0."""
+        return self._wide.get(line, 0)
+
+    def widen(self, lines: Mapping[Hashable, int]) -> None:
+        """Let more records of some lines be with the station, and of all others as many as to begin with."""
+        before, self._wide = self._wide, dict(lines)
+        for key in before.keys() | self._wide.keys():
+            line = self._lines.get(key)
+            if line is not None:
+                line.most = self._wide.get(key, self._per_line)
+                self._give_turn(key, line)
+
+    def _new_line(self, key: Hashable) -> _Line:
+        line = self._lines[key] = _Line(self._wide.get(key, self._per_line))
+        return line
+
     def _release(self, now_ms: int) -> None:
         self._forget_stale()
         while self._due and self._due[0][0] <= now_ms:
@@ -162,6 +199,7 @@ class Handover:
             line = self._lines[key]
             line.waiting.discard(number)
             insort(line.queue, number)
+            self._first[number] = key
             self._give_turn(key, line)
             self._forget_stale()
 
@@ -175,10 +213,18 @@ class Handover:
         line = self._lines[key]
         line.out -= 1
         self.out -= 1
+        self._waited.discard(number)
         return key, line
 
+    def _taken(self, number: int, key: Hashable, line: _Line) -> int:
+        line.out += 1
+        self.out += 1
+        if line.queue:
+            self._give_turn(key, line)
+        return number
+
     def _may_go(self, key: Hashable, line: _Line) -> bool:
-        free = key is None or line.out < self._per_line
+        free = key is None or line.most is None or line.out < line.most
         return bool(line.queue) and free and not line.waiting
 
     def _give_turn(self, key: Hashable, line: _Line) -> None:
@@ -190,9 +236,10 @@ class Handover:
 class _Line:
     """Records that follow each other: those not handed over, how many are, and those that close the line."""
 
-    __slots__ = ("has_turn", "out", "queue", "size", "waiting")
+    __slots__ = ("has_turn", "most", "out", "queue", "size", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None) -> None:
+        self.most = most
         self.queue: deque[int] = deque()
         self.out = 0
         self.size = 0

@@ -26,6 +26,11 @@ class Retirement:
         """How many records are finished and wait for those in front of them."""
         return len(self._finished)
 
+    def size(self, group: Hashable) -> int:
+        """Give how many records of a group have come and not retired."""
+        waiting = self._groups.get(group)
+        return 0 if waiting is None else len(waiting)
+
     def add(self, number: int, group: Hashable) -> None:
         """Take in a record, behind all of its group; None is no group."""
         if group is not None:
@@ -51,11 +56,15 @@ class Retirement:
         group = self._group_of.get(number)
         if group is None:
             return [number]
-        self._finished.add(number)
-        waiting, retired = self._groups[group], []
-        while waiting and waiting[0] in self._finished:
+        waiting, finished = self._groups[group], self._finished
+        if waiting[0] != number:
+            finished.add(number)
+            return []
+        retired = [waiting.popleft()]
+        del self._group_of[number]
+        while waiting and waiting[0] in finished:
             first = waiting.popleft()
-            self._finished.remove(first)
+            finished.remove(first)
             del self._group_of[first]
             retired.append(first)
         if not waiting:

@@ -1,7 +1,7 @@
 """Station: where calls run between two micro-batches, as a task sees it.
 
-A task asks twice in a micro-batch: first what has been settled of the calls it holds tickets of, then to make new calls. Both
-are the same question, and it names *every* ticket that the task holds; so whatever the two believe of each other is made right
+A task asks twice in a micro-batch: first what has been settled of the calls it holds tickets of, then to make new calls. The
+first question names *every* ticket that the task holds; so whatever the two believe of each other is made right
 each time, whichever of them has been started anew in between:
 
 * a ticket that the task holds and the station does not know is *lost*: the task hands the record over again;
@@ -13,10 +13,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.model.calls import Calls
+
+
+class Queued(NamedTuple):
+    """Calls that have not begun, by what they wait for.
+
+    Attributes:
+        line: Others of their line in front of them.
+        place: Others, because as many run as may.
+        rate: The rate limit.
+        breaker: An endpoint that is left alone.
+        time: Their own time, which is near.
+    """
+
+    line: int = 0
+    place: int = 0
+    rate: int = 0
+    breaker: int = 0
+    time: int = 0
 
 
 @dataclass(frozen=True)
@@ -25,15 +43,19 @@ class Work:
 
     Attributes:
         running: Calls that run.
-        ready: Calls that will, when there is a place.
+        queued: Calls that will.
         longest_ms: For how long the oldest of those that run has been running.
         shortest_ms: The same of the newest.
+        call_ms: How long a call took lately, on average; 0 before the first has ended.
+        early_ms: In how many milliseconds the first of those is due that are to begin at a time; None if there are none.
     """
 
     running: int
-    ready: int
+    queued: Queued
     longest_ms: int
     shortest_ms: int
+    call_ms: float
+    early_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +82,7 @@ class Station(Protocol):
         self,
         task: str,
         batch: int,
-        held: Collection[Ticket],
+        held: Collection[Ticket] | None,
         calls: Iterable[Call] = (),
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
@@ -69,7 +91,8 @@ class Station(Protocol):
         Args:
             task: The task.
             batch: Number of the micro-batch; a question of an earlier one than was heard of last is refused.
-            held: All tickets that the task holds, those of ``calls`` among them.
+            held: All tickets that the task holds, those of ``calls`` among them; None if it has told in this micro-batch: then
+                nothing is said of what has been settled.
             calls: What to call.
             options: The options of each operator that calls.
 

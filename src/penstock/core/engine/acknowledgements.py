@@ -16,8 +16,9 @@ from typing import Any
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.frontier import Frontier
-from penstock.core.engine.ledger import CallFigures, Unfinished, UnfinishedRows
+from penstock.core.engine.ledger import UNLIMITED, CallFigures
 from penstock.core.engine.runtime import Runtime
+from penstock.core.engine.unfinished import Unfinished, UnfinishedRows
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
@@ -107,8 +108,7 @@ class Acknowledgements:
     def save(self) -> None:
         """Bring the store up to date."""
         self._memory["next"] = self._next
-        for number in self._changed:
-            self._rows.write(number, self._unfinished.get(number))
+        self._rows.write(sorted(self._changed), self._unfinished)
         self._changed.clear()
 
     def issue(self) -> Iterable[Call]:
@@ -133,7 +133,8 @@ class Acknowledgements:
         """Give what there is to see, and begin to count anew."""
         oldest = next(iter(self._unfinished.values()), None)
         came = None if oldest is None else oldest.came_ms
-        figures = CallFigures(len(self._unfinished), 0, 0, 0, 0, came, self._acknowledged, 0, 0, 0)
+        count, ended = len(self._unfinished), self._acknowledged
+        figures = CallFigures(with_station=count, room=UNLIMITED, oldest_ms=came, settled=ended)
         self._acknowledged = 0
         return figures
 

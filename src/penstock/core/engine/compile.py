@@ -51,12 +51,16 @@ class Compiled:
             if isinstance(node, n.Source):
                 self.entries[node.name] = self.children(node)
             else:
-                self._calls[node.name] = compile_node(node, self)
+                self._calls[node.name] = runtime.watched(node.name, compile_node(node, self))
         self.contexts.reverse()
 
     def call(self, node: n.Node) -> Call:
         """Give the function of a node."""
         return self._calls[node.name]
+
+    def call_named(self, name: str) -> Call:
+        """Give the function of a node by its name."""
+        return self._calls[name]
 
     def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
         """Give the nodes that follow a node."""

@@ -15,175 +15,69 @@ Of a record that was handed over, the *ticket* of the last time counts. Answers 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Ticket, Waits
 from penstock.core.asynchronous.frontier import Frontier
 from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
 from penstock.core.engine.runtime import NEVER, Runtime
+from penstock.core.engine.unfinished import Request, Unfinished, UnfinishedRows, in_bytes
 from penstock.core.model.calls import Calls, DeadLetter
 from penstock.core.model.durations import earliest
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Headers, RecordMetadata
-from penstock.core.model.serdes import Serde
+from penstock.core.model.record import Headers
 from penstock.core.plan.asynchronous import Carried
 
 if TYPE_CHECKING:
     from penstock.core.engine.operators.overflow import Overflow
     from penstock.core.engine.operators.shelf import Shelf
 
-_WITH_STATION: Final = 10_000
-"""How many records of an operator a task hands over at least: a station must not run dry between two micro-batches."""
+WITH_STATION: Final = 10_000
+"""How many records of an operator a task may hand over at least: a station must not run dry between two micro-batches."""
 _TIMES_IN_FLIGHT: Final = 20
+_TIMES_ANSWERED: Final = 2
+"""How many times as many as have been answered since the last step, so that a station does not run dry."""
+_TIMES_ALL_ANSWERED: Final = 4
+"""The same if nearly all have been: then it did."""
+_NEARLY: Final = 9 / 10
+_MOST_WITH_STATION: Final = 100_000
+_FADES: Final = 3 / 4
+"""What is left of it in the next step: some steps follow each other so soon that little has been answered."""
+_IN_OVERFLOW: Final = 100_000
+"""How many records of hot keys may be parked before no more records are taken in."""
+UNLIMITED: Final = 1 << 62
+"""The room of what takes in any number of records."""
+_NO_SUMS: Final = frozenset({"room", "most_per_key", "oldest_ms"})
+_AHEAD_MS: Final = 2_000
+"""How long before it is due a record is handed over: its call begins in time, whenever the next micro-batch does."""
 _IN_LINE: Final = 128
-"""How many records of one key are handed over at order ``key``: they follow each other without a micro-batch in between."""
+"""How many records of one key may be handed over at least: they follow each other without a micro-batch in between."""
+_SAMPLE: Final = 256
+"""How many records of a step are looked at to see which key is hot."""
 _LONG_LINE: Final = 512
-"""How many unfinished records of one key a ledger has at hand."""
-
-
-class Request(NamedTuple):
-    """What a processor has issued for a record.
-
-    Attributes:
-        function: What is called.
-        args: With what.
-        then: The method of the processor that gets the result.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    then: str
-
-
-class Unfinished:
-    """A record that has come and not retired. Owned by a ledger."""
-
-    __slots__ = (
-        "attempt",
-        "begun_ms",
-        "came_ms",
-        "due_ms",
-        "headers",
-        "key",
-        "key_id",
-        "number",
-        "origin",
-        "partition",
-        "request",
-        "serdes",
-        "settled",
-        "ticket",
-        "timestamp",
-        "turn",
-        "value",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        origin: RecordMetadata | None,
-        key: Any,
-        value: Any,
-        timestamp: int,
-        headers: Headers,
-        request: Request | None,
-        came_ms: int,
-    ) -> None:
-        self.number = number
-        self.origin = origin
-        self.partition = None if origin is None else TopicPartition(origin.topic, origin.partition)
-        self.key = key
-        self.key_id: Hashable = None
-        self.value = value
-        self.timestamp = timestamp
-        self.headers = headers
-        self.request = request
-        self.came_ms = came_ms
-        self.attempt = 1
-        self.begun_ms: int | None = None
-        self.due_ms: int | None = None
-        self.ticket: Ticket | None = None
-        self.turn = 0
-        self.settled: Settled | None = None
-        self.serdes: tuple[Serde[Any], Serde[Any]] | None = None
-
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """What is told of the record if it fails: partition, offset, and itself, serialised."""
-        assert self.serdes is not None
-        key, value = _told(self.serdes[0], self.key), _told(self.serdes[1], self.value)
-        offset = -1 if self.origin is None else self.origin.offset
-        return self.partition, offset, key, value, self.timestamp, self.headers
-
-    def row(self) -> tuple[Any, ...]:
-        """Give it as what is stored."""
-        return (
-            self.origin and tuple(self.origin),
-            (self.key, self.value, self.timestamp, self.headers),
-            self.request and tuple(self.request),
-            (self.came_ms, self.attempt, self.begun_ms, self.due_ms, self.turn),
-            self.ticket and tuple(self.ticket),
-            _without_error(self.settled),
-        )
-
-    @classmethod
-    def from_row(cls, number: int, row: tuple[Any, ...]) -> Unfinished:
-        """Read what :meth:`row` gave."""
-        origin, record, request, (came, attempt, begun, due, turn), ticket, settled = row
-        key, value, timestamp, headers = record
-        asked = request and Request(*request)
-        one = cls(number, origin and RecordMetadata(*origin), key, value, timestamp, headers, asked, came)
-        one.attempt, one.begun_ms, one.due_ms, one.turn = attempt, begun, due, turn
-        one.ticket, one.settled = ticket and Ticket(*ticket), settled
-        return one
-
-
-class UnfinishedRows:
-    """Unfinished records in their store, by number. Owned by what keeps them.
-
-    Args:
-        store: The store.
-    """
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._there: set[int] = set()
-
-    def read(self) -> list[Unfinished]:
-        """Give all that are there, by number."""
-        ones = [Unfinished.from_row(number, row) for number, row in self._store.all()]
-        self._there.update(one.number for one in ones)
-        return ones
-
-    def last_number(self) -> int:
-        """Give the largest number of one that is there, -1 if there is none."""
-        return max((number for number, _ in self._store.all()), default=-1)
-
-    def write(self, number: int, one: Unfinished | None) -> None:
-        """Write a record, or delete it if it is finished; what comes and goes between two writes leaves no trace."""
-        if one is not None:
-            self._store.put(number, one.row())
-            self._there.add(number)
-        elif number in self._there:
-            self._store.put(number, None)
-            self._there.remove(number)
+"""How many unfinished records of one key a ledger has at hand at least; of a partition whose order is kept, as many as it hands over."""
 
 
 @dataclass(frozen=True)
-class CallFigures:
-    """What there is to see of an asynchronous operator in a task (docs/reference/metrics.md).
+class CallCounts:
+    """What there is to see of an asynchronous operator in a task, or of all of them together (docs/reference/metrics.md).
 
     Attributes:
         with_station: Records handed to the station.
         waiting: Records that wait for a retry or a delay.
+        delayed: Those of them that wait for a delay.
         parked: Records that could be called and have not been handed over.
         held: Records whose calls have ended, and that wait for those in front of them.
+        room: How many more records can be taken in.
         most_per_key: Unfinished records of the key that has most.
         oldest_ms: When the oldest unfinished record came, ms since the epoch; None if there is none.
         settled: Attempts that ended in this step.
@@ -192,16 +86,50 @@ class CallFigures:
         ignored: Answers to tickets that nobody held any more, in this step.
     """
 
-    with_station: int
-    waiting: int
-    parked: int
-    held: int
-    most_per_key: int
-    oldest_ms: int | None
-    settled: int
-    retries: int
-    dead_letters: int
-    ignored: int
+    with_station: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    parked: int = 0
+    held: int = 0
+    room: int = 0
+    most_per_key: int = 0
+    oldest_ms: int | None = None
+    settled: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    ignored: int = 0
+
+    @property
+    def unfinished(self) -> int:
+        """All records that have come and not retired."""
+        return self.with_station + self.waiting + self.parked + self.held
+
+
+@dataclass(frozen=True)
+class CallFigures(CallCounts):
+    """What there is to see of one asynchronous operator in a task.
+
+    Attributes:
+        hottest: The key that most records of a sample of those that came in this step have, how many, and of how many; None
+            where keys have no order, or nothing came.
+    """
+
+    hottest: tuple[str, int, int] | None = None
+
+
+def together(figures: Collection[CallCounts]) -> CallCounts:
+    """Give what there is to see of several operators as one; there is at least one."""
+    sums = {
+        name: sum(getattr(one, name) for one in figures)
+        for name in CallCounts.__dataclass_fields__
+        if name not in _NO_SUMS
+    }
+    return CallCounts(
+        **sums,
+        room=min(one.room for one in figures),
+        most_per_key=max(one.most_per_key for one in figures),
+        oldest_ms=earliest(*(one.oldest_ms for one in figures)),
+    )
 
 
 class Book(Protocol):
@@ -249,8 +177,9 @@ class Ledger:
         asks: Gives the function to call for a record, and its arguments.
         applies: Applies the effects of a result.
         shelf: Where records lie that wait for a time; those of order ``partition`` hold others up and stay here.
-        overflow: Where records of hot keys lie; those of order ``partition`` hold others up and stay here.
-        serial: How many records of a key may be with the station at order ``key``.
+        overflow: Where those lie that come behind many of their key; at order ``partition``, of their partition.
+        serial: How many records of a key may be with the station; if it is one, the next one is handed over when its effects have
+            been applied.
     """
 
     def __init__(
@@ -275,22 +204,34 @@ class Ledger:
         self._asks, self._applies = asks, applies
         self._closing = calls.order == "key"
         self._shelving = calls.order != "partition"
-        self._lined_up = calls.per_key(serial) is not None
-        most = max(_WITH_STATION, _TIMES_IN_FLIGHT * calls.max_in_flight)
-        self._handover = Handover(most, calls.per_key(serial), closing=self._closing)
+        self._lined_up = self._closing or calls.max_in_flight_per_key is not None
+        self._in_line = serial
+        self._one_by_one = self._closing and serial == 1
+        self._parks_by = "partition" if calls.order == "partition" else "key" if self._lined_up else None
+        self._least = max(WITH_STATION, _TIMES_IN_FLIGHT * calls.max_in_flight)
+        self._handover = Handover(self._least, serial if self._lined_up else None, closing=self._closing)
         self._retirement = Retirement()
         self._unfinished: dict[int, Unfinished] = {}
         self._changed: set[int] = set()
         self._answers: list[tuple[Ticket, Settled]] = []
+        self._ran_dry = True
+        """Whether the station had nothing left to do when it was asked, as far as is known."""
         self._retiring: list[int] = []
         """What retires at the beginning of the next step: what an answer must be committed for first, and after a restart what no
         longer has to wait because the order was edited."""
+        self._ending: list[int] = []
+        """What leaves its line at the beginning of the next step."""
+        self._came_again: list[int] = []
+        """Numbers of records that came to hand from a store, the smallest first; some have retired."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(carried.store.name)
         self._shelf = shelf
         self._overflow = overflow
-        self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()
         self._resume()
+        self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()
+        self._came_until = self._next
+        self._parked: dict[int, Hashable] = {}
+        """Keys of the records that were parked in this step, by number, where a key may be hot."""
         runtime.books.append(self)
 
     # Issue.
@@ -306,21 +247,24 @@ class Ledger:
         self._next += 1
         self._know(one)
         self._begin(one)
-        if self._must_be_parked(one):
+        if self._parks_by is not None and self._must_be_parked(one):
             self._park(one)
             return
-        self._take_down(one)
-        self._enter(one)
-        self._handover.add(one.number, self._line(one))
+        if self._closing and one.key is not None and len(self._shelf):
+            self._take_down(one)
+        self._unfinished[one.number] = one
+        self._retirement.add(one.number, self._group(one))
+        self._handover.add(one.number, one.key_id if self._lined_up else None)
         self._changed.add(one.number)
 
     def issue(self) -> list[Call]:
         """Give the calls to hand to the station now."""
         runtime, calls = self._runtime, []
-        while self._shelf.next <= runtime.now_ms:
+        soon = runtime.now_ms + _AHEAD_MS
+        while self._shelf.next <= soon:
             self._again(*self._shelf.take())
         self._refill()
-        while (number := self._handover.take(runtime.now_ms)) is not None:
+        while (number := self._handover.take(soon)) is not None:
             one = self._unfinished[number]
             try:
                 function, args = self._asks(one)
@@ -329,23 +273,27 @@ class Ledger:
                 self._settle(one, Failed(one.attempt, f"{type(error).__name__}: {error}", error))
                 continue
             one.turn += 1
-            one.due_ms = None
-            one.ticket = Ticket(self.name, number, one.turn, runtime.epoch)
+            one.epoch = runtime.epoch
             self._changed.add(number)
-            calls.append(
-                Call(one.ticket, function, args, self._line(one), one.attempt, one.begun_ms, endpoint)
-            )
+            ticket = Ticket(self.name, number, one.turn, runtime.epoch)
+            line = one.key_id if self._lined_up else None
+            due_ms = one.due_ms or 0
+            calls.append(Call(ticket, function, args, line, one.attempt, one.begun_ms, endpoint, due_ms))
         return calls
 
     def under_way(self) -> list[Ticket]:
         """Give the tickets of the records that are with the station."""
-        return [one.ticket for one in self._unfinished.values() if one.ticket is not None]
+        return [
+            Ticket(self.name, one.number, one.turn, one.epoch)
+            for one in self._unfinished.values()
+            if one.epoch is not None
+        ]
 
     def lost(self, ticket: Ticket) -> None:
         """Take a record back that the station does not have: it will be handed over again, as the same attempt."""
         one = self._unfinished.get(ticket.number)
-        if one is not None and one.ticket == ticket:
-            one.ticket = None
+        if one is not None and _has(one, ticket):
+            one.epoch = None
             self._handover.give_back(one.number)
             self._changed.add(one.number)
 
@@ -360,24 +308,53 @@ class Ledger:
         retiring, self._retiring = self._retiring, []
         for number in retiring:
             self._retire(self._unfinished[number])
+        ending, self._ending = self._ending, []
+        for number in ending:
+            self._handover.end(number)
         answers, self._answers = self._answers, []
+        self._set_most(sum(not isinstance(settled, Returned) for _, settled in answers))
+        answered: list[Unfinished] = []
+        returned: list[int] = []
         for ticket, settled in answers:
             one = self._unfinished.get(ticket.number)
-            if one is None or one.ticket != ticket:
+            if one is None or not _has(one, ticket):
                 self._counts["ignored"] += 1
-                continue
-            self._settle(one, settled)
+            elif isinstance(settled, Returned):
+                one.epoch = None
+                self._changed.add(one.number)
+                returned.append(one.number)
+            else:
+                answered.append(one)
+                self._settle(one, settled)
+        for number in sorted(returned, reverse=True):  # each goes in front of those behind it
+            self._handover.give_back(number)
+        if self._lined_up and self._in_line > 1:
+            self._widen(Counter([one.key_id for one in answered]))
+
+    def _widen(self, answered: Mapping[Hashable, int]) -> None:
+        """Let more records of the keys be with the station of which many have been answered."""
+        enough = self._in_line // _TIMES_ANSWERED
+        self._handover.widen(
+            {line: _TIMES_ANSWERED * count for line, count in answered.items() if count > enough}
+        )
+
+    def _set_most(self, answered: int) -> None:
+        """Set how many records may be with the station."""
+        self._ran_dry = answered >= self._handover.out * _NEARLY
+        times = _TIMES_ALL_ANSWERED if self._ran_dry else _TIMES_ANSWERED
+        faded = round(self._memory.get("most", 0) * _FADES)
+        self._memory["most"] = max(self._least, min(max(times * answered, faded), _MOST_WITH_STATION))
+        self._handover.most = self._memory["most"]
 
     def _settle(self, one: Unfinished, settled: Settled) -> None:
         number = one.number
-        one.ticket = None
+        one.epoch = None
         self._changed.add(number)
-        self._counts["settled"] += not isinstance(settled, Returned)
-        if isinstance(settled, Returned):
-            self._handover.give_back(number)
-        elif isinstance(settled, Waits):
+        self._counts["settled"] += 1
+        if isinstance(settled, Waits):
             self._counts["retries"] += settled.why == "retry"
-            one.attempt, one.begun_ms, one.due_ms = settled.attempt, settled.begun_ms, settled.due_ms
+            one.attempt, one.begun_ms = settled.attempt, settled.begun_ms
+            one.due_ms, one.why = settled.due_ms, settled.why
             self._handover.wait(number, settled.due_ms)
         else:
             if (
@@ -387,9 +364,13 @@ class Ledger:
             ):
                 raise ProcessingError(self._why(one, settled)) from settled.error
             one.settled = settled
-            self._handover.end(number)
+            at_once = self._runtime.repeats_sends
+            if at_once or not self._one_by_one:
+                self._handover.end(number)
+            else:
+                self._ending.append(number)
             retiring = self._retirement.finish(number)
-            if not self._runtime.repeats_sends:
+            if not at_once:
                 self._retiring += retiring
                 return
             for each in retiring:
@@ -438,122 +419,183 @@ class Ledger:
 
     def save(self) -> None:
         """Bring the store up to date."""
-        self._memory["next"] = self._next
+        self._memory["next"], self._memory["parks_by"] = self._next, self._parks_by
+        unfinished = self._unfinished
         for number in self._changed:
-            one = self._unfinished.get(number)
-            if one is not None and self._can_be_shelved(one):
-                self._put_on_shelf(one)
-                one = None
-            self._rows.write(number, one)
+            one = unfinished.get(number)
+            if one is not None and one.due_ms is not None and self._can_be_shelved(one, one.due_ms):
+                self._put_on_shelf(one, one.due_ms)
+        self._rows.write(sorted(self._changed), unfinished)
         self._changed.clear()
         self._shelf.save()
         self._overflow.save()
 
     def next_due(self) -> int | None:
-        """Give when a record is to be handed over or retires next, ms since the epoch; None if never."""
+        """Give when a record is to be handed over or retires next, ms since the epoch and not before now; None if never."""
         if self._retiring:
             return self._runtime.now_ms
         due, shelved = self._handover.next_due(), self._shelf.next
-        return earliest(due, None if shelved == NEVER else shelved)
+        first = earliest(due, None if shelved == NEVER else shelved)
+        return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
 
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""
         handover = self._handover
-        oldest = next(iter(self._unfinished.values()), None)
+        delayed = sum(self._unfinished[number].why == "delay" for number in handover.waiting_numbers())
         figures = CallFigures(
-            handover.out,
-            handover.waiting + len(self._shelf),
-            handover.parked + len(self._overflow),
-            self._retirement.held,
-            handover.longest_line + self._overflow.longest,
-            None if oldest is None else oldest.came_ms,
+            with_station=handover.out - len(self._ending),
+            waiting=handover.waiting + len(self._shelf),
+            delayed=delayed + self._shelf.delayed,
+            parked=handover.parked + len(self._overflow),
+            held=self._retirement.held,
+            room=self._room(),
+            most_per_key=handover.longest_line + (self._overflow.longest if self._parks_by == "key" else 0),
+            oldest_ms=self._oldest_ms(),
+            hottest=self._hottest() if self._closing else None,
             **self._counts,
         )
         self._counts = dict.fromkeys(self._counts, 0)
         return figures
+
+    def _hottest(self) -> tuple[str, int, int] | None:
+        """Find out which key came most often in this step."""
+        first, parked = self._came_until, self._parked
+        self._came_until, self._parked = self._next, {}
+        sample = range(first, self._next, (self._next - first) // _SAMPLE + 1)
+        keys = Counter(
+            parked[number] if number in parked else self._unfinished[number].key_id
+            for number in sample
+            if number in parked or number in self._unfinished
+        )
+        known = [(key, count) for key, count in keys.most_common(2) if key is not None]
+        return (reprlib.repr(known[0][0]), known[0][1], keys.total()) if known else None
+
+    def _oldest_ms(self) -> int | None:
+        unfinished, again = self._unfinished, self._came_again
+        while again and again[0] not in unfinished:
+            heappop(again)
+        at_hand = [
+            next(iter(unfinished), None),
+            again[0] if again else None,
+        ]  # the others came in their order
+        came = [unfinished[number].came_ms for number in at_hand if number is not None]
+        return earliest(*came, self._shelf.oldest, self._overflow.oldest)
+
+    def _room(self) -> int:
+        """Give how many more records can be taken in: about what can be handed over in the next step.
+
+        Those of hot keys lie aside, as long as they are not too many.
+        """
+        handover, aside = self._handover, len(self._overflow)
+        left = 0 if self._ran_dry else handover.out // 2
+        room = handover.most - left - handover.parked
+        if self._parks_by == "partition":
+            return max(room - aside, 0)
+        return max(room, 0) if aside < _IN_OVERFLOW else 0
 
     def _resume(self) -> None:
         """Go on with what the last micro-batch left unfinished."""
         for partition, offset, times in chain(self._shelf.offsets(), self._overflow.offsets()):
             self._frontier(partition).begin(offset, times)
         ones = self._rows.read()
+        offsets: dict[TopicPartition, list[int]] = {}
         for one in ones:
-            self._begin(one)
-        if not self._shelving:
-            ones = sorted([*ones, *self._emptied_stores()], key=attrgetter("number"))
-        for one in ones:
+            if one.partition is not None and one.origin is not None:
+                offsets.setdefault(one.partition, []).append(one.origin.offset)
+        for partition, begun in offsets.items():
+            self._frontier(partition).begin_all(begun)
+        for one in sorted([*ones, *self._emptied_stores()], key=attrgetter("number")):
             self._enter_again(one)
 
     def _emptied_stores(self) -> Iterator[Unfinished]:
-        """Take everything down after the order was edited to one in which what waits holds all others up."""
+        """Take down what lies where the order that was edited would not find it."""
         rows = []
-        while self._shelf.next != NEVER:
+        while not self._shelving and self._shelf.next != NEVER:
             rows.append(self._shelf.take())
-        for key in self._overflow.keys:
-            rows += self._overflow.take(key, len(self._overflow))
+        if self._memory.get("parks_by", self._parks_by) != self._parks_by:
+            for group in self._overflow.groups:
+                rows += self._overflow.take(group, len(self._overflow))
         for number, row in rows:
             self._changed.add(number)
             yield Unfinished.from_row(number, row)
 
     def _first_free(self) -> int:
         """Give a number that no record has, where the stores come without what was remembered beside them."""
-        return 1 + max(self._rows.last_number(), self._shelf.last_number(), self._overflow.last_number())
+        here = max(self._unfinished, default=-1)
+        return 1 + max(here, self._shelf.last_number(), self._overflow.last_number())
 
     def _enter_again(self, one: Unfinished) -> None:
         self._know(one)
-        if one.ticket is not None and one.ticket.operator != self.name:
-            one.ticket = None  # whoever answers does so by the operator's name
-            self._changed.add(one.number)
-        self._enter(one)
+        self._unfinished[one.number] = one
+        self._retirement.add(one.number, self._group(one))
         if one.settled is not None:
             self._retiring += self._retirement.finish(one.number)
             return
-        out = one.ticket is not None
-        self._handover.resume(one.number, self._line(one), due_ms=one.due_ms, out=out)
+        line, out = one.key_id if self._lined_up else None, one.epoch is not None
+        self._handover.resume(one.number, line, due_ms=None if out else one.due_ms, out=out)
 
     def _take_down(self, one: Unfinished) -> None:
         """Take from the shelf what a record must not overtake."""
-        if self._closing and one.key is not None and len(self._shelf):
-            found = self._shelf.take_key(_key_bytes(one))
-            if found is not None:
-                self._again(*found)
+        found = self._shelf.take_key(_bytes_of(one.key_id))
+        if found is not None:
+            self._again(*found)
 
     def _again(self, number: int, row: tuple[Any, ...]) -> None:
         self._enter_again(Unfinished.from_row(number, row))
         self._changed.add(number)
+        heappush(self._came_again, number)
 
     def _must_be_parked(self, one: Unfinished) -> bool:
-        """Tell whether a record comes behind so many of its key that it is not needed at hand."""
-        if not self._lined_up or not self._shelving or one.key is None:
+        """Tell whether a record comes behind so many of its key or partition that it is not needed at hand."""
+        behind = self._parks_behind(one)
+        if behind is None:
             return False
-        if self._handover.in_line(one.key_id) >= _LONG_LINE:
+        count = self._count_at_hand(behind)
+        if count >= _LONG_LINE and count >= self._at_hand(behind):
             return True
-        return len(self._overflow) > 0 and _key_bytes(one) in self._overflow
+        return len(self._overflow) > 0 and _bytes_of(behind) in self._overflow
+
+    def _parks_behind(self, one: Unfinished) -> Hashable:
+        """Give the key or partition whose records are parked together; None if a record is never parked."""
+        if self._parks_by == "key":
+            return one.key_id
+        return one.partition if self._parks_by == "partition" else None
+
+    def _at_hand(self, group: Hashable) -> int:
+        """Give how many records of a key or partition are at hand before others are parked."""
+        if self._parks_by == "key":
+            return max(_LONG_LINE, 2 * self._handover.widened(group))
+        return self._handover.most
+
+    def _count_at_hand(self, group: Hashable) -> int:
+        if self._parks_by == "key":
+            return self._handover.in_line(group)
+        return self._retirement.size(group)
 
     def _park(self, one: Unfinished) -> None:
-        origin = one.origin
-        place = None if origin is None else (origin.topic, origin.partition, origin.offset)
-        self._overflow.put(_key_bytes(one), one.number, place, one.row())
+        self._overflow.put(_bytes_of(self._parks_behind(one)), one.number, one.label, one.row())
+        if self._closing:
+            self._parked[one.number] = one.key_id
 
     def _refill(self) -> None:
-        """Take parked records to hand where the first ones of their key have gone."""
-        for key in self._overflow.keys:
-            here = self._handover.in_line(pickle.loads(key))
-            if here <= _LONG_LINE // 2:
-                for number, row in self._overflow.take(key, _LONG_LINE - here):
+        """Take parked records to hand where the first ones of their key or partition have gone."""
+        for packed in self._overflow.groups:
+            group = pickle.loads(packed)
+            here, most = self._count_at_hand(group), self._at_hand(group)
+            if here <= most // 2:
+                for number, row in self._overflow.take(packed, most - here):
                     self._again(number, row)
 
-    def _can_be_shelved(self, one: Unfinished) -> bool:
-        if not self._shelving or one.due_ms is None or one.due_ms <= self._runtime.now_ms:
+    def _can_be_shelved(self, one: Unfinished, due_ms: int) -> bool:
+        if not self._shelving or due_ms <= self._runtime.now_ms:
             return False
-        if len(self._overflow) and _key_bytes(one) in self._overflow:
+        if len(self._overflow) and _bytes_of(one.key_id) in self._overflow:
             return False
         return self._handover.waits_alone(one.number) and self._retirement.is_alone(one.number)
 
-    def _put_on_shelf(self, one: Unfinished) -> None:
-        assert one.due_ms is not None
-        found_by = _key_bytes(one) if self._closing and one.key is not None else None
-        self._shelf.put(one.number, one.due_ms, found_by, one.origin, one.row())
+    def _put_on_shelf(self, one: Unfinished, due_ms: int) -> None:
+        found_by = _bytes_of(one.key_id) if self._closing and one.key is not None else None
+        self._shelf.put(one.number, due_ms, found_by, one.label, one.row())
         del self._unfinished[one.number]
         self._handover.leave(one.number)
         self._retirement.leave(one.number)
@@ -561,15 +603,11 @@ class Ledger:
     def _know(self, one: Unfinished) -> None:
         """Find out what tells the record's key from others, as a dict does."""
         one.serdes = self._serdes
+        one.key_id = key = one.key
         try:
-            hash(one.key)
-            one.key_id = one.key
+            hash(key)
         except TypeError:
-            one.key_id = _told(self._serdes[0], one.key)
-
-    def _enter(self, one: Unfinished) -> None:
-        self._unfinished[one.number] = one
-        self._retirement.add(one.number, self._group(one))
+            one.key_id = in_bytes(self._serdes[0], key)
 
     def _begin(self, one: Unfinished) -> None:
         if one.partition is not None and one.origin is not None:
@@ -587,32 +625,19 @@ class Ledger:
             frontier = self._runtime.frontiers[partition] = Frontier()
         return frontier
 
-    def _line(self, one: Unfinished) -> Hashable:
-        return one.key_id if self._lined_up else None
-
     def _group(self, one: Unfinished) -> Hashable:
-        if self._calls.order == "key":
+        if self._closing:
             return one.key_id
-        return one.partition if self._calls.order == "partition" else None
+        return None if self._shelving else one.partition
 
 
-def _key_bytes(one: Unfinished) -> bytes:
-    return pickle.dumps(one.key_id, protocol=5)
+def _has(one: Unfinished, ticket: Ticket) -> bool:
+    """Tell whether a ticket is that of the last time a record was handed over."""
+    return one.epoch == ticket.epoch and one.turn == ticket.turn
 
 
-def _told(serde: Serde[Any], part: Any) -> bytes | None:
-    """Give a key or value as bytes for people and dead letters, also if it does not fit its serde."""
-    if part is None or isinstance(part, bytes):
-        return part
-    try:
-        return serde.serialize(part)
-    except Exception:
-        return repr(part).encode()
-
-
-def _without_error(settled: Settled | None) -> Settled | None:
-    """Give it as what can be stored: an exception need not be."""
-    return replace(settled, error=None) if isinstance(settled, Failed) else settled
+def _bytes_of(group: Hashable) -> bytes:
+    return pickle.dumps(group, protocol=5)
 
 
 def first_due(books: Iterable[Book]) -> int | None:

@@ -11,6 +11,7 @@ from penstock.core.asynchronous.frontier import Progress
 from penstock.core.engine.ledger import CallFigures
 from penstock.core.engine.queue import Buffered, QueueId
 from penstock.core.engine.readiness import Waiting
+from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import StoreChange
@@ -60,6 +61,7 @@ class Outcome:
         issue: Calls to hand to the station; their answers come back with ``Task.done``.
         attempts_due_ms: When the next attempt of a record that waits is due; None if none waits.
         calls: What there is to see of each asynchronous operator.
+        threads: What there is to see of the threads, None if one thread does everything.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
         commit_requested: Whether a processor asked for a commit.
         metrics: What was counted.
@@ -82,6 +84,7 @@ class Outcome:
     issue: tuple[Call, ...] = ()
     attempts_due_ms: int | None = None
     calls: Mapping[str, CallFigures] = field(default_factory=dict)
+    threads: ThreadFigures | None = None
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,10 @@ class Runtime:
         due = self.punctuations.next_due(PunctuationType.STREAM_TIME)
         self.due_stream_time = NEVER if due is None else due
 
+    def watched(self, node: str, call: Callable[..., None]) -> Callable[..., None]:
+        """Give the function of a node as it is to be called."""
+        return call
+
     # What goes out.
 
     def rows(self, topic: str) -> list[Row]:
@@ -310,7 +314,7 @@ class Runtime:
         cause = (
             str(error)
             if isinstance(error, PenstockError)
-            else f"{type(error).__name__}: {error}{_last_line(error)}"
+            else f"{type(error).__name__}: {error}{last_line(error)}"
         )
         return (
             f"{node} failed in stage '{stage}' of task {self.task_id} {self.where(place)}: {cause}. {_ADVICE[stage]}, or set "
@@ -370,7 +374,7 @@ def _shown(data: bytes | None) -> str:
     return repr(data) if len(data) <= 40 else f"{data[:40]!r}... of {len(data)} bytes"
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: BaseException) -> str:
     """Say where in the user's code an error came up."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""

@@ -30,7 +30,9 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
 from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.engine.readiness import InputFacts, Readiness
+from penstock.core.engine.recorder import Effects, replay
 from penstock.core.engine.runtime import Piece, Runtime
+from penstock.core.engine.threads import Fronts
 from penstock.core.model.calls import Calls
 from penstock.core.model.durations import earliest
 from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, StoreError
@@ -40,7 +42,7 @@ from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
-from penstock.core.ports import ByteStores
+from penstock.core.ports import ByteStores, Threads
 from penstock.core.state.opening import open_store
 from penstock.core.state.readonly import read_only
 
@@ -67,6 +69,7 @@ class Task:
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
         repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
             down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
+        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -87,6 +90,7 @@ class Task:
         snapshot: Snapshot | None = None,
         epoch: str = "",
         repeats_sends: bool = True,
+        threads: Threads | None = None,
     ) -> None:
         snapshot = snapshot or Snapshot()
         self.id = task_id
@@ -112,7 +116,8 @@ class Task:
         self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
         """How each asynchronous operator calls."""
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
-        self._columnar = columns.entries(sub, self._compiled)
+        self._fronts = None if threads is None else Fronts(sub, self._compiled, threads) or None
+        self._columnar = columns.entries(sub, self._compiled) if self._fronts is None else {}
         self._readers = {
             source.name: columns.readers(source, columnar=source.name in self._columnar)
             for source in sub.sources
@@ -220,6 +225,8 @@ class Task:
             else:
                 self._take_all(budget)
             self._run_aside()
+            if self._fronts is not None:
+                self._run_block(self._fronts)
             self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
             self._compiled.caches.flush()
@@ -248,7 +255,7 @@ class Task:
     def lost(self, tickets: Iterable[Ticket]) -> None:
         """Take note that the station does not have these calls: the next step issues them again, as the same attempts."""
         books = {book.name: book for book in self._books}
-        for ticket in tickets:
+        for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
             books[ticket.operator].lost(ticket)
 
     def _leave_records(self) -> None:
@@ -392,10 +399,16 @@ class Task:
 
     def _run(self, queue: RecordQueue, end: int) -> None:
         """Process a run of records of one queue."""
-        if self._sources[queue.partition.topic].name in self._columnar:
+        if self._fronts is not None:
+            return self._run_by_threads(self._fronts, queue, end)
+        name, start = self._sources[queue.partition.topic].name, queue.index
+        if name in self._columnar:
             return self._set_aside(queue, end)
         self._run_aside()
-        return self._run_rows(queue, end)
+        self._run_rows(queue.partition, queue.chunks[0], start, end, self._compiled.entries[name])
+        queue.taken(end)
+        self._metrics["processed"] += end - start
+        return None
 
     def _set_aside(self, queue: RecordQueue, end: int) -> None:
         """Take a run, to be processed together with others of its source."""
@@ -406,6 +419,25 @@ class Task:
         queue.taken(end)
         self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
         self._metrics["processed"] += end - piece.start
+
+    def _run_by_threads(self, fronts: Fronts, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others; what makes a block is processed at once."""
+        start, chunk = queue.index, queue.chunks[0]
+        name = self._sources[queue.partition.topic].name
+        queue.taken(end)
+        self._metrics["processed"] += end - start
+        while start < end:
+            cut = min(end, start + fronts.room)
+            fronts.set_aside(name, Piece(queue.partition, chunk, start, cut))
+            if not fronts.room:
+                self._run_block(fronts)
+            start = cut
+
+    def _run_block(self, fronts: Fronts) -> None:
+        """Process what was set aside: threads execute the first part, this one does the rest."""
+        for name, piece, effects in fronts.execute():
+            entry: Call = self._compiled.entries[name] if effects is None else replay
+            self._run_rows(*piece, entry, effects)
 
     def _run_aside(self) -> None:
         """Process what was set aside, in columns."""
@@ -418,15 +450,33 @@ class Task:
     def _source_of(self, piece: Piece) -> Source:
         return self._sources[piece.partition.topic]
 
-    def _run_rows(self, queue: RecordQueue, end: int) -> None:
-        """Process a run record by record."""
-        runtime, chunk, start = self._runtime, queue.chunks[0], queue.index
-        entry: Call = self._compiled.entries[self._sources[queue.partition.topic].name]
-        runtime.partition, runtime.chunk = queue.partition, chunk
+    def _run_rows(
+        self,
+        partition: TopicPartition,
+        chunk: Chunk,
+        start: int,
+        end: int,
+        entry: Call,
+        effects: list[Effects] | None = None,
+    ) -> None:
+        """Process a run record by record.
+
+        Args:
+            partition: Where it came from.
+            chunk: Where it is.
+            start: Its first record.
+            end: The record behind its last one.
+            entry: What takes the records.
+            effects: What it takes in place of their keys, if it does.
+        """
+        runtime = self._runtime
+        runtime.partition, runtime.chunk = partition, chunk
         # What is before the run is not walked over: inputs that alternate would take quadratic time.
         columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
         if start:
             columns = [column[start:end] for column in columns]
+        if effects is not None:
+            columns[0] = effects
         headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
         rows = zip(range(start, end), *columns, headers)
         for index, key, value, timestamp, header in rows:
@@ -436,9 +486,7 @@ class Task:
             entry(key, value, timestamp, header)
             if runtime.stream_time >= runtime.due_stream_time:
                 self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
-                runtime.partition, runtime.chunk = queue.partition, chunk
-        queue.taken(end)
-        self._metrics["processed"] += end - start
+                runtime.partition, runtime.chunk = partition, chunk
 
     # Punctuation.
 
@@ -520,6 +568,7 @@ class Task:
             issue,
             attempts_due_ms,
             {book.name: book.figures() for book in self._books},
+            None if self._fronts is None else self._fronts.take_figures(),
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -23,6 +23,8 @@ from typing_extensions import TypedDict
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
+
+_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 
 CallOrder = Literal["key", "partition", "completion"]
 """In which order the effects of records are applied: as they came per key, as they came per partition, or as calls end."""
@@ -105,7 +107,9 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
             raise ValueError(
                 f"delay(until={until!r}): a datetime without a time zone is a different time in each place; give it one"
             )
-        until = round(until.timestamp() * 1000)
+        until = -(
+            (_EPOCH - until) // timedelta(milliseconds=1)
+        )  # never before the microsecond that was asked for
     return Later(until_ms=until)
 
 
@@ -327,14 +331,6 @@ class Calls:
     def batch_wait_ms(self) -> int:
         """How long a call waits for more records, ms."""
         return 0 if self.batch is None else millis(self.batch[1])
-
-    def per_key(self, serial: int) -> int | None:
-        """Give how many records of one key may be under way, None for any number.
-
-        Args:
-            serial: How many that are at order ``key``, where they follow each other.
-        """
-        return serial if self.order == "key" else self.max_in_flight_per_key
 
 
 _CHANCES: Final = 1 << 64

@@ -6,9 +6,9 @@ reads that store; its entries are whole records as Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from penstock.core.model import serdes
 from penstock.core.model.calls import Calls
@@ -17,6 +17,9 @@ from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import StoreOptions, StoreSpec
 from penstock.core.plan.stores import key_value
+
+_PARTS: Final = ("-delayed", "-delayed-keys", "-parked")
+"""What the names of the stores end with that lie beside a store of unfinished records."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,29 @@ class AcknowledgingProcess(n.Process):
         return self.carried.store.name
 
 
+def kept_by(nodes: Iterable[n.Node]) -> dict[str, str]:
+    """Give the name of the store of unfinished records of each operator that has one, by the operator's name."""
+    keeping = (Asynchronous, IssuingProcess, AcknowledgingProcess)
+    return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
+
+
+def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
+    """Give new names of stores, with those of what belongs to a store of unfinished records.
+
+    Args:
+        renamed: New name per old name.
+        keepers: The stores of unfinished records, under their new names.
+
+    Example:
+        >>> with_their_parts({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
+        'ask-delayed'
+    """
+    parts = {
+        f"{old}{part}": f"{new}{part}" for old, new in renamed.items() if new in keepers for part in _PARTS
+    }
+    return {**parts, **renamed}
+
+
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
     """Give what keeps the unfinished records of an operator.
 
@@ -153,8 +179,7 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
         name = f"{store.name}{part}"
         return key_value(name, by, serdes.pickle, engine=store.engine, changelog=store.changelog)
 
-    delayed, delayed_keys = kept("-delayed", serdes.bytes), kept("-delayed-keys", serdes.bytes)
-    parked = kept("-parked", serdes.bytes)
+    delayed, delayed_keys, parked = (kept(part, serdes.bytes) for part in _PARTS)
     return Carried(kept("", serdes.int64), delayed, delayed_keys, parked, key, value)
 
 

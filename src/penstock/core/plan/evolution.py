@@ -58,6 +58,7 @@ class Remembered:
         parts: The parts by number.
         topic_ids: The broker's id of each topic that was read.
         positions: Per topic and partition the first offset that was not planned.
+        unfinished: The stores of unfinished records of asynchronous operators.
     """
 
     stores: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Remembered:
     parts: Mapping[int, Part] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    unfinished: frozenset[str] = frozenset()
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
@@ -75,6 +77,7 @@ class Remembered:
             parts_from_json(offset.get("parts", {})),
             offset.get("topic_ids", {}),
             positions_from_json(offset.get("topics", {})),
+            frozenset(offset.get("unfinished", ())),
         )
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
@@ -98,7 +101,9 @@ class Remembered:
             for a, b in names.items()
         }
         internal = {**with_new_names(self.internal, topics), **self.internal}
-        return replace(self, stores=with_new_names(self.stores, names), internal=internal, parts=parts)
+        stores = with_new_names(self.stores, names)
+        unfinished = frozenset(names.get(store, store) for store in self.unfinished)
+        return replace(self, stores=stores, internal=internal, parts=parts, unfinished=unfinished)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from functools import cached_property
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
+from penstock.core.plan.asynchronous import Asynchronous, IssuingProcess, kept_by
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Node, Process, Repartition, Sink, Source, WithKey
@@ -64,6 +65,11 @@ class SubTopology:
     def stateless(self) -> bool:
         """Whether every node is pure."""
         return all(node.pure for node in self.nodes.values())
+
+    @cached_property
+    def has_calls(self) -> bool:
+        """Whether a node calls the world outside."""
+        return any(isinstance(node, (Asynchronous, IssuingProcess)) for node in self.nodes.values())
 
     def children(self, name: str) -> tuple[Node, ...]:
         """Give the nodes that a node hands its output to, in the order in which they were added."""
@@ -130,6 +136,13 @@ class Plan:
         """The topics that are read because a pattern matches them, not because the program names them."""
         sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
         return frozenset(topic for source in sources for topic in source.topics)
+
+    @cached_property
+    def keepers(self) -> frozenset[str]:
+        """Names of the stores that hold unfinished records of asynchronous operators."""
+        return frozenset(
+            store for sub in self.subtopologies for store in kept_by(sub.nodes.values()).values()
+        )
 
     @cached_property
     def broker_topics(self) -> tuple[str, ...]:

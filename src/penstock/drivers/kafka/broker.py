@@ -82,7 +82,8 @@ class Broker:
         return self._ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
 
     def _described(self, topics: list[str]) -> dict[str, TopicFacts]:
-        futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self.timeout_s)
+        admin = self._admin()
+        futures = admin.describe_topics(TopicCollection(topics), request_timeout=self.timeout_s)
         facts: dict[str, TopicFacts] = {}
         for topic, future in futures.items():
             try:
@@ -121,7 +122,8 @@ class Broker:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
         """
         new = NewTopic(topic, partitions, replication_factor, config=dict(config))
-        future = self._admin().create_topics([new], operation_timeout=self.timeout_s)[topic]
+        admin = self._admin()
+        future = admin.create_topics([new], operation_timeout=self.timeout_s)[topic]
         try:
             self._ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
         except Exception:
@@ -146,7 +148,8 @@ class Broker:
             self.create_topic(topic, partitions, config, replication_factor)
         elif existing < partitions:
             more = [NewPartitions(topic, partitions)]
-            future = self._admin().create_partitions(more, operation_timeout=self.timeout_s)[topic]
+            admin = self._admin()
+            future = admin.create_partitions(more, operation_timeout=self.timeout_s)[topic]
             self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
             self._await_partitions(topic, partitions)
         return max(existing, partitions)
@@ -174,7 +177,8 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
         """
-        future = self._admin().delete_topics([topic], operation_timeout=self.timeout_s)[topic]
+        admin = self._admin()
+        future = admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic]
         with suppress(TopicNotFoundError):
             self._ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
         self._await_count(
@@ -186,7 +190,8 @@ class Broker:
 
     def groups(self) -> list[str]:
         """Give the ids of all consumer groups."""
-        listing = self._admin().list_consumer_groups(request_timeout=self.timeout_s)
+        admin = self._admin()
+        listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
         found = self._ask("asking for groups", lambda: listing.result(self.timeout_s))
         return [group.group_id for group in found.valid]
 
@@ -234,9 +239,8 @@ class Broker:
 
     def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
         isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._admin().list_offsets(
-            wanted, isolation_level=isolation, request_timeout=self.timeout_s
-        )
+        admin = self._admin()
+        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
         return {at: future.result() for at, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
@@ -315,6 +319,7 @@ class Broker:
         return offsets
 
     def _admin(self) -> AdminClient:
+        """Give the client to ask; whoever waits for a future of it keeps it, for it is destroyed when nobody does."""
         return warm(AdminClient, self.settings)
 
     def _consumer(self) -> Consumer:

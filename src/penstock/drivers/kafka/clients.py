@@ -1,11 +1,14 @@
 """Client settings, and clients that outlive a micro-batch.
 
 A client costs a connection, so each Python process keeps the ones it has made (:func:`warm`): only module globals outlive
-a micro-batch in a Spark worker. Settings are plain dicts of librdkafka's names, made once by ``penstock.edge.settings``.
+a micro-batch in a Spark worker. The Spark driver lets those of an application go when it has ended (:func:`hang_up`), and any
+process all of them before Python ends, into which threads of librdkafka may call back. Settings are plain dicts of librdkafka's
+names, made once by ``penstock.edge.settings``.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -26,6 +29,7 @@ ClientSettings = Mapping[str, Any]
 log = logging.getLogger("penstock.kafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+atexit.register(_WARM.clear)
 _NO_BROKER = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -65,9 +69,10 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     """
     name = f"{make.__module__}.{make.__qualname__}"
     identity = (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
-    if identity not in _WARM:
+    client: Client | None = _WARM.get(identity)
+    if client is None:
         try:
-            _WARM[identity] = make({"logger": log, **settings})
+            client = _WARM[identity] = make({"logger": log, **settings})
         except KafkaException as error:
             if error.args[0].code() not in _NOT_SETTABLE:
                 raise
@@ -75,7 +80,6 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
                 f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
                 "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
             ) from None
-    client: Client = _WARM[identity]
     return client
 
 
@@ -83,6 +87,17 @@ def discard(client: Any) -> None:
     """Forget a client that is in a state nobody wants to reuse."""
     for identity in [i for i, known in _WARM.items() if known is client]:
         del _WARM[identity]
+
+
+def hang_up(settings: ClientSettings) -> None:
+    """Forget the clients that were made with these settings, whatever others they have; who uses one still may.
+
+    Args:
+        settings: librdkafka's settings.
+    """
+    theirs = {(key, str(value)) for key, value in settings.items()}
+    for identity in [one for one in tuple(_WARM) if theirs.issubset(one[1])]:
+        _WARM.pop(identity, None)
 
 
 def is_unavailable(error: KafkaError) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
@@ -57,13 +57,13 @@ class Held:
         given_up: Empty inputs that are no longer waited for.
         idle_until_ms: When the first records that are held may go on, because a wait for an empty input ends or calls may have
             come to something; None if there are none.
-        full: Partitions whose tasks have enough to call already: they are not read until there is less.
+        room: How many more records the tasks of partitions can take in that have asynchronous operators.
     """
 
     buffered: Mapping[TopicPartition, tuple[int, int, int]]
     given_up: Collection[TopicPartition] = ()
     idle_until_ms: int | None = None
-    full: frozenset[TopicPartition] = frozenset()
+    room: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

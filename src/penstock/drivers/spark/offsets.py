@@ -4,7 +4,7 @@ An offset is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
-     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task], "inputs": facts,
+     "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task], "inputs": facts,
      "begin": what the first batch of a run is told}
 
 * ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
@@ -14,7 +14,8 @@ An offset is JSON:
 * ``woken`` names the tasks that wall-clock punctuation is due for; without it a grown ``tick`` is for every task.
 * ``inputs`` is what is known of inputs that are waited for (see ``penstock.drivers.spark.inputs``), if there are any.
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
-* ``stores`` and ``internal`` are what a later topology is checked against; by ``parts`` it finds its state (see
+* ``stores`` and ``internal`` are what a later topology is checked against; ``unfinished`` names the stores that hold unfinished
+  records of asynchronous operators, which must not go without a word; by ``parts`` it finds its state (see
   ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
 """
 
@@ -40,8 +41,14 @@ def offset_after(
         "now_ms": now_ms,
         "stores": topology.plan.store_fingerprints(),
         "internal": topology.internal_partitions(),
+        **_unfinished(topology),
         **topology.lineage.to_json(),
     }
+
+
+def _unfinished(topology: TopologySpec) -> dict[str, Any]:
+    keepers = topology.plan.keepers
+    return {"unfinished": sorted(keepers)} if keepers else {}
 
 
 def woken(offset: dict[str, Any], tasks: Sequence[str] | None) -> dict[str, Any]:

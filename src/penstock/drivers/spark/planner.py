@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from penstock.core.engine.ledger import WITH_STATION
 from penstock.core.model.durations import millis
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
+from penstock.core.plan.intake import topics_with_calls
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.globals import GlobalEnds
@@ -48,6 +50,7 @@ class Planner:
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
         topology = spec.topology
+        self._calling = topics_with_calls(topology.plan)
         self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
@@ -120,9 +123,7 @@ class Planner:
             paused = set(orders.get("paused", ()))
             limited = self._limited(ends)
             readable = {topic: e for topic, e in limited.items() if topic not in paused}
-            allowed = _without_full(
-                positions, self._throttle.limited(positions, readable), _held(orders).full
-            )
+            allowed = self._allowed(positions, readable, orders)
             admitted = admit(positions, allowed, self._limit(orders.get("bytes_per_record")))
             planned, facts = self._aligned(positions, admitted, allowed, limited, orders)
             if planned != positions_of(start) or self._lets_go(start, facts, orders):
@@ -138,6 +139,14 @@ class Planner:
         if not due:
             return start
         return woken({**offset_after(start, positions, tick, now, spec.topology), **facts}, due)
+
+    def _allowed(self, positions: Offsets, readable: Offsets, orders: Mapping[str, Any]) -> Offsets:
+        """Give how far topics may be read now; while the application drains, those from outside not at all."""
+        if not orders.get("intake", True):
+            outside = self._spec.topology.plan.external_topics
+            readable = {topic: positions[topic] if topic in outside else e for topic, e in readable.items()}
+        limited = self._throttle.limited(positions, readable)
+        return _within_room(positions, limited, self._calling, _held(orders).room)
 
     def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
         """Give the tasks that are woken now; in a run to the end, only for records that they hold."""
@@ -306,18 +315,18 @@ def _held(orders: Mapping[str, Any]) -> Held:
     return Held({}) if held is None else held
 
 
-def _without_full(positions: Offsets, ends: Offsets, full: Collection[TopicPartition]) -> Offsets:
-    """Keep partitions where they are whose tasks have enough to do."""
-    if not full:
-        return ends
-    stopped = {at for at in full if at.partition in ends.get(at.topic, {})}
-    return {
+def _within_room(
+    positions: Offsets, ends: Offsets, calling: Collection[str], room: Mapping[TopicPartition, int]
+) -> Offsets:
+    """Read no more of a topic with calls behind it than its tasks have room for, and little before they have said how much."""
+    limited = {
         topic: {
-            p: positions[topic].get(p, end) if TopicPartition(topic, p) in stopped else end
-            for p, end in partitions.items()
+            p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), WITH_STATION))
+            for p, end in ends[topic].items()
         }
-        for topic, partitions in ends.items()
+        for topic in ends.keys() & calling
     }
+    return {**ends, **limited}
 
 
 def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,17 @@ from penstock.core.model.ids import TaskId
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
-from penstock.core.ports import Fetcher, TopicReader
+from penstock.core.ports import Fetcher, Threads, TopicReader
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings
+
+ThreadsOf = Callable[[TaskId], Threads | None]
+"""Gives the threads of a task; None for one that does everything in one. Crosses as cloudpickle."""
+
+
+def one_thread(task: TaskId) -> None:
+    """Give a task no threads beside the one that runs it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class TopologySpec:
         lineage: What it continues, and what it passes on.
         global_partitions: Numbers of partitions of the topics of global stores.
         app_config: What processors find in ``context.app_config``.
+        threads: Gives the threads of each task.
     """
 
     plan: Plan
@@ -43,6 +51,7 @@ class TopologySpec:
     lineage: Lineage = field(default_factory=Lineage)
     global_partitions: Mapping[str, int] = field(default_factory=dict)
     app_config: Mapping[str, Any] = field(default_factory=dict)
+    threads: ThreadsOf = one_thread
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""

@@ -16,11 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.core.asynchronous.call import Call, Ticket
+from penstock.core.asynchronous.call import Call, Ticket, grouped
 from penstock.core.asynchronous.station import Answered
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import StationError
-from penstock.drivers.station.messages import LENGTH_BYTES, Answer, Order, Question, dumped, framed, pickled
+from penstock.drivers.station.messages import (
+    LENGTH_BYTES,
+    Answer,
+    Orders,
+    Question,
+    columns,
+    dumped,
+    framed,
+    pickled,
+    unpacked,
+)
 
 _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
@@ -39,7 +49,7 @@ class StationAddress:
     Attributes:
         application: Names the application and its checkpoint.
         executor: Process id of what the station ends with.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
     """
 
     application: str
@@ -75,7 +85,7 @@ class StationLine:
         self,
         task: str,
         batch: int,
-        held: Collection[Ticket],
+        held: Collection[Ticket] | None,
         calls: Iterable[Call] = (),
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
@@ -83,23 +93,30 @@ class StationLine:
         if len(self._digests) > _FUNCTIONS:  # of processors that make a new one for each call
             self._digests.clear()
             self._pickles.clear()
-        orders = tuple(Order(call.ticket, self._digest(call.function), *call[2:]) for call in calls)
         digests = {name: self._digest(one) for name, one in (options or {}).items()}
-        question = Question(task, batch, frozenset(held), orders, digests)
+        told = None if held is None else grouped(held)
+        question = Question(task, batch, told, self._orders(calls), digests)
         answer = self._asked(question)
         if answer.unknown:
             answer = self._asked(
                 replace(question, pickles={one: self._pickles[one] for one in answer.unknown})
             )
-        if answer.answered is None:
+        answered = unpacked(answer)
+        if answered is None:
             raise StationError(answer.refused)
-        return answer.answered
+        return answered
 
     def close(self) -> None:
         """Hang up; the station goes on."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _orders(self, calls: Iterable[Call]) -> dict[str, Orders]:
+        orders: dict[str, list[tuple[Any, ...]]] = {}
+        for (operator, *ticket), function, *rest in calls:
+            orders.setdefault(operator, []).append((*ticket, self._digest(function), *rest))
+        return {operator: columns(rows) for operator, rows in orders.items()}
 
     def _digest(self, what: Any) -> bytes:
         """Give the digest of a function or of options; each object is pickled once."""

@@ -1,19 +1,19 @@
 """Messages between a worker and its station, and how they travel: pickled, behind their length.
 
-Functions are sent once and then go by their digest: a station unpickles each one once, so what a function keeps (a session of
-an HTTP client, say) lives as long as the station.
+Functions are sent once and then go by their digest: a station unpickles each one once and keeps it while it is used, so what
+a function keeps (a session of an HTTP client, say) lives as long.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark import cloudpickle
 
-from penstock.core.asynchronous.call import Failed, Settled, Ticket
+from penstock.core.asynchronous.call import Done, Failed, Held, Settled, Ticket
 from penstock.core.asynchronous.station import Answered
 
 LENGTH_BYTES: Final = 8
@@ -23,22 +23,37 @@ class Order(NamedTuple):
     """A call as it travels: like ``Call``, with the digest of its function in place of the function.
 
     Attributes:
-        ticket: Its name.
+        number: The ``number`` of its ticket.
+        turn: The ``turn`` of its ticket.
+        epoch: The ``epoch`` of its ticket.
         function: Digest of what to call.
         args: With what.
         line: What it is in line with.
         attempt: From 1.
         begun_ms: When the first attempt began, None if this is it.
         endpoint: Whose circuit breaker it is about.
+        due_ms: When it may begin, ms since the epoch.
     """
 
-    ticket: Ticket
+    number: int
+    turn: int
+    epoch: str
     function: bytes
     args: tuple[Any, ...]
     line: Any
     attempt: int
     begun_ms: int | None
     endpoint: str
+    due_ms: int
+
+
+Orders: TypeAlias = tuple[Sequence[Any], ...]
+"""Calls to make, as the columns of :class:`Order`: a list of strings is pickled in a fraction of the time of a list of tuples."""
+
+
+def columns(orders: Iterable[tuple[Any, ...]]) -> Orders:
+    """Turn rows into columns."""
+    return tuple(zip(*orders))
 
 
 @dataclass(frozen=True)
@@ -48,18 +63,23 @@ class Question:
     Attributes:
         task: The task.
         batch: Number of the micro-batch: a question of an earlier one than the station has seen is refused.
-        held: The tickets that the task holds, those of ``orders`` among them.
-        orders: Calls to make.
+        held: The tickets that the task holds, by operator; None if it has told in this micro-batch.
+        orders: Calls to make, by operator.
         options: Digest of the options of each operator that calls.
         pickles: Functions and options by digest, as far as the station may not know them.
     """
 
     task: str
     batch: int
-    held: frozenset[Ticket] = frozenset()
-    orders: tuple[Order, ...] = ()
+    held: Mapping[str, Held] | None = None
+    orders: Mapping[str, Orders] = field(default_factory=dict)
     options: Mapping[str, bytes] = field(default_factory=dict)
     pickles: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def needed(self) -> set[bytes]:
+        """Give the digests that the station must know the pickles of."""
+        functions = Order._fields.index("function")
+        return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
 
 
 @dataclass(frozen=True)
@@ -67,12 +87,15 @@ class Answer:
     """What the station answers.
 
     Attributes:
-        answered: The answer, None if nothing was done.
+        answered: The answer without what has been settled, None if nothing was done.
+        settled: Operator, number, turn, epoch and whether it is a result as columns; and the results, others as what has been
+            settled.
         unknown: Digests it has no pickle of; the task asks again with them.
         refused: Why nothing was done.
     """
 
     answered: Answered | None = None
+    settled: tuple[Sequence[Any], ...] = ()
     unknown: frozenset[bytes] = frozenset()
     refused: str = ""
 
@@ -95,14 +118,32 @@ def dumped(message: Question | Answer) -> bytes:
         return pickled(message)
 
 
-def told(answer: Answer) -> bytes:
+def told(answered: Answered) -> bytes:
     """Pickle an answer; a result that cannot be pickled becomes a failure that says so."""
     try:
-        return dumped(answer)
+        return dumped(_packed(answered))
     except Exception:
-        assert answer.answered is not None
-        settled = tuple((ticket, _can_travel(one)) for ticket, one in answer.answered.settled)
-        return dumped(Answer(replace(answer.answered, settled=settled)))
+        settled = tuple((ticket, _can_travel(one)) for ticket, one in answered.settled)
+        return dumped(_packed(replace(answered, settled=settled)))
+
+
+def unpacked(answer: Answer) -> Answered | None:
+    """Give what was answered."""
+    answered = answer.answered
+    if answered is None or not answer.settled:
+        return answered
+    settled = tuple(
+        (Ticket(*ticket), Done(one) if is_result else one) for *ticket, is_result, one in zip(*answer.settled)
+    )
+    return replace(answered, settled=settled)
+
+
+def _packed(answered: Answered) -> Answer:
+    rows = (
+        (*ticket, True, one.value) if isinstance(one, Done) else (*ticket, False, one)
+        for ticket, one in answered.settled
+    )
+    return Answer(replace(answered, settled=()), columns(rows))
 
 
 def _can_travel(settled: Settled) -> Settled:

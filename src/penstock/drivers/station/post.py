@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from penstock.core.asynchronous.call import Call, Settled, Ticket
+from penstock.core.asynchronous.call import Call, Held, Settled, Ticket, tickets
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.asynchronous.exchange import Exchange
 from penstock.core.asynchronous.station import Answered, Work
@@ -19,14 +19,30 @@ from penstock.core.model.durations import earliest
 from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import Question
 
+_LATELY = 50
+
 
 class _Desk(NamedTuple):
-    """What is kept for one operator: the digest of its options, and since when each of its calls has been running."""
+    """What is kept for one operator: the digest of its options, since when each of its calls has been running, and how long they take."""
 
     options: bytes
     dispatcher: Dispatcher
     exchange: Exchange
     began: dict[int, int]
+    pace: _Pace
+
+
+class _Pace:
+    """How long calls took lately, on average."""
+
+    def __init__(self) -> None:
+        self.call_ms = 0.0
+        self._ended = 0
+
+    def note(self, took_ms: int) -> None:
+        """Take in a call; one of the last fifty, about, has a fiftieth of the say."""
+        self._ended = min(self._ended + 1, _LATELY)
+        self.call_ms += (took_ms - self.call_ms) / self._ended
 
 
 class Post:
@@ -69,14 +85,18 @@ class Post:
         self._batch = question.batch
         for operator, digest in question.options.items():
             self._set_options(operator, digest, loaded)
-        lost = self._begin(question.held) - {order.ticket for order in question.orders}
-        for order in question.orders:
-            exchange = self._desks[order.ticket.operator].exchange
-            if not exchange.knows(order.ticket):
-                exchange.offer(Call(order.ticket, loaded[order.function], *order[2:]), now_ms)
+        lost = None if question.held is None else self._begin(question.held)
+        for operator, orders in question.orders.items():
+            exchange = self._desks[operator].exchange
+            for number, turn, epoch, function, *rest in zip(*orders):
+                ticket = Ticket(operator, number, turn, epoch)
+                if lost:
+                    lost.discard(ticket)
+                if not exchange.knows(ticket):
+                    exchange.offer(Call(ticket, loaded[function], *rest), now_ms)
         return Answered(
-            tuple(self._settled()),
-            tuple(sorted(lost)),
+            () if lost is None else tuple(self._settled()),
+            tuple(sorted(lost or ())),
             {name: self._seen(desk, now_ms) for name, desk in self._desks.items()},
         )
 
@@ -90,7 +110,9 @@ class Post:
     def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
         """Take in the answers to what was begun."""
         desk = self._desks[operator]
-        desk.began.pop(number, None)
+        began = desk.began.pop(number, None)
+        if began is not None:
+            desk.pace.note(now_ms - began)
         desk.dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
@@ -106,15 +128,11 @@ class Post:
         """Give when something begins or is given up without an answer; None if never."""
         return earliest(*(desk.dispatcher.wake_at_ms(now_ms) for desk in self._desks.values()))
 
-    def _begin(self, held: frozenset[Ticket]) -> set[Ticket]:
+    def _begin(self, held: Mapping[str, Held]) -> set[Ticket]:
         """Begin with what the task holds; give what is lost of it."""
-        by_operator: dict[str, list[Ticket]] = {}
-        for ticket in held:
-            by_operator.setdefault(ticket.operator, []).append(ticket)
-        lost = {ticket for ticket in held if ticket.operator not in self._desks}
-        for name, desk in self._desks.items():
-            lost.update(desk.exchange.begin(by_operator.get(name, ())))
-        return lost
+        unknown = (tickets(name, numbers) for name, numbers in held.items() if name not in self._desks)
+        lost = (desk.exchange.begin(name, held.get(name, {})) for name, desk in self._desks.items())
+        return set().union(*unknown, *lost)
 
     def _settled(self) -> Iterator[tuple[Ticket, Settled]]:
         for desk in self._desks.values():
@@ -125,8 +143,10 @@ class Post:
         if operator in self._desks and self._desks[operator].options == digest:
             return
         dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)
-        self._desks[operator] = _Desk(digest, dispatcher, Exchange(dispatcher), {})
+        self._desks[operator] = _Desk(digest, dispatcher, Exchange(dispatcher), {}, _Pace())
 
     def _seen(self, desk: _Desk, now_ms: int) -> Work:
         ages = [now_ms - began for began in desk.began.values()] or [0]
-        return Work(len(desk.began), desk.dispatcher.waiting, max(ages), min(ages))
+        dispatcher = desk.dispatcher
+        queued, early_ms = dispatcher.queued(now_ms), dispatcher.early_ms(now_ms)
+        return Work(len(desk.began), queued, max(ages), min(ages), desk.pace.call_ms, early_ms)

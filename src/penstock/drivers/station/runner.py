@@ -30,6 +30,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def ended_ms() -> int:
+    """Give the time as that of an end, ms since the epoch: the next whole one, so that no wait from then on is too short."""
+    return -(-time.time_ns() // 1_000_000)
+
+
 class Runner:
     """Runs the calls of all tasks of a station. Lives on the event loop."""
 
@@ -88,9 +93,7 @@ class Runner:
         self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
 
     def _begin(self, place: tuple[str, str, int], start: Start) -> None:
-        running = asyncio.get_running_loop().create_task(self._run(place, start))
-        self._tasks[place] = running
-        running.add_done_callback(lambda _: self._tasks.pop(place, None))
+        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(place, start))
 
     async def _run(self, place: tuple[str, str, int], start: Start) -> None:
         try:
@@ -105,9 +108,11 @@ class Runner:
             answers = start.answers(result)
         except Exception as error:
             answers = start.raised(error)
+        finally:
+            del self._tasks[place]
         self._threads.discard(place)
         task, operator, number = place
-        self._posts[task].end(operator, number, answers, now_ms())
+        self._posts[task].end(operator, number, answers, ended_ms())
         self._look_soon()
 
     def _give_up(self, place: tuple[str, str, int]) -> None:
@@ -124,5 +129,8 @@ class Runner:
 
 
 def _is_coroutine(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
     function = inspect.unwrap(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

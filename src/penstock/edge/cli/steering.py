@@ -15,6 +15,16 @@ from penstock.edge.settings import Settings
 
 OFF = "off"
 
+_WAITS_FOR: Mapping[str, str] = {
+    "retry": "a retry",
+    "delay": "a delay",
+    "line": "their line",
+    "place": "a place",
+    "rate": "the rate limit",
+    "breaker": "a circuit breaker",
+    "time": "their time",
+}
+
 
 class Steering:
     """Gives orders to a running application, and prints what holds then. All may raise ``ControlError``.
@@ -72,6 +82,7 @@ def told(name: str, status: Mapping[str, Any]) -> list[str]:
         f"  paused       {_paused(status)}",
         f"  throttled    {_throttled(status)}",
         *(f"  calls        {task}: {_calls(calls)}" for task, calls in status["calls"].items()),
+        *(f"  threads      {task}: {_threads(threads)}" for task, threads in status["threads"].items()),
         *(f"  restoring    {line}" for line in status["restoring"]),
         *(f"  error        {line}" for line in (status["error"] or "").splitlines()),
     ]
@@ -90,11 +101,36 @@ def _throttled(status: Mapping[str, Any]) -> str:
 
 
 def _calls(calls: Mapping[str, Any]) -> str:
-    unfinished = f"{calls['running']:,} running, {calls['with_station']:,} with the station, {calls['waiting']:,} waiting, "
-    unfinished += f"{calls['parked']:,} parked, {calls['held']:,} held"
-    return (
-        unfinished if calls["oldest_s"] is None else f"{unfinished}, the oldest for {calls['oldest_s']:.1f} s"
-    )
+    reasons = calls["reasons"]
+    queued = {reason: count for reason, count in reasons.items() if reason not in ("retry", "delay")}
+    waiting = {reason: reasons[reason] for reason in ("retry", "delay")}
+    parts = [
+        f"{calls['running']:,} running",
+        f"{calls['with_station']:,} with the station{_why(queued)}",
+        f"{calls['waiting']:,} waiting{_why(waiting)}",
+        f"{calls['parked']:,} parked",
+        f"{calls['held']:,} held",
+    ]
+    if calls["oldest_s"] is not None:
+        parts.append(f"the oldest for {calls['oldest_s']:.1f} s")
+    return ", ".join([*parts, *(_hot(operator, key) for operator, key in calls["hottest"].items())])
+
+
+def _why(reasons: Mapping[str, int]) -> str:
+    told = ", ".join(f"{count:,} for {_WAITS_FOR[reason]}" for reason, count in reasons.items() if count)
+    return f" ({told})" if told else ""
+
+
+def _hot(operator: str, hot: Mapping[str, Any]) -> str:
+    share = f"key {hot['key']} has {hot['share']:.1%} of {operator}"
+    ceiling = hot["ceiling_per_s"]
+    return share if ceiling is None else f"{share}, which allows {ceiling:,.0f}/s"
+
+
+def _threads(threads: Mapping[str, Any]) -> str:
+    each = ", ".join(f"{count:,}" for count in threads["executed"])
+    ended = f"; {threads['ended']:,} were ended by functions" if threads["ended"] else ""
+    return f"{threads['threads']} have executed {each} records{ended}"
 
 
 def _rate(text: str) -> int | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
@@ -205,8 +205,18 @@ _TRIED: Counter[str] = Counter()
 """How often each record was called in this process, the station."""
 
 
-async def _called(value: str) -> str:
-    """Answer after a while; for some records, only when asked again."""
+async def called(value: str) -> str:
+    """Answer after 0 to 20 ms; for one record in twenty, only when asked for the third time.
+
+    Args:
+        value: That of the record.
+
+    Returns:
+        It in capitals.
+
+    Raises:
+        ConnectionError: For some, when they are asked for the first and the second time in a process.
+    """
     _TRIED[value] += 1
     chance = random.Random(value)
     await asyncio.sleep(chance.random() / 50)
@@ -228,14 +238,23 @@ class _Numbering(Processor[str, str, str, Any]):
         self.context.forward(Record(record.key, [number, record.value], record.timestamp))
 
 
-def _calls_topology(topics: Topics) -> Topology:
-    builder = StreamsBuilder()
-    builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
-    answers = builder.stream(topics.input).map_values_async(
-        _called, max_in_flight=20, retry=Retry(initial=50)
-    )
-    answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
-    return tell_contents(builder.build(), topics, ["numbers"])
+def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
+    """Give the application ``calls``, around a function of your own.
+
+    Args:
+        call: A coroutine function that does what :func:`called` does, and more: that keeps a journal, for example.
+    """
+
+    def topology(topics: Topics) -> Topology:
+        builder = StreamsBuilder()
+        builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
+        answers = builder.stream(topics.input).map_values_async(
+            call, max_in_flight=20, retry=Retry(initial=50)
+        )
+        answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
+        return tell_contents(builder.build(), topics, ["numbers"])
+
+    return App("calls", topology, _orders, _answers, value=serdes.json)
 
 
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
@@ -257,7 +276,7 @@ APPS: Mapping[str, App] = {
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.int64),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
-        App("calls", _calls_topology, _orders, _answers, value=serdes.json),
+        calling(),
     )
 }
 """The applications by name."""

@@ -1,8 +1,8 @@
 """The harness: runs an application, feeds it, kills it at the points of a plan, and looks at what is left.
 
 One thread does everything in turn: it looks at the progress, hands over more of the workload, and starts the application
-again when it has ended, as a supervisor would; when nothing moves, it looks for transactions that the broker itself has
-forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
+again when it has ended, as a supervisor would; when nothing moves, it looks for transactions and offsets that the broker itself
+has forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
 on arriving while the application is down, and there is always more to do at a kill. After each kill the run goes on when the
 application has made progress; at the end the group must have no lag.
 """
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.model import serdes
+from penstock.core.plan.asynchronous import Asynchronous, IssuingProcess
+from penstock.core.plan.internal import commits_topic
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import KeyValueSpec
 from penstock.testing.crash.app import App, Entry, Expected, Guarantee, Job, Topics
@@ -26,7 +28,7 @@ from penstock.testing.crash.journal import check_contents, check_journals, journ
 from penstock.testing.crash.plan import KillPoint, Target, plan_kills, possible_targets
 from penstock.testing.crash.processes import BrokerFaultError, CrashTestError, Program, kill_one
 from penstock.testing.crash.report import Kill, Report
-from penstock.testing.crash.stream import Feeder, Watch
+from penstock.testing.crash.stream import Feeder, Watch, lacks_coordinator
 from penstock.testing.kafka import EmbeddedKafka, Outgoing
 
 T = TypeVar("T")
@@ -76,9 +78,9 @@ def run_with_crashes(
     Raises:
         CrashTestError: If the application cannot be started, fails again and again, or makes no progress; if the directory
             for the logs is not empty, or psutil is missing.
-        BrokerFaultError: If the broker has forgotten a transaction (KIP-664), so that the run says nothing.
-        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, and ``disk`` stores that all
-            have changelog topics.
+        BrokerFaultError: If the broker has forgotten a transaction (KIP-664) or offsets, so that the run says nothing.
+        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` stores that all
+            have changelog topics, and ``station`` an operator that makes calls.
 
     Example::
 
@@ -112,7 +114,7 @@ def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | 
     Raises:
         ValueError: If one of those given is not possible for the application and the guarantee.
     """
-    possible = possible_targets(guarantee, rebuilds=_rebuilds(app))
+    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app))
     for target in targets or ():
         if target not in possible:
             raise ValueError(
@@ -232,20 +234,36 @@ class _Run:
         return answer
 
     def _check_broker(self) -> None:
-        """End a run that says nothing about the application, because the broker has forgotten a transaction.
+        """End a run that says nothing about the application, because of what the broker has forgotten.
 
-        It may have acknowledged its commit before, so neither waiting nor aborting it gives the records back.
+        Of a transaction it may have acknowledged the commit before, so neither waiting nor aborting it gives the records back.
         """
+        for group in self._groups:
+            if lacks_coordinator(self._kafka, group, self._topics.input):
+                raise self._spoiled(
+                    f"has not loaded the offsets of group {group!r} since it was started again"
+                )
         if not self._kafka.hanging_transactions():
             return
         self._program.kill()
         # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
         if hanging := self._kafka.hanging_transactions():
-            raise BrokerFaultError(
-                f"the broker itself has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]} (KIP-664): "
-                f"run {self._id!r} with seed {self._setup.seed} says nothing about the application. Run it with another seed"
+            raise self._spoiled(
+                f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]} (KIP-664)"
             )
         self._start()
+
+    @property
+    def _groups(self) -> list[str]:
+        """Give the groups without which the application cannot go on."""
+        marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
+        return [self._id, *marks]
+
+    def _spoiled(self, what: str) -> BrokerFaultError:
+        return BrokerFaultError(
+            f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} says nothing about the application. "
+            "Run it with another seed"
+        )
 
     def _trouble(self, what: str) -> CrashTestError:
         return CrashTestError(
@@ -262,13 +280,14 @@ class _Run:
         hit = point.in_transaction and self._await_transaction()
         killed_at = time.monotonic()
         victim = self._kill(point)
+        at_ms = _now_ms()
         self._watch.look()
         before = self._watch.processed
         self._until(
             lambda: self._watch.processed > before or self._at_end(),
             f"a batch after the kill of {point.target}",
         )
-        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim, hit)
+        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim, hit, at_ms)
 
     def _await_transaction(self) -> bool:
         """Wait for an open transaction as long as there can be one, and tell whether there was."""
@@ -378,7 +397,11 @@ def _age_ms(records: Sequence[Outgoing]) -> int:
     again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
     """
     newest = max((record[2] for record in records if len(record) == 3), default=0)
-    return int(time.time() * 1000) - newest  # noqa: TID251 - the harness lives in the real world
+    return _now_ms() - newest
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
 
 
 def _moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
@@ -395,12 +418,22 @@ def _rebuilds(app: App) -> bool:
     return set(plan.changelogs) == set(plan.store_fingerprints())
 
 
+def _calls(app: App) -> bool:
+    """Tell whether something of it is called outside its tasks."""
+    parts = _plan(app, _topics_of(app.name)).subtopologies
+    return any(
+        isinstance(node, Asynchronous | IssuingProcess) for part in parts for node in part.nodes.values()
+    )
+
+
 def _topics_of(name: str) -> Topics:
     return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
 
 
 def _create_topics(kafka: EmbeddedKafka, name: str) -> Topics:
     topics = _topics_of(name)
-    for topic in (topics.input, topics.output, topics.ask, topics.contents, topics.history):
+    for topic in (topics.input, topics.ask, topics.contents, topics.history):
         kafka.create_topic(topic)
+    # Results carry the time at which the broker took them, so that they can be compared with what happened elsewhere.
+    kafka.create_topic(topics.output, config={"message.timestamp.type": "LogAppendTime"})
     return topics

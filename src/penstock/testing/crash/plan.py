@@ -15,7 +15,9 @@ from typing import Literal, get_args
 
 from penstock.testing.crash.app import Guarantee
 
-Target = Literal["program", "host", "disk", "driver", "executor", "worker", "broker", "transaction"]
+Target = Literal[
+    "program", "host", "disk", "driver", "executor", "worker", "station", "broker", "transaction"
+]
 """What is killed with SIGKILL.
 
 ``program``
@@ -30,6 +32,8 @@ Target = Literal["program", "host", "disk", "driver", "executor", "worker", "bro
     The JVM of one executor. Such a run uses ``local-cluster``; all others use threads of the driver's JVM.
 ``worker``
     One Python worker.
+``station``
+    The process that makes the calls of asynchronous operators beside an executor.
 ``broker``
     The broker, at any moment.
 ``transaction``
@@ -62,15 +66,20 @@ class KillPoint:
     in_transaction: bool = False
 
 
-def possible_targets(guarantee: Guarantee, *, rebuilds: bool) -> tuple[Target, ...]:
+def possible_targets(guarantee: Guarantee, *, rebuilds: bool, calls: bool) -> tuple[Target, ...]:
     """Give the targets that an application must stand.
 
     Args:
         guarantee: Only exactly once has transactions, and equal results of an application that has been rebuilt.
         rebuilds: Whether all its stores have changelog topics.
+        calls: Whether it has asynchronous operators; without them there is no station.
     """
-    impossible = set() if guarantee == "exactly_once" else {"transaction", "disk"}
-    return tuple(t for t in TARGETS if t not in impossible and (rebuilds or t != "disk"))
+    impossible: set[Target] = set() if guarantee == "exactly_once" else {"transaction", "disk"}
+    if not rebuilds:
+        impossible.add("disk")
+    if not calls:
+        impossible.add("station")
+    return tuple(target for target in TARGETS if target not in impossible)
 
 
 def plan_kills(

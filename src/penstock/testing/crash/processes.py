@@ -138,9 +138,9 @@ class Program:
         """Give the processes that are a target now; none while the application starts.
 
         Args:
-            target: ``driver``, ``executor`` or ``worker``.
+            target: ``driver``, ``executor``, ``worker`` or ``station``.
         """
-        is_one = {"driver": _is_driver, "executor": _is_executor, "worker": _is_worker}[target]
+        is_one = _KINDS[target]
         return [process for process in self.family() if _certainly(is_one, process)]
 
     def last_words(self) -> str:
@@ -235,6 +235,18 @@ def _is_worker(process: psutil.Process) -> bool:
     parent, command = process.parent(), process.cmdline()
     forked = any("daemon" in part for part in command)
     return bool(_WORKERS.intersection(command[-1:])) and (not forked or _same_command(parent, command))
+
+
+def _is_station(process: psutil.Process) -> bool:
+    return "penstock.drivers.station" in process.cmdline()
+
+
+_KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
+    "driver": _is_driver,
+    "executor": _is_executor,
+    "worker": _is_worker,
+    "station": _is_station,
+}
 
 
 def _same_command(process: psutil.Process | None, command: list[str]) -> bool:

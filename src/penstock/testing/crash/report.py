@@ -19,6 +19,7 @@ class Kill:
         recovery_s: Seconds until there were more.
         victim: The process, with the end of its command line; empty if it was more than one.
         in_transaction: Whether a transaction was open.
+        at_ms: When, ms since the epoch.
     """
 
     target: Target
@@ -26,6 +27,7 @@ class Kill:
     recovery_s: float
     victim: str = ""
     in_transaction: bool = False
+    at_ms: int = 0
 
     def __str__(self) -> str:
         what = f"{self.target} ({self.victim})" if self.victim else self.target

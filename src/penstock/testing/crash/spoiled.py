@@ -1,8 +1,9 @@
-"""Spoiled runs: a broker that is killed while it ends a transaction sometimes forgets it (KIP-664).
+"""Spoiled runs: those in which the broker forgot something, so that they say nothing about the application.
 
-Such a run says nothing about the application, neither that it is right nor that it is wrong. So it is not counted, and the
-run is made again with another seed. It happens to about one in twelve brokers killed in a transaction; that it happens to
-every attempt is no coincidence any more, and is told.
+A broker that is killed while it ends a transaction sometimes forgets it (KIP-664), and one that comes up on a busy machine may give
+up loading the offsets of its groups. Such a run is neither right nor wrong. So it is not counted, and the run is made again with
+another seed. A transaction is forgotten by about one in twelve brokers killed in one; that it happens to every attempt is
+no coincidence any more, and is told.
 """
 
 from __future__ import annotations

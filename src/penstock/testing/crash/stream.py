@@ -150,3 +150,19 @@ class Watch:
     def close(self) -> None:
         """Disconnect."""
         self._consumer.close()
+
+
+def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
+    """Tell whether the broker answers, and says as long as it is asked that it does not coordinate a group.
+
+    Args:
+        kafka: The broker, the only one there is.
+        group: The group.
+        topic: Any topic that exists.
+    """
+    try:
+        kafka.committed(group, topic)
+    except EmbeddedKafkaError as error:
+        cause = error.__cause__
+        return isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.NOT_COORDINATOR
+    return False

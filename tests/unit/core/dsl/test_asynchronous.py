@@ -211,6 +211,9 @@ class TestAnswers:
     def test_a_time_may_be_given_as_a_datetime(self) -> None:
         at = datetime(2030, 1, 1, tzinfo=timezone.utc)
         assert ps.delay(until=at) == ps.delay(until=int(at.timestamp() * 1000))
+        assert ps.delay(until=at + timedelta(microseconds=1)) == ps.delay(
+            until=int(at.timestamp() * 1000) + 1
+        )
         with pytest.raises(ValueError, match="without a time zone"):
             ps.delay(until=datetime(2030, 1, 1))
         with pytest.raises(ValueError, match=r"until=\.\.\., or how long from now, in_="):

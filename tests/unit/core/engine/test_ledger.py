@@ -9,13 +9,22 @@ import pytest
 import penstock as ps
 from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Skipped, Ticket, Waits
 from penstock.core.asynchronous.frontier import Progress
+from penstock.core.engine import ledger
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
+from penstock.core.engine.unfinished import UnfinishedRows
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
 from unit.helpers import Host, sent, values
 
 IN = TopicPartition("in", 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_handed_over_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let due times mean what they say; what comes of handing over before them is looked at by itself."""
+    if request.cls is not TestAhead:
+        monkeypatch.setattr(ledger, "_AHEAD_MS", 0)
 
 
 def calling(**options: Any) -> ps.Topology:
@@ -35,7 +44,7 @@ def answer(host: Host, outcome: Outcome) -> None:
 
 
 def unfinished(host: Host) -> list[int]:
-    return [number for number, _ in host.store("call-unfinished").all()]
+    return [one.number for one in UnfinishedRows(host.store("call-unfinished")).read()]
 
 
 class TestIssue:
@@ -77,6 +86,15 @@ class TestIssue:
         outcome = host.step(now_ms=100)
         assert [(c.ticket.number, c.ticket.turn, c.attempt) for c in outcome.issue] == [(0, 2, 2), (1, 2, 1)]
         assert outcome.attempts_due_ms is None
+
+    def test_what_a_station_gave_back_does_not_count_as_answered(self) -> None:
+        host = Host(calling())
+        first, *others = host.run("in", *(("hot", "v", 1) for _ in range(1000))).issue
+        host.task.done(first.ticket, Waits(10, 2, 0, "retry"))
+        for call in others:
+            host.task.done(call.ticket, Returned())
+        outcome = host.step(now_ms=50)
+        assert numbers(outcome) == list(range(128))
 
     def test_answers_to_old_tickets_are_ignored(self) -> None:
         host = Host(calling())
@@ -200,6 +218,47 @@ class TestRestart:
         assert unfinished(host) == [0, 1]
 
 
+@pytest.mark.parametrize("restarting", [False, True])
+class TestExactlyOnce:
+    """An answer is written down in one step and applied in the next."""
+
+    @staticmethod
+    def step(host: Host, restarting: bool) -> Outcome:
+        if restarting:
+            host.restart()
+        return host.step()
+
+    def test_an_answer_is_applied_in_the_step_after_it_was_written_down(self, restarting: bool) -> None:
+        host = Host(calling(), repeats_sends=False)
+        answer(host, host.run("in", ("k", "v", 1)))
+        outcome = host.step()
+        assert (sent(outcome), outcome.committable, outcome.calls["call"].with_station) == ([], {IN: 0}, 0)
+        outcome = self.step(host, restarting)
+        assert (sent(outcome), outcome.committable) == ([("k", "V", 1)], {IN: 1})
+
+    def test_a_call_reads_what_all_earlier_records_of_its_key_have_written(self, restarting: bool) -> None:
+        def add(record: ps.Record[str, str], context: ps.CallContext) -> None:
+            totals = context.state_store("totals")
+            totals.put(record.key, (totals.get(record.key) or 0) + int(record.value))
+            context.forward(record.with_value(str(totals.get(record.key))))
+
+        builder = ps.StreamsBuilder()
+        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, ps.serdes.int64))
+        stream = builder.stream("in").process_async(add, stores=["totals"], name="call")
+        stream.to("out", key=ps.serdes.string, value=ps.serdes.string)
+        host = Host(builder.build(), repeats_sends=False)
+        outcome = host.run("in", ("k", "1", 1), ("other", "5", 1), ("k", "2", 2), ("k", "4", 3))
+        found = []
+        for _ in range(3):
+            answer(host, outcome)
+            outcome = host.step()
+            assert (numbers(outcome), outcome.calls["call"].with_station) == ([], 0)
+            outcome = self.step(host, restarting)
+            found.append(sorted(values(outcome), key=str))
+        assert found == [["1", "5"], ["3"], ["7"]]
+        assert outcome.committable == {IN: 4}
+
+
 class TestShelf:
     """Records that wait for a time, and that no other waits for, are not read before that time."""
 
@@ -269,6 +328,31 @@ class TestShelf:
         answer(host, host.step(now_ms=2000))
         assert values(host.step()) == ["V0", "V1", "V2"]
 
+    def test_the_oldest_may_be_there(self) -> None:
+        host = self.delayed("a")
+        host.step(now_ms=7)
+        host.feed("in", [("b", "w", 2)])
+        host.step(now_ms=8)
+        assert host.step().calls["call"].oldest_ms == 0
+        host.restart()
+        assert host.step().calls["call"].oldest_ms == 0
+        host.feed("in", [("a", "w", 2)])  # for whose sake it is taken down, behind a younger one
+        assert host.step(now_ms=9).calls["call"].oldest_ms == 0
+        for _ in range(2):
+            host.task.done(host.task.under_way()[0], Done("W"))
+            host.step(now_ms=1000)
+        assert host.step().calls["call"].oldest_ms == 9
+
+    def test_what_they_wait_for_is_told(self) -> None:
+        host = self.delayed("a", "b", None)
+        (call,) = host.run("in", ("c", "v", 1)).issue
+        host.task.done(call.ticket, Waits(1000, 2, 5, "retry"))
+        host.feed("in", [("c", "behind", 1)])
+        for _ in range(2):  # one is at hand, for the sake of the record behind it
+            figures = host.step().calls["call"]
+            assert (figures.waiting, figures.delayed, figures.parked) == (4, 3, 1)
+            host.restart()
+
     def test_offsets_are_remembered_as_runs(self) -> None:
         host = self.delayed("a", "b", "c")
         assert host.task.snapshot().operators["call-unfinished"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
@@ -288,6 +372,43 @@ class TestShelf:
         host.restart()
         answer(host, host.step(now_ms=2000))
         assert host.step(now_ms=2000).committable == {IN: 1}
+
+
+class TestAhead:
+    """What is due soon is handed over before, and begins when it is due."""
+
+    @staticmethod
+    def waiting(due_ms: int) -> Host:
+        host = Host(calling())
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket, Waits(due_ms, 2, 0, "retry"))
+        return host
+
+    def test_it_says_when_it_is_due(self) -> None:
+        outcome = self.waiting(2_500).step(now_ms=500)
+        assert [(call.due_ms, call.attempt) for call in outcome.issue] == [(2_500, 2)]
+        assert (outcome.attempts_due_ms, outcome.calls["call"].waiting) == (None, 0)
+
+    def test_until_then_the_task_wants_to_be_woken_early(self) -> None:
+        outcome = self.waiting(2_501).step(now_ms=500)
+        assert (outcome.issue, outcome.attempts_due_ms, outcome.calls["call"].waiting) == ((), 501, 1)
+
+    def test_after_a_restart_the_station_has_it_still(self) -> None:
+        host = self.waiting(1_000)
+        (call,) = host.step().issue
+        host.restart()
+        assert host.task.under_way() == (call.ticket,)
+        assert host.step(now_ms=2_000).issue == ()
+        host.task.done(call.ticket, Done("V"))
+        assert values(host.step()) == ["V"]
+
+    def test_a_station_that_has_lost_it_is_told_again_when_it_is_due(self) -> None:
+        host = self.waiting(1_000)
+        (call,) = host.step().issue
+        host.restart()
+        host.task.lost([call.ticket])
+        (again,) = host.step().issue
+        assert (again.due_ms, again.attempt, again.ticket.turn) == (1_000, 2, 3)
 
 
 class TestHotKeys:
@@ -338,6 +459,17 @@ class TestHotKeys:
             seen += values(outcome)
         assert seen == [f"V{i}" for i in range(1000)]
 
+    def test_they_are_told(self) -> None:
+        host = self.hot(1000)
+        host.feed("in", [(f"cold{i}", "c", 1) for i in range(500)])
+        host.feed("in", [(None, "c", 1)] * 500)
+        key, records, of = host.step().calls["call"].hottest or ("", 0, 0)
+        assert (key, of) == ("'hot'", 250)
+        assert records == pytest.approx(of / 2, abs=2)
+        assert host.step().calls["call"].hottest is None
+        host.feed("in", [(None, "c", 1)] * 5)
+        assert host.step().calls["call"].hottest is None
+
     def test_they_are_taken_out_when_the_order_is_edited_to_partition(self) -> None:
         host = self.hot(1000)
         host.step()
@@ -348,6 +480,56 @@ class TestHotKeys:
         assert len(outcome.issue) == 1000
         answer(host, outcome)
         assert values(host.step()) == [f"V{i}" for i in range(1000)]
+
+
+class TestLongPartitions:
+    """Where the order of partitions is kept, the first ten thousand unfinished records of each are at hand."""
+
+    @staticmethod
+    def behind_a_slow_one(count: int) -> Host:
+        """The first record of partition 0 is being called, and ``count`` others have come behind it."""
+        host = Host(calling(order="partition"))
+        host.feed("in", [(f"k{i}", f"v{i}", i) for i in range(count + 1)])
+        slow, *others = host.step().issue
+        assert slow.args == ("v0",)
+        for call in others:
+            host.task.done(call.ticket, Done(call.function(*call.args)))
+        return host
+
+    def test_a_restart_reads_a_part_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ledger, "_MOST_WITH_STATION", 10_000)
+        host = self.behind_a_slow_one(12_000)
+        figures = host.step().calls["call"]
+        assert (figures.with_station, figures.held, figures.parked) == (1, 9_999, 2_001)
+        assert figures.most_per_key == 0  # keys play no part
+        host.restart()
+        assert TestShelf.in_memory(host) == 10_000
+        figures = host.step().calls["call"]
+        assert (figures.with_station, figures.held, figures.parked) == (1, 9_999, 2_001)
+        assert host.step().committable == {IN: 0}
+
+    def test_other_partitions_do_not_wait(self) -> None:
+        host = self.behind_a_slow_one(10_500)
+        host.step()
+        host.feed("in", [("k", "other", 1)], partition=1)
+        assert [call.args for call in host.step().issue] == [("other",)]
+
+    @pytest.mark.parametrize("order", ["partition", "key", "completion"])
+    def test_all_retire_also_if_the_order_is_edited(self, order: str) -> None:
+        host = self.behind_a_slow_one(10_700)
+        host.step()
+        host.sub = calling(order=order).plan("app").subtopologies[0]
+        host.restart()
+        host.task.lost(host.task.under_way())
+        seen: list[str | None] = []
+        for _ in range(4):
+            outcome = host.step()
+            answer(host, outcome)
+            seen += values(outcome)
+        expected = [f"V{i}" for i in range(10_701)]
+        assert (seen if order == "partition" else sorted(seen, key=lambda v: int(str(v)[1:]))) == expected
+        assert host.step().committable == {IN: 10_701}
+        assert unfinished(host) == []
 
 
 class TestRenamed:
@@ -418,3 +600,65 @@ def test_a_task_tells_how_its_operators_call() -> None:
     host = Host(calling(max_in_flight=7))
     assert isinstance(host.task, Task)
     assert host.task.calls["call"].max_in_flight == 7
+
+
+class TestHowMuchIsHandedOver:
+    def test_a_station_that_ran_dry_gets_four_times_of_what_it_answered(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ledger, "WITH_STATION", 4)
+        monkeypatch.setattr(ledger, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="completion"))
+        outcome = host.run("in", *((f"k{n}", "v", n) for n in range(100)))
+        handed = []
+        while outcome.issue:
+            handed.append(len(outcome.issue))
+            answer(host, outcome)
+            outcome = host.step()
+        assert handed == [4, 16, 64, 16]
+
+    def test_one_that_does_not_gets_twice_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ledger, "WITH_STATION", 4)
+        monkeypatch.setattr(ledger, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="completion"))
+        outcome = host.run("in", *((f"k{n}", "v", n) for n in range(100)))
+        for call in outcome.issue[:3]:
+            host.task.done(call.ticket, Done("V"))
+        assert len(host.step().issue) == 5
+
+    def test_it_gets_less_again_when_it_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ledger, "WITH_STATION", 4)
+        monkeypatch.setattr(ledger, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="completion"))
+        outcome = host.run("in", *((f"k{n}", "v", n) for n in range(12)))
+        while outcome.issue:
+            answer(host, outcome)
+            outcome = host.step()
+        assert [room(host.step()) for _ in range(6)] == [24, 18, 14, 10, 8, 6]
+
+    def test_so_does_a_key_whose_calls_are_quick(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", *(("hot", "v", n) for n in range(2_000)))
+        handed = []
+        while outcome.issue:
+            handed.append(len(outcome.issue))
+            answer(host, outcome)
+            outcome = host.step()
+        assert handed[:4] == [128, 256, 512, 1_024]
+        assert sum(handed) == 2_000
+
+    def test_a_task_has_room_for_what_it_can_hand_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ledger, "WITH_STATION", 4)
+        monkeypatch.setattr(ledger, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="completion"))
+        assert room(host.run("in", *((f"k{n}", "v", n) for n in range(4)))) == 4
+        assert room(host.run("in", ("k", "v", 5))) == 1
+        assert room(host.run("in", *((f"k{n}", "v", n) for n in range(3)))) == 0
+
+    def test_a_hot_key_leaves_room_for_others(self) -> None:
+        host = Host(calling())
+        assert room(host.run("in", *(("hot", "v", n) for n in range(20_000)))) > 9_000
+
+
+def room(outcome: Outcome) -> int:
+    return outcome.calls["call"].room

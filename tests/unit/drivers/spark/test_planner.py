@@ -12,9 +12,11 @@ import pytest
 import penstock as ps
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import TopicNotFoundError
+from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import default_grouper, lay_out
 from penstock.core.ports import TopicFacts
+from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 
@@ -75,6 +77,11 @@ def clock() -> Clock:
 def planner(orders: Orders, clock: Clock) -> Planner:
     builder = ps.StreamsBuilder()
     builder.stream(list(TOPICS)).to("out")
+    return planning(builder, orders, clock)
+
+
+def planning(builder: ps.StreamsBuilder, orders: Orders, clock: Clock | None = None) -> Planner:
+    clock = clock or Clock()
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
@@ -126,6 +133,26 @@ def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders
     start = begun(planner)
     orders.answers = [{"paused": list(TOPICS)}, {"paused": list(TOPICS)}, {"hold": True}]
     assert planner.next(start) is start
+
+
+def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders: Orders) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
+    builder.stream("other").to("out")
+    planner = planning(builder, orders)
+    start = begun(planner)
+    orders.answers = [{"held": Held({}, room={TopicPartition("in", 0): 0})}]
+    assert planner.next(start)["topics"] == {"in": {"0": 0}, "other": {"0": 10}}
+    orders.answers = [{"held": Held({}, room={TopicPartition("in", 0): 7})}]
+    assert planner.next(start)["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+
+
+def test_while_the_application_drains_nothing_is_read_from_outside(planner: Planner, orders: Orders) -> None:
+    start = begun(planner)
+    orders.answers = [{"intake": False}]
+    assert planner.next(start) is start
+    orders.answers = [{"intake": True}]
+    assert planner.next(start)["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
 
 
 def test_every_micro_batch_has_the_time_of_the_clock(planner: Planner, orders: Orders, clock: Clock) -> None:

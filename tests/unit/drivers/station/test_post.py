@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.call import Done, Raised, Ticket, Waits
+from penstock.core.asynchronous.call import Done, Raised, Ticket, Waits, grouped
 from penstock.core.asynchronous.dispatcher import Start
-from penstock.core.model.calls import Calls, Retry
+from penstock.core.asynchronous.station import Queued
+from penstock.core.model.calls import Calls, CircuitBreaker, Retry
 from penstock.core.model.errors import StationError
-from penstock.drivers.station.messages import Order, Question
+from penstock.drivers.station.messages import Order, Question, columns
 from penstock.drivers.station.post import Post
 
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
@@ -26,14 +27,14 @@ def ticket(number: int, epoch: str) -> Ticket:
 
 
 def order(at: Ticket, line: str = "k") -> Order:
-    return Order(at, FUNCTION, ("v",), line, 1, None, "")
+    return Order(at.number, at.turn, at.epoch, FUNCTION, ("v",), line, 1, None, "", 0)
 
 
 def question(
     *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS
 ) -> Question:
-    every = frozenset(held) | {each.ticket for each in orders}
-    return Question("0_0", batch, every, orders, {"call": options})
+    every = [*held, *(Ticket("call", *each[:3]) for each in orders)]
+    return Question("0_0", batch, grouped(every), {"call": columns(orders)}, {"call": options})
 
 
 def starts(post: Post, now_ms: int = 0) -> list[Start]:
@@ -127,3 +128,29 @@ def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
     with pytest.raises(StationError, match="task 0_0 is in micro-batch 2 already"):
         post.ask(question(order(ticket(0, "a")), batch=1), LOADED, 0)
     assert begun(post) == []
+
+
+def test_it_tells_what_calls_wait_for_and_how_long_they_take() -> None:
+    loaded = {**LOADED, OPTIONS: Calls(max_in_flight=2, rate_limit=(2, 1_000))}
+    post = Post("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("aabcc")]
+    assert post.ask(question(*orders), loaded, 0).work["call"].queued == Queued(line=2, place=3)
+    first, second = starts(post)
+    assert post.ask(question(*orders), loaded, 1).work["call"].queued == Queued(line=2, place=1)
+    post.end("call", first.number, ["V"], 10)
+    post.end("call", second.number, ["V"], 20)
+    work = post.ask(question(*orders, batch=2), loaded, 20).work["call"]
+    assert (work.running, work.call_ms) == (0, 15)
+    assert work.queued == Queued(line=1, rate=2)
+
+
+def test_it_tells_what_an_open_breaker_holds_back() -> None:
+    breaker = CircuitBreaker(failures=1, reset_after=1_000)
+    loaded = {**LOADED, OPTIONS: Calls(max_in_flight=1, circuit_breaker=breaker)}
+    post = Post("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    post.ask(question(*orders), loaded, 0)
+    (start,) = starts(post)
+    post.end("call", start.number, [Raised(OSError("down"))], 5)
+    assert starts(post, 6) == []
+    assert post.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].queued == Queued(breaker=2)

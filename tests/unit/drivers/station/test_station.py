@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -67,6 +68,14 @@ def answers(address: StationAddress) -> bool:
         return line.connect_ex(str(address.socket)) == 0
 
 
+def await_end(address: StationAddress, otherwise: str) -> None:
+    """Wait until a station no longer answers."""
+    deadline = time.monotonic() + 20
+    while answers(address):
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)  # between two looks at another program's socket, which tells nobody of its end
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[StationAddress]:
     """Give the address of a station that ends with the tests."""
@@ -75,10 +84,7 @@ def address() -> Iterator[StationAddress]:
     yield address
     executor.kill()
     executor.wait()
-    deadline = time.monotonic() + 20
-    while answers(address):
-        assert time.monotonic() < deadline, "the station goes on without its executor"
-        time.sleep(0.02)
+    await_end(address, "the station goes on without its executor")
 
 
 @pytest.fixture
@@ -90,6 +96,10 @@ def line(address: StationAddress) -> Iterator[StationLine]:
 
 def doubled(value: int) -> int:
     return 2 * value
+
+
+def added(one: int, other: int) -> int:
+    return one + other
 
 
 def process_of(_: Any) -> tuple[int, str]:
@@ -273,3 +283,25 @@ def test_what_cannot_be_pickled_is_told(line: StationLine) -> None:
     (failed,) = asker.until_settled().values()
     assert isinstance(failed, Failed)
     assert "cannot be pickled to bring it to the task" in failed.cause
+
+
+def test_functions_that_it_has_forgotten_are_sent_again(line: StationLine) -> None:
+    first = Asker(line, doubled)
+    first.ask(1)
+    first.until_settled()
+    others = [Call(Ticket("call", n, 1, "e"), partial(added, n), (1,), None) for n in range(1, 1_101)]
+    line.ask("other", 0, [call.ticket for call in others], others, first.options)
+    first.ask(2, numbers=1)
+    assert first.until_settled() == {0: Done(2), 1: Done(4)}
+
+
+def test_a_station_that_nobody_asks_any_more_ends_also_if_calls_hang(address: StationAddress) -> None:
+    async def hangs(_: int) -> None:
+        await asyncio.Event().wait()
+
+    left = StationAddress(uuid4().hex, address.executor, idle_s=0.1)
+    line = StationLine(left)
+    Asker(line, hangs).ask(1)
+    line.close()
+    assert answers(left)
+    await_end(left, "the station waits for somebody who will not come")

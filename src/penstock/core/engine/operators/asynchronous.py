@@ -10,11 +10,12 @@ from penstock.core.asynchronous.effects import Effects, Performing, Started
 from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import NodeContext
-from penstock.core.engine.ledger import Ledger, Request, Unfinished
+from penstock.core.engine.ledger import Ledger
 from penstock.core.engine.operators.overflow import Overflow
 from penstock.core.engine.operators.processors import made
 from penstock.core.engine.operators.shelf import Shelf
 from penstock.core.engine.runtime import Runtime
+from penstock.core.engine.unfinished import Request, Unfinished
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.record import Headers, Record, RecordMetadata
 from penstock.core.plan.asynchronous import (

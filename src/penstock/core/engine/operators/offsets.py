@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
+from penstock.core.engine.unfinished import Place
 from penstock.core.model.ids import TopicPartition
-
-Place: TypeAlias = tuple[str, int, int]
-"""Topic, partition and offset."""
 
 
 class Offsets:

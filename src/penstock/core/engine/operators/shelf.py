@@ -15,11 +15,12 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.core.engine.operators.offsets import Offsets, Place
+from penstock.core.engine.operators.ages import Ages
+from penstock.core.engine.operators.offsets import Offsets
 from penstock.core.engine.operators.timeline import Timeline, place_at
 from penstock.core.engine.runtime import NEVER
+from penstock.core.engine.unfinished import Label
 from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import RecordMetadata
 
 _NUMBER: Final = struct.Struct(">q")
 
@@ -42,7 +43,10 @@ class Shelf:
             self._count_up()
         self._count: int = memory["shelved_records"]
         self._with_key: int = memory["shelved_with_key"]
+        self.delayed: int = memory["shelved_delayed"]
+        """How many records were delayed, and do not wait for a retry."""
         self._offsets = Offsets(memory["shelved"])
+        self._ages = Ages(memory["shelved_ages"])
 
     def __len__(self) -> int:
         return self._count
@@ -52,6 +56,11 @@ class Shelf:
         """When the first record is due, ms since the epoch; ``NEVER`` if there is none."""
         return self._rows.next if self._count else NEVER
 
+    @property
+    def oldest(self) -> int | None:
+        """When the oldest record came, about, ms since the epoch; None if there is none."""
+        return self._ages.oldest
+
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
         """Give the offsets of the records here, and how many there are of each."""
         return iter(self._offsets)
@@ -60,31 +69,28 @@ class Shelf:
         """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
         return max((_number(place) for place, _ in self._store.all()), default=-1)
 
-    def put(
-        self, number: int, due_ms: int, key: bytes | None, origin: RecordMetadata | None, row: Any
-    ) -> None:
+    def put(self, number: int, due_ms: int, key: bytes | None, label: Label, row: Any) -> None:
         """Put a record here.
 
         Args:
             number: The record.
             due_ms: When it is due, ms since the epoch.
             key: What finds it, if another record of its key must not overtake it; it is the only one here with that key.
-            origin: Where it came from.
+            label: What it is known by.
             row: The record.
         """
         place = place_at(due_ms, _NUMBER.pack(number))
-        at: Place | None = None if origin is None else (origin.topic, origin.partition, origin.offset)
-        self._rows.put(place, (key, at, row), known=False)
+        self._rows.put(place, (key, tuple(label), row), known=False)
         if key is not None:
             self._keys.put(key, place)
-        self._note(key, at, 1)
+        self._note(key, label, 1)
 
     def take(self) -> tuple[int, Any]:
         """Take the first record down; there is one, as :attr:`next` says."""
-        place, (key, origin, row) = self._rows.take()
+        place, (key, label, row) = self._rows.take()
         if key is not None:
             self._keys.put(key, None)
-        self._note(key, origin, -1)
+        self._note(key, Label(*label), -1)
         return _number(place), row
 
     def take_key(self, key: bytes) -> tuple[int, Any] | None:
@@ -92,32 +98,40 @@ class Shelf:
         place = self._keys.get(key) if self._with_key else None
         if place is None:
             return None
-        _, origin, row = self._rows.get(place)
+        _, label, row = self._rows.get(place)
         self._rows.remove(place)
         self._keys.put(key, None)
-        self._note(key, origin, -1)
+        self._note(key, Label(*label), -1)
         return _number(place), row
 
     def save(self) -> None:
-        """Write down which offsets are here, if that has changed."""
+        """Write down what is here, if that has changed."""
         if self._offsets.changed:
             self._memory["shelved_records"] = self._count
             self._memory["shelved_with_key"] = self._with_key
+            self._memory["shelved_delayed"] = self.delayed
             self._memory["shelved"] = self._offsets.runs()
+            self._memory["shelved_ages"] = self._ages.spans()
 
     def _count_up(self) -> None:
         """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
-        offsets, found = Offsets(), [(key, origin) for _, (key, origin, _) in self._store.all()]
-        for _, origin in found:
-            offsets.count(origin, 1)
+        offsets, ages = Offsets(), Ages()
+        found = [(key, Label(*label)) for _, (key, label, _) in self._store.all()]
+        for _, label in found:
+            offsets.count(label.place, 1)
+            ages.count(label.came_ms, 1)
         self._memory["shelved_records"] = len(found)
         self._memory["shelved_with_key"] = sum(key is not None for key, _ in found)
+        self._memory["shelved_delayed"] = sum(label.why == "delay" for _, label in found)
         self._memory["shelved"] = offsets.runs()
+        self._memory["shelved_ages"] = ages.spans()
 
-    def _note(self, key: bytes | None, origin: Place | None, change: int) -> None:
+    def _note(self, key: bytes | None, label: Label, change: int) -> None:
         self._count += change
         self._with_key += change if key is not None else 0
-        self._offsets.count(origin, change)
+        self.delayed += change if label.why == "delay" else 0
+        self._offsets.count(label.place, change)
+        self._ages.count(label.came_ms, change)
 
 
 def _number(place: bytes) -> int:

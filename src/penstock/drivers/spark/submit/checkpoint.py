@@ -128,6 +128,7 @@ class Progress:
         shuffle_partitions: Number of partitions of the state, or, of a rescale that was cut off, the wanted number.
         planned: Offset at the end of the last planned micro-batch.
         processed: Offset at the end of the last complete micro-batch; empty if none is.
+        last_complete: Number of that micro-batch, -1 if none is.
     """
 
     batch: int
@@ -136,6 +137,7 @@ class Progress:
     shuffle_partitions: int
     planned: Mapping[str, Any]
     processed: Mapping[str, Any]
+    last_complete: int = -1
 
 
 def progress_of(files: Files) -> Progress | None:
@@ -151,10 +153,12 @@ def progress_of(files: Files) -> Progress | None:
     complete = planned[-1] in committed
     before = [number for number in planned[:-1] if number in committed][-1:]
     if complete or not before:
-        return Progress(planned[-1], complete, False, partitions, last, last if complete else {})
+        done = planned[-1] if complete else -1
+        return Progress(planned[-1], complete, False, partitions, last, last if complete else {}, done)
     # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
     partitions_before, processed = _offset(files.read(f"offsets/{before[0]}"), before[0])
-    return Progress(planned[-1], False, partitions != partitions_before, partitions, last, processed)
+    rescaling = partitions != partitions_before
+    return Progress(planned[-1], False, rescaling, partitions, last, processed, before[0])
 
 
 def _numbers(names: list[str]) -> list[int]:
@@ -173,6 +177,18 @@ def _offset(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     conf: Mapping[str, str] = json.loads(lines[0])["conf"]
     offset: Mapping[str, Any] = json.loads(lines[1]) if lines[1] != "-" else {}
     return int(conf[_PARTITIONS]), offset
+
+
+def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
+    """Read what each task remembers beside the content of its stores; it takes a Spark job.
+
+    Args:
+        session: A session, configured as for a query.
+        location: The checkpoint.
+        batch: A micro-batch that is complete.
+    """
+    state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
+    return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
 
 
 def rescale(session: SparkSession, location: str, partitions: int) -> None:

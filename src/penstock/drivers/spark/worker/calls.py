@@ -8,11 +8,11 @@ can tell when they end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from penstock.core.asynchronous.call import Call
-from penstock.core.asynchronous.station import Answered, Station
+from penstock.core.asynchronous.call import Call, Ticket
+from penstock.core.asynchronous.station import Answered, Station, Work
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.ports import BatchId
@@ -36,8 +36,9 @@ class TaskCalls:
         self._task = task
         self._batch = batch.number
         self._station = stations(batch.checkpoint)
-        self._held = frozenset(task.under_way())
-        self._answered = self._ask() if self._held else Answered()
+        held = task.under_way()
+        self._told = bool(held)
+        self._answered = self._ask(held) if held else Answered()
         self.lost = len(self._answered.lost)
         """How many calls the station did not have any more."""
 
@@ -50,30 +51,31 @@ class TaskCalls:
     def hand_over(self, outcome: Outcome) -> None:
         """Hand over what the step has issued. What was answered is held until the next micro-batch: this one may fail."""
         if outcome.issue:
-            self._held |= {call.ticket for call in outcome.issue}
-            self._answered = self._ask(outcome.issue)
+            held = None if self._told else self._task.under_way()
+            self._answered = self._ask(held, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Give when to look for what has come of the calls that are under way; None if there are none."""
         if not self._task.under_way():
             return None
-        ages = [work.shortest_ms for work in self._answered.work.values() if work.running]
-        return now_ms + min(min(ages, default=0) // 10, _LATEST_MS)
+        works = self._answered.work.values()
+        times = [work.shortest_ms // 10 for work in works if work.running]
+        times += [work.early_ms for work in works if work.early_ms is not None]
+        return now_ms + min(min(times, default=0), _LATEST_MS)
 
     @property
-    def running(self) -> int:
-        """How many calls run."""
-        return sum(work.running for work in self._answered.work.values())
+    def work(self) -> Mapping[str, Work]:
+        """What there is to see of each operator in the station."""
+        return self._answered.work
 
-    @property
-    def longest_ms(self) -> int:
-        """For how long the oldest of them has been running."""
-        return max((work.longest_ms for work in self._answered.work.values()), default=0)
+    def per_call(self, operator: str) -> int:
+        """Give how many records one call of an operator takes at most."""
+        return self._task.calls[operator].batch_records
 
     @property
     def loop_lag_ms(self) -> int:
         """By how much the event loop of the station was late lately."""
         return self._answered.loop_lag_ms
 
-    def _ask(self, issue: Iterable[Call] = ()) -> Answered:
-        return self._station.ask(str(self._task.id), self._batch, self._held, issue, self._task.calls)
+    def _ask(self, held: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
+        return self._station.ask(str(self._task.id), self._batch, held, issue, self._task.calls)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,7 @@ from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.asynchronous import kept_by
 from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
@@ -46,7 +47,7 @@ from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from penstock.drivers.spark.worker.progress import Tell, log_progress
-from penstock.drivers.spark.worker.report import call_report, report_of
+from penstock.drivers.spark.worker.report import call_report, report_of, report_of_gone
 from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
@@ -152,17 +153,16 @@ class _TaskBatch:
         topology = self._spec.topology
         plan = topology.plan
         sub = plan.subtopologies[self._id.subtopology]
-        if not sub.nodes:
-            self._forget()
+        if not sub.nodes or plan.runs_before_shuffle(sub):  # what is in front of the shuffle has run already
+            yield from self._forget()
             return
-        if plan.runs_before_shuffle(sub):
-            return  # it has run already; a tick has nothing to start
         stored = self._head.get()
         manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
         fingerprints = plan.store_fingerprints()
         renamed = topology.lineage.renamed_stores
         manifest = with_renamed_stores(manifest, renamed)
         check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
+        removed = _removed(with_new_names(remembered.get("unfinished", {}), renamed), sub.stores)
         manifest = self._log.forget_stores(manifest, sub.stores)
         engines = {store: self._spec.copies.engines[store] for store in sub.stores}
         manifest = rehomed(manifest, with_new_names(remembered.get("engines", {}), renamed), engines)
@@ -186,6 +186,7 @@ class _TaskBatch:
             "stores": {s: fingerprints[s] for s in sub.stores},
             "engines": engines,
             "published": changelogs.stores,
+            **_unfinished(sub, outcome),
         }
         encoded = encode_manifest(manifest, kept)
         changed = stored is None or encoded != bytes(stored[0])
@@ -203,7 +204,8 @@ class _TaskBatch:
             state_bytes=manifest.live_bytes(),
             restored=restored,
             filled=self._filled,
-            calls=None if self._calls is None else call_report(outcome, self._calls, self._now_ms),
+            calls=call_report(outcome, self._calls, self._now_ms),
+            removed=removed,
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
@@ -220,15 +222,20 @@ class _TaskBatch:
         if new:
             yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
 
-    def _forget(self) -> None:
-        """Delete the state of a task whose part the topology no longer has."""
+    def _forget(self) -> Iterator[Row]:
+        """Delete the state of a task whose part the topology no longer has, or keeps nothing; tell what was unfinished."""
         stored = self._head.get()
         if stored is None:
             return
-        manifest, _ = decode_manifest(bytes(stored[0]))
+        manifest, remembered = decode_manifest(bytes(stored[0]))
         self._log.forget_stores(manifest, ())
         self._head.clear()
         TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
+        removed = _removed(remembered.get("unfinished", {}), ())
+        if removed:
+            snapshot = snapshot_from_json(remembered.get("task"), {})
+            report = report_of_gone(self._id, removed, {} if snapshot is None else snapshot.progress)
+            yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _snapshot(self, remembered: Mapping[str, Any], *, rebuilt: bool) -> Snapshot | None:
         """Give what the task remembers; one that is rebuilt reads again from the broker what it held of it."""
@@ -269,6 +276,7 @@ class _TaskBatch:
             snapshot=snapshot,
             epoch=uuid4().hex[:12],
             repeats_sends=self._spec.repeats_sends,
+            threads=topology.threads(self._id),
         )
         try:
             task.init(self._now_ms)
@@ -304,3 +312,16 @@ class _TaskBatch:
                     self._read += len(records)
                     self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
+
+
+def _unfinished(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
+    """Give what the task remembers of unfinished records, for a topology that no longer has the operator: how many there are."""
+    if not outcome.calls:
+        return {}
+    stores = kept_by(sub.nodes.values())
+    return {"unfinished": {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}}
+
+
+def _removed(unfinished: Mapping[str, int], kept: Collection[str]) -> dict[str, int]:
+    """Give how many unfinished records there were in stores that the topology no longer has."""
+    return {store: count for store, count in unfinished.items() if count and store not in kept}

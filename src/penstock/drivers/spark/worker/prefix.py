@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
+from penstock.core.engine.threads import added
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
@@ -48,6 +49,7 @@ class Prefix:
             stores=MemoryStores(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
+            threads=topology.threads(task),
         )
         self._task.init(now_ms)
 
@@ -81,6 +83,7 @@ class Prefix:
             dropped=dropped,
             first_record_ms=self._now_ms if self._read else None,
             notices=[notice for r in self._reports for notice in r.notices][:5],
+            threads=added(r.threads for r in self._reports),
         )
         yield wire.arrow_rows([self._row(self._id, wire.REPORT, "", 0, self._planned.end, report.encode())])
 

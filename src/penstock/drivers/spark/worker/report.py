@@ -5,55 +5,64 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
+from penstock.core.asynchronous.frontier import Progress
+from penstock.core.engine.ledger import CallCounts, together
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import Reason, Waiting
+from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model.durations import earliest
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.drivers.spark.worker.calls import TaskCalls
 from penstock.drivers.spark.worker.filling import Filled
 
+_REMOVED: Final = "unfinished record of a removed operator"
+
+
+class Hottest(NamedTuple):
+    """Which key came most often in a step, of a sample of the records that came to an asynchronous operator.
+
+    Attributes:
+        operator: The operator.
+        key: The key, in short.
+        records: Records of the sample that have it.
+        of: Records of the sample.
+        call_ms: How long a call took lately, on average.
+        per_call: How many records one call takes at most.
+    """
+
+    operator: str
+    key: str
+    records: int
+    of: int
+    call_ms: float
+    per_call: int
+
 
 @dataclass(frozen=True)
-class CallReport:
-    """What there is to see of the asynchronous operators of a task.
+class CallReport(CallCounts):
+    """What there is to see of the asynchronous operators of a task, all together.
 
     Attributes:
         look_at_ms: When to look for what has come of calls, or the next attempt is due; None if nothing is unfinished.
         running: Calls that run in the station.
-        with_station: Records handed to the station.
-        waiting: Records that wait for a retry or a delay.
-        parked: Records that could be called and have not been handed over.
-        held: Records whose calls have ended, and that wait for those in front of them.
-        most_per_key: Unfinished records of the key that has most.
-        oldest_ms: When the oldest unfinished record came, ms since the epoch; None if there is none.
+        queued: Calls in the station that have not begun, by what they wait for, as ``Queued`` has it.
         longest_ms: For how long the oldest call that runs has been running.
         loop_lag_ms: By how much the event loop of the station was late lately.
-        settled: Attempts that ended.
-        retries: Attempts that will be followed by another.
-        dead_letters: Records that went to a dead-letter topic.
-        ignored: Answers that came too late to count.
         lost: Calls that the station did not have any more.
+        hottest: Which key came most often, for each operator that calls keys in their order.
     """
 
-    look_at_ms: int | None
-    running: int
-    with_station: int
-    waiting: int
-    parked: int
-    held: int
-    most_per_key: int
-    oldest_ms: int | None
-    longest_ms: int
-    loop_lag_ms: int
-    settled: int
-    retries: int
-    dead_letters: int
-    ignored: int
-    lost: int
+    look_at_ms: int | None = None
+    running: int = 0
+    queued: Sequence[int] = ()
+    longest_ms: int = 0
+    loop_lag_ms: int = 0
+    lost: int = 0
+    hottest: Sequence[Hottest] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,8 @@ class Report:
         cache_bytes: The most bytes that the task's caches held, about.
         counted: What processors have counted, by name.
         calls: What there is to see of asynchronous operators, None if the task has none.
+        gone: Whether the task has no state any more, and this is the last that is heard of it.
+        threads: What the threads of the task did, None if it has one.
     """
 
     task: str
@@ -114,6 +125,8 @@ class Report:
     cache_bytes: int = 0
     counted: dict[str, int] = field(default_factory=dict)
     calls: CallReport | None = None
+    gone: bool = False
+    threads: ThreadFigures | None = None
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -128,31 +141,42 @@ class Report:
         for name in ("buffered", "given_up"):
             told[name] = [tuple(each) for each in told[name]]
         if told["calls"] is not None:
-            told["calls"] = CallReport(**told["calls"])
+            hottest = tuple(Hottest(*each) for each in told["calls"].pop("hottest"))
+            told["calls"] = CallReport(**told["calls"], hottest=hottest)
+        if told["threads"] is not None:
+            told["threads"] = ThreadFigures(tuple(told["threads"]["executed"]), told["threads"]["ended"])
         return Report(**told)
 
 
-def call_report(outcome: Outcome, calls: TaskCalls, now_ms: int) -> CallReport:
-    """Make the report of the asynchronous operators of a task, all together."""
-    all_of = outcome.calls.values()
-    oldest = [one.oldest_ms for one in all_of if one.oldest_ms is not None]
+def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:
+    """Make the report of the asynchronous operators of a task, all together; None if it has none.
+
+    Args:
+        outcome: What became of the step.
+        calls: What the station has of them, None if no operator of the task calls.
+        now_ms: The time of the micro-batch, ms since the epoch.
+    """
+    if not outcome.calls:
+        return None
+    work = {} if calls is None else calls.work
     return CallReport(
-        earliest(calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
-        calls.running,
-        sum(one.with_station for one in all_of),
-        sum(one.waiting for one in all_of),
-        sum(one.parked for one in all_of),
-        sum(one.held for one in all_of),
-        max((one.most_per_key for one in all_of), default=0),
-        min(oldest, default=None),
-        calls.longest_ms,
-        calls.loop_lag_ms,
-        sum(one.settled for one in all_of),
-        sum(one.retries for one in all_of),
-        sum(one.dead_letters for one in all_of),
-        sum(one.ignored for one in all_of),
-        calls.lost,
+        **vars(together(outcome.calls.values())),
+        look_at_ms=earliest(None if calls is None else calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
+        running=sum(one.running for one in work.values()),
+        queued=[sum(reason) for reason in zip(*(one.queued for one in work.values()))],
+        longest_ms=max((one.longest_ms for one in work.values()), default=0),
+        loop_lag_ms=0 if calls is None else calls.loop_lag_ms,
+        lost=0 if calls is None else calls.lost,
+        hottest=() if calls is None else tuple(_hottest(outcome, calls)),
     )
+
+
+def _hottest(outcome: Outcome, calls: TaskCalls) -> Iterator[Hottest]:
+    for operator, figures in outcome.calls.items():
+        if figures.hottest is not None:
+            work = calls.work.get(operator)
+            call_ms = 0.0 if work is None else work.call_ms
+            yield Hottest(operator, *figures.hottest, call_ms, calls.per_call(operator))
 
 
 def report_of(
@@ -161,24 +185,31 @@ def report_of(
     *,
     filled: Filled | None = None,
     calls: CallReport | None = None,
+    removed: Mapping[str, int] | None = None,
     **more: Any,
 ) -> Report:
-    """Make the report of an outcome, of its calls, and of what was done to bring global stores up for it."""
-    waits, filled = outcome.waiting, filled or Filled()
+    """Make the report of an outcome, of its calls, and of what was done before it.
+
+    Args:
+        task: The task.
+        outcome: What became of the step.
+        filled: What was done to bring global stores up for it.
+        calls: What there is to see of its asynchronous operators.
+        removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
+        more: Further attributes of the report.
+    """
+    waits, filled, removed = outcome.waiting, filled or Filled(), removed or {}
     look_at_ms = None if calls is None else calls.look_at_ms
-    offsets: dict[str, dict[str, int]] = {}
-    for at, offset in outcome.committable.items():
-        offsets.setdefault(at.topic, {})[str(at.partition)] = offset
     return Report(
         str(task),
-        offsets,
+        _by_topic(outcome.committable),
         earliest(outcome.wake_at_ms, look_at_ms),
         outcome.stream_time_ms,
         processed=outcome.metrics.processed,
         sent=outcome.metrics.sent,
-        dropped=dict(filled.dropped + Counter(outcome.metrics.dropped)),
+        dropped=dict(filled.dropped + Counter(outcome.metrics.dropped) + _dropped(removed)),
         punctuated=outcome.metrics.punctuated,
-        notices=[*filled.notices, *outcome.notices],
+        notices=[*filled.notices, *_told(removed), *outcome.notices],
         global_records=filled.records,
         global_dropped=dict(filled.dropped_by),
         enforced=outcome.metrics.enforced,
@@ -190,8 +221,42 @@ def report_of(
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
         idle_until_ms=earliest(outcome.idle_until_ms, look_at_ms),
         calls=calls,
+        threads=outcome.threads,
         **more,
     )
+
+
+def report_of_gone(
+    task: TaskId, removed: Mapping[str, int], progress: Mapping[TopicPartition, Progress]
+) -> Report:
+    """Make the report of a task that has no state any more.
+
+    Args:
+        task: The task.
+        removed: How many unfinished records went with it, by store.
+        progress: What had been done of each partition: what was unfinished holds no offset back now.
+    """
+    offsets = _by_topic({at: done.position for at, done in progress.items()})
+    return Report(str(task), offsets, dropped=dict(_dropped(removed)), notices=_told(removed), gone=True)
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for at, offset in offsets.items():
+        found.setdefault(at.topic, {})[str(at.partition)] = offset
+    return found
+
+
+def _dropped(removed: Mapping[str, int]) -> Counter[str]:
+    return Counter({_REMOVED: sum(removed.values())} if removed else {})
+
+
+def _told(removed: Mapping[str, int]) -> list[str]:
+    return [
+        f"{count:,} unfinished records of an operator that the topology no longer has were dropped with {store!r} "
+        "(on_removed_operator='drop')"
+        for store, count in removed.items()
+    ]
 
 
 def waiting_of(report: Report) -> Waiting | None:

@@ -45,7 +45,7 @@ def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
     for batch in (8, 9, 10):
         checkpoint.plan(batch)
         checkpoint.commit(batch)
-    assert checkpoint.progress() == Progress(10, True, False, 4, {"tick": 10}, {"tick": 10})
+    assert checkpoint.progress() == Progress(10, True, False, 4, {"tick": 10}, {"tick": 10}, 10)
 
 
 def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
@@ -53,7 +53,7 @@ def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
     assert checkpoint.progress() == Progress(0, False, False, 4, {"tick": 0}, {})
     checkpoint.commit(0)
     checkpoint.plan(1)
-    assert checkpoint.progress() == Progress(1, False, False, 4, {"tick": 1}, {"tick": 0})
+    assert checkpoint.progress() == Progress(1, False, False, 4, {"tick": 1}, {"tick": 0}, 0)
 
 
 def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:

@@ -12,9 +12,10 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.engine.readiness import NEVER_WAIT
+from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
-from penstock.core.plan.layout import lay_out
+from penstock.core.plan.layout import Layout, lay_out
 from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
 from penstock.drivers.spark import wire
@@ -23,10 +24,11 @@ from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 from penstock.drivers.spark.worker.report import Report
+from penstock.drivers.threads import ThreadsOfTasks
 from unit.drivers.engines import COPIES
 from unit.drivers.state import MapState
+from unit.helpers import Meeting, records
 from unit.helpers import Row as Cells
-from unit.helpers import records
 
 OPENERS = {name: engine.opener for name, engine in COPIES.items()}
 
@@ -67,12 +69,16 @@ class Spark:
         self.state_dir = state_dir
         self.engine = "lmdb"
         self.idle_ms = NEVER_WAIT
+        self.threads = 1
         self.head: Any = None
         self.log: dict[Any, Any] = {}
 
     def engines(self, plan: Plan) -> dict[str, str]:
         specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
         return {spec.name: spec.engine or self.engine for spec in specs}
+
+    def threads_of(self, layout: Layout) -> ThreadsOfTasks:
+        return ThreadsOfTasks(dict.fromkeys(layout.tasks, self.threads))
 
     def batch(
         self,
@@ -86,7 +92,15 @@ class Spark:
         plan = continued(topology.plan("app"), before or {})
         layout = lay_out(plan, dict.fromkeys(plan.external_topics, 1))
         lineage = Lineage(parts_of(plan, layout, before or {}), {}, renamed or {})
-        spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage)
+        spec = TopologySpec(
+            plan,
+            layout,
+            grouping_keys(layout.tasks),
+            ps.ErrorPolicies(),
+            {},
+            lineage,
+            threads=self.threads_of(layout),
+        )
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
         host = TaskHost(HostSpec(spec, copies, max_task_idle_ms=self.idle_ms))
         handle = Handle(self.head, self.log)
@@ -419,6 +433,20 @@ def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
     for _ in range(2):
         assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
         assert (spark.head, spark.log) == (None, {})
+
+
+def test_threads_of_a_task_are_in_a_function_at_once(spark: Spark) -> None:
+    spark.threads = 3
+    builder = ps.StreamsBuilder()
+    met = builder.stream("in").map_values(Meeting(3))
+    met.group_by_key().reduce(lambda old, new: old + new).to_stream().to("out")
+    cells = [(key, value, at) for at, (key, value) in enumerate(zip("abcabc", "uvwxyz", strict=True))]
+    out = spark.batch(builder.build(), [row(wire.RECORDS, *cells)])
+    assert sent(out) == [
+        *((b"a", b"u!"), (b"b", b"v!"), (b"c", b"w!")),
+        *((b"a", b"u!x!"), (b"b", b"v!y!"), (b"c", b"w!z!")),
+    ]
+    assert report(out).threads == ThreadFigures((2, 2, 2))  # each has one key
 
 
 class _Echo(ps.Processor):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import penstock as ps
+from penstock.core.engine.threads import ThreadFigures
 from penstock.drivers.spark.worker.report import Report, report_of
 from unit.helpers import Host, one_processor, processing
 
@@ -19,6 +20,7 @@ def test_crosses_the_wire() -> None:
         state_bytes=100,
         restored=6,
         notices=["ä"],
+        threads=ThreadFigures((3, 2), ended=1),
     )
     assert Report.decode(report.encode()) == report
     assert Report.decode(Report("0_0").encode()) == Report("0_0")

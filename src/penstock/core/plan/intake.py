@@ -1,0 +1,39 @@
+"""Intake: which topics bring records to a sub-topology, so that they are read only as far as it has room for calls.
+
+What a sub-topology reads from the broker is known by its partitions. What comes to it through Spark's shuffle is not: a record of
+any partition in front may go to any of its tasks. So all topics that are read in front of the shuffle count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.plan.split import Plan
+
+
+def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
+    """Give the topics read from the broker whose records come to a sub-topology through Spark's shuffle.
+
+    Args:
+        plan: The topology.
+
+    Returns:
+        The topics by number of the sub-topology, for those that the shuffle brings anything.
+    """
+    in_front: dict[int, frozenset[str]] = {}
+    for topic in plan.internal_topics.values():
+        if topic.through_shuffle:  # what is in front of a shuffle is read from the broker: there is one only
+            known = in_front.get(topic.downstream, frozenset())
+            in_front[topic.downstream] = known.union(plan.subtopologies[topic.upstream].source_topics)
+    return in_front
+
+
+def topics_with_calls(plan: Plan) -> frozenset[str]:
+    """Give the topics whose records come to operators that call the world outside, straight or through Spark's shuffle."""
+    in_front = topics_in_front(plan)
+    return frozenset(
+        topic
+        for sub in plan.subtopologies
+        if sub.has_calls
+        for topic in (*sub.source_topics, *in_front.get(sub.id, ()))
+    )

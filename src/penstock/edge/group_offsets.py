@@ -1,0 +1,78 @@
+"""Group offsets: how far an application is, as it tells Kafka for those who watch the lag of its group.
+
+With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
+it is written. So a micro-batch may be killed in between, and is done again. What it finishes then may be less: calls are made again whose
+answers have got lost with their station. The group's offsets do not go back for that: the results were sent, and a record
+that was finished once stays finished for everybody outside.
+
+A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done
+again, and an application that has lost its checkpoint starts over, offsets included.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.ports import OffsetCommitter, Offsets
+
+
+class GroupOffsets:
+    """Commits the offsets of a group; safe to use from several threads.
+
+    Args:
+        broker: Where they are kept.
+    """
+
+    def __init__(self, broker: OffsetCommitter) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._uncommitted: dict[TopicPartition, int] = {}
+        self._asked: set[TopicPartition] = set()
+        self._before: dict[TopicPartition, int] = {}
+        """What was committed before this start and lies beyond what has been finished since."""
+        self._planned = False
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets, and those that could not be committed before.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next time.
+        """
+        with self._lock:
+            self._uncommitted.update(offsets)
+            if not self._uncommitted:
+                return
+            if not self._planned:
+                self._ask_for(self._uncommitted.keys() - self._asked)
+            before = self._before
+            self._broker.commit({at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()})
+            self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
+            self._uncommitted.clear()
+
+    def planned(self, positions: Offsets) -> None:
+        """Take note that a micro-batch is planned from these positions.
+
+        What was committed before beyond them is forgotten: somebody else did so, or the topic is another one. Offsets that
+        could not be committed yet may still be those of a micro-batch that was done again.
+        """
+        with self._lock:
+            self._planned = self._planned or not self._uncommitted
+            self._before = {
+                at: n
+                for at, n in self._before.items()
+                if n <= positions.get(at.topic, {}).get(at.partition, n)
+            }
+
+    def _ask_for(self, partitions: set[TopicPartition]) -> None:
+        if not partitions:
+            return
+        counts: dict[str, int] = {}
+        for at in partitions:
+            counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
+        found = self._broker.committed_offsets(counts)
+        for at in partitions:
+            if (offset := found.get(at.topic, {}).get(at.partition)) is not None:
+                self._before[at] = offset
+        self._asked |= partitions

@@ -1,0 +1,85 @@
+"""What calls write and forward, on real Spark: in program order, whole or not at all, as a serial run would have it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+
+from .helpers import Apps, committed_records, eventually, lag, latest, values_by_key
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+KEYS = 1_000
+ROUNDS = 2
+PRIME = 10_007
+
+
+def records() -> list[tuple[str, str]]:
+    """Give each key a number in each round."""
+    return [(f"k{n % KEYS}", str(n)) for n in range(KEYS * ROUNDS)]
+
+
+def serially() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
+    """Give what is forwarded for each key, and what its balance is in the end."""
+    forwarded: dict[str | None, list[str]] = defaultdict(list)
+    balances: dict[str | None, int] = defaultdict(int)
+    for key, value in records():
+        balances[key] += int(value)
+        forwarded[key].append(f"{value} added: {balances[key]}")
+        balances[key] = balances[key] * 2 % PRIME
+        forwarded[key].append(f"{value} doubled: {balances[key]}")
+    return dict(forwarded), dict(balances)
+
+
+def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_their_station_dies(
+    apps: Apps, tmp_path: Path
+) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 2)
+    go_on, station = tmp_path / "go on", tmp_path / "station"
+    last_round = KEYS * (ROUNDS - 1)
+
+    async def move(record: ps.Record[str, str], context: ps.CallContext) -> None:
+        balances, number = context.state_store("balances"), int(record.value)
+        balances.put(record.key, (balances.get(record.key) or 0) + number)
+        context.forward(record.with_value(f"{number} added: {balances.get(record.key)}"))
+        await asyncio.sleep(number % 7 / 1_000)
+        if number >= last_round and not go_on.exists():
+            if not station.exists():
+                station.write_text(str(os.getpid()))
+            await asyncio.Future()  # it ends with its station
+        if number % 10 == 0 and context.attempt == 1:
+            raise ConnectionError("nobody there")
+        balances.put(record.key, balances.get(record.key) * 2 % PRIME)
+        context.forward(record.with_value(f"{number} doubled: {balances.get(record.key)}"))
+
+    builder = ps.StreamsBuilder()
+    builder.add_state_store(
+        ps.stores.key_value("balances", ps.serdes.string, ps.serdes.int64, changelog="kafka")
+    )
+    stream = builder.stream(source).process_async(
+        move, stores=["balances"], max_in_flight=KEYS, retry=ps.Retry(initial=50, jitter=0)
+    )
+    stream.to(sink, key=ps.serdes.string, value=ps.serdes.string)
+    topology = builder.build()
+    apps.kafka.produce(source, records())
+    with apps.start(topology, processing_guarantee="exactly_once") as running:
+        eventually(
+            lambda: running.metrics().get("calls_running") == KEYS,
+            "the calls of the last round",
+            within_s=120,
+        )
+        go_on.touch()
+        os.kill(int(station.read_text()), signal.SIGKILL)
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "all results", within_s=120)
+        assert running.metrics()["calls_lost"] == KEYS
+    forwarded, balances = serially()
+    assert values_by_key(committed_records(apps.kafka, sink)) == forwarded
+    changes = committed_records(apps.kafka, f"{apps.id}-balances-changelog")
+    assert latest(changes, ps.serdes.int64) == balances

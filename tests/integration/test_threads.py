@@ -1,0 +1,64 @@
+"""Several threads per task on real Spark and a real broker: they run at once, and give what one gives (KIP-408)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import penstock as ps
+from unit.helpers import Meeting
+
+from .helpers import Apps, lag
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+THREADS = 4
+ENDS = "7"
+"""A value that ends the thread of whoever sees it."""
+
+
+def ending(value: str) -> str:
+    if value == f"{ENDS}!":
+        raise SystemExit
+    return value
+
+
+def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
+    """A function in front of a shuffle, and one behind it, return only when four threads have been in them at once."""
+    source, mapped, counted = (apps.topic(name, 1) for name in ("in", "mapped", "counted"))
+    records = [(f"k{n % 40}", str(n % 200)) for n in range(2_000)]
+    builder = ps.StreamsBuilder()
+    met = builder.stream(source).map_values(Meeting(THREADS)).map_values(ending)
+    met.to(mapped)
+    behind = met.select_key(lambda key, value: f"{key} {value}").repartition(partitions=1)
+    counts = behind.map_values(Meeting(THREADS)).group_by_key().count()
+    counts.to_stream().to(counted, value=ps.serdes.json)
+    apps.kafka.produce(source, records)
+
+    running = apps.run(builder.build(), num_threads_per_task=THREADS, on_process_error="skip")
+
+    left = [(key, f"{value}!") for key, value in records if value != ENDS]
+    assert in_order(apps, mapped) == left
+    seen: Counter[str] = Counter()
+    expected = []
+    for key, value in left:
+        seen[f"{key} {value}"] += 1
+        expected.append((f"{key} {value}", str(seen[f"{key} {value}"])))
+    assert in_order(apps, counted) == expected
+    assert lag(apps.kafka, apps.id, source) == 0
+    status = running.status().threads
+    assert {task: (one.threads, min(one.executed) > 0) for task, one in status.items()} == {
+        "0_0": (THREADS, True),
+        "1_0": (THREADS, True),
+    }
+    assert (status["0_0"].ended, status["1_0"].ended) == (2 * 10, 0)
+    told = running.metrics()
+    assert (told["threads"], told["thread_records"]) == (2 * THREADS, 2_000 + 1_990)
+    assert (told["threads_ended"], told["dropped_records"]) == (20, 10)
+
+
+def in_order(apps: Apps, topic: str) -> list[tuple[str, str]]:
+    """Give the keys and values of a topic with one partition, as text."""
+    found = [(record.key, record.value) for record in apps.kafka.consume(topic)]
+    return [(key.decode(), value.decode()) for key, value in found if key is not None and value is not None]

@@ -1,0 +1,115 @@
+"""What the proofs look for in the lines of a journal, the commits of a group and the records of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from penstock.testing.kafka import ConsumedRecord
+
+from .commits import Commit
+from .enrichment import Keys
+from .journal import BEGIN, END, Lines, lines_of
+
+Times = npt.NDArray[np.int64]
+"""Microseconds since the epoch."""
+
+NEVER = np.iinfo(np.int64).max
+_ON_THE_WAY_US = 1_000_000
+"""For how long after a kill the broker may still take what was sent before it."""
+
+
+def completed_in_order(keys: Keys, lines: Lines) -> bool:
+    """Tell whether the calls for each key completed in the order of its records."""
+    numbers = lines_of(lines, END)["number"]
+    by_key = np.argsort(keys[numbers], kind="stable")
+    same_key = np.diff(keys[numbers][by_key]) == 0
+    return bool((np.diff(numbers[by_key])[same_key] > 0).all())
+
+
+def one_per_key_and_call(keys: Keys, lines: Lines) -> Lines:
+    """Leave one begin and one end for each key of a call for many records: it has begun with the first, and ended with the last."""
+    rows = pd.DataFrame(
+        {"key": keys[lines["number"]], "call": lines["note"], "begin": lines["what"] == BEGIN}
+    )
+    first = rows.begin & ~rows.duplicated(keep="first")
+    last = ~rows.begin & ~rows.duplicated(keep="last")
+    return lines[(first | last).to_numpy()]
+
+
+def finished_at(given: Sequence[ConsumedRecord], number: Callable[[bytes], int], lines: Lines) -> Times:
+    """Give when each record was finished: when a call for it first ended with a result.
+
+    Args:
+        given: The records, by offset.
+        number: Gives the number of a record, from its value.
+        lines: All lines of the journal.
+    """
+    ends = lines_of(lines, END)
+    numbers = [number(record.value or b"") for record in given]
+    at = np.full(max(max(numbers, default=0), int(ends["number"].max(initial=0))) + 1, NEVER)
+    np.minimum.at(at, ends["number"], ends["at_us"])
+    return at[numbers]
+
+
+def too_early(commits: Sequence[Commit], offsets: npt.NDArray[np.int64], finished: Times) -> list[Commit]:
+    """Give the commits before which some record had not been finished.
+
+    Args:
+        commits: Of one partition.
+        offsets: The records' offsets, in order.
+        finished: When each was finished.
+    """
+    last = np.r_[0, np.maximum.accumulate(finished)]
+    return [one for one in commits if last[np.searchsorted(offsets, one.offset)] > one.at_us]
+
+
+def committed_since(numbers: npt.NDArray[np.int64], taken: Times, size: int) -> Times:
+    """Give since when the completion of each record is committed, by its number; without a result, never.
+
+    Args:
+        numbers: The records that the results in the output topic are for.
+        taken: When the completion that each result tells of was committed.
+        size: How many records there are.
+    """
+    since = np.full(size, NEVER)
+    np.minimum.at(since, numbers, taken)
+    return since
+
+
+def with_their_batches(
+    numbers: npt.NDArray[np.int64], taken: Times, batches: Times, kills: Times
+) -> npt.NDArray[np.int64]:
+    """Give when the completions were committed that results of at-least-once tell of: with their micro-batch.
+
+    What was killed in a micro-batch may have sent results before, and the attempt after it, which is what is committed,
+    need not have them: their calls may have been lost, and are made again. So such a result tells nothing if there is
+    another one for its record.
+
+    Args:
+        numbers: The records that the results in the output topic are for.
+        taken: When the broker took each of these results.
+        batches: When micro-batches were committed, in order: a result is committed with the first one behind it.
+        kills: When something was killed, in order.
+
+    Returns:
+        The time for each result; never, where it tells nothing.
+    """
+    committed = np.r_[batches, NEVER][np.searchsorted(batches, taken)]
+    next_kill = np.r_[kills, NEVER][np.searchsorted(kills, taken - _ON_THE_WAY_US)]
+    last = ~pd.Series(numbers).iloc[np.argsort(taken, kind="stable")].duplicated(keep="last").sort_index()
+    return np.where((next_kill < committed) & ~last.to_numpy(), NEVER, committed)
+
+
+def called_again(lines: Lines, committed: Times) -> int:
+    """Count the calls that began for a record whose completion had been committed.
+
+    Args:
+        lines: All lines of the journal.
+        committed: Since when the completion of each record is committed, by its number.
+    """
+    begins = lines_of(lines, BEGIN)
+    return int((begins["at_us"] > committed[begins["number"]]).sum())

@@ -1,0 +1,130 @@
+"""Proof 6: a key with more records than its calls allow holds back no other key, and its records take bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+import penstock as ps
+from integration.helpers import Apps, eventually, lag
+
+from .journal import Journal, read
+from .results import tell
+from .runs import Looking, arrivals, calls_of, clocked_topic, has, median, now_ms, ratio
+from .sizes import sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+
+CALL_S = 0.010
+PER_SECOND = 800
+"""At 10 ms a key allows 100 calls per second; the hottest of these has 18 % of all records."""
+SECONDS = sized(5, 90)
+RECORDS = PER_SECOND * SECONDS
+KEYS = 1_000
+WITHOUT, WITH = (range(n, n + RECORDS) for n in (0, RECORDS))
+WARM_UP = range(2 * RECORDS, 2 * RECORDS + PER_SECOND)
+HANDED_OVER = 10_000
+"""The documented limit of records with the station."""
+MEGABYTE = 1 << 20
+
+
+def zipf_keys() -> list[int]:
+    """Draw the keys of a run; 0 is the hottest."""
+    weights = [*accumulate(1 / (rank + 1) ** 1.1 for rank in range(KEYS))]
+    return random.Random(6).choices(range(KEYS), cum_weights=weights, k=RECORDS)
+
+
+KEY_OF = zipf_keys()
+
+
+def is_hot(number: int) -> bool:
+    return KEY_OF[number % RECORDS] == 0
+
+
+def send(apps: Apps, topic: str, numbers: Sequence[int]) -> dict[int, float]:
+    """Send records, each at its time; give these times: what the sender is late by counts as waiting."""
+    producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "linger.ms": 2})
+    meant: dict[int, float] = {}
+    begin = now_ms()
+    for number in numbers:
+        at = meant[number] = begin + number % RECORDS * 1000 / PER_SECOND
+        while (early := at - now_ms()) > 0:
+            producer.poll(early / 1000)
+        producer.produce(topic, str(number), f"k{KEY_OF[number % RECORDS]}", partition=0)
+    assert producer.flush(30) == 0
+    return meant
+
+
+def memory(station: int) -> tuple[int, int]:
+    """Give the bytes that a station and the largest of Spark's Python workers have for themselves."""
+    workers = [0]
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # some end at any time
+            if "python" in child.name() and child.pid != station:
+                workers.append(child.memory_full_info().uss)
+    return psutil.Process(station).memory_full_info().uss, max(workers)
+
+
+def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("in", 1), clocked_topic(apps, "out")
+    path = tmp_path / "journal"
+    journal = Journal(path)
+
+    async def call(value: str) -> str:
+        journal.begin(int(value))
+        await asyncio.sleep(CALL_S)
+        journal.end(int(value))
+        return value
+
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values_async(call).to(sink)
+    with apps.start(builder.build()) as running:
+
+        def seen() -> tuple[int, ...]:
+            kinds = ("with_station", "parked", "held", "waiting")
+            return (*(calls_of(running, kind) for kind in kinds), *memory(station))
+
+        cold = {run: [number for number in run if not is_hot(number)] for run in (WARM_UP, WITHOUT, WITH)}
+        send(apps, source, cold[WARM_UP])
+        eventually(partial(has, apps, sink, len(cold[WARM_UP])), "the results", within_s=60)
+        station = int(read(path)["pid"][0])
+        with Looking(seen, every_s=0.5) as before:
+            meant = send(apps, source, cold[WITHOUT])
+            eventually(partial(has, apps, sink, len(cold[WARM_UP]) + len(cold[WITHOUT])), "the results")
+        with Looking(seen, every_s=0.5) as looking:
+            meant |= send(apps, source, WITH)
+            unfinished = calls_of(running, "parked") + calls_of(running, "with_station")
+            eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the hot key", within_s=60 + SECONDS)
+    came = {int(each.value): each.at_ms for each in arrivals(apps.kafka, sink)}
+    assert len(came) == len(cold[WARM_UP]) + len(cold[WITHOUT]) + RECORDS
+    without, with_hot = (median(came[n] - meant[n] for n in cold[run]) for run in (WITHOUT, WITH))
+    most_with_station, most_parked = (max(look[place] for look in looking.seen) for place in (0, 1))
+    growth = [
+        max(look[place] for look in looking.seen) - max(look[place] for look in before.seen)
+        for place in (4, 5)
+    ]
+    hot = sum(map(is_hot, WITH))
+    tell(
+        "6-a-hot-key",
+        records=RECORDS,
+        seconds=SECONDS,
+        of_the_hot_key=hot,
+        unfinished_when_the_last_was_sent=unfinished,
+        cold_median_against_without=ratio(with_hot, without),
+        most_with_station=most_with_station,
+        most_parked=most_parked,
+        station_grew_mb=round(growth[0] / MEGABYTE, 1),
+        worker_grew_mb=round(growth[1] / MEGABYTE, 1),
+    )
+    assert most_with_station <= HANDED_OVER
+    assert max(growth) < 64 * MEGABYTE
+    assert with_hot <= sized(4, 2) * without

@@ -1,0 +1,127 @@
+"""Proof 8: delayed records fire when they are due, once each and none early, though everything is killed in between."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from integration.helpers import eventually, lag, written
+from penstock.testing import EmbeddedKafka
+from penstock.testing.crash.app import Job, Topics
+from penstock.testing.crash.processes import Program
+
+from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
+from .results import tell
+from .runs import at_ms, now_ms
+from .sizes import sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 1_200))]
+
+RECORDS = sized(2_000, 100_000)
+OVER_MS = sized(20_000, 300_000)
+"""In which time they become due, one after the other."""
+AHEAD_MS = sized(6_000, 90_000)
+"""How long after they were written the first one is due: by then all have been called, and have said that it is too early."""
+KILLED_AFTER = RECORDS // sized(6, 3)
+"""How many have fired when everything is killed."""
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """Asks again when a record is due, as its value says: its number, and when."""
+
+    journal: Journal
+
+    async def call(self, value: str) -> object:
+        number, due = map(int, value.split())
+        self.journal.begin(number)
+        if now_ms() < due:
+            self.journal.failed(number)
+            return ps.delay(until=due)
+        self.journal.end(number)
+        return value
+
+    def topology(self, topics: Topics) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream(topics.input).map_values_async(self.call).to(topics.output)
+        return builder.build()
+
+
+@contextmanager
+def program_of(
+    kafka: EmbeddedKafka, name: str, topics: Topics, delayed: Delayed, home: Path
+) -> Iterator[Program]:
+    """Make a program of its own, which can be killed with all it has started."""
+    for topic in (topics.input, topics.output):
+        kafka.create_topic(topic, 1)
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "state_dir": str(home),
+        "master": "local[2]",
+        "spark": {"spark.ui.enabled": "false"},
+    }
+    program = Program(home, Job(name, delayed.topology, topics, settings))
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    name = f"delays-{secrets.token_hex(3)}"
+    topics = Topics(*(f"{name}-{part}" for part in ("in", "out", "ask", "contents")))
+    path = tmp_path / "journal"
+    with program_of(kafka, name, topics, Delayed(Journal(path)), tmp_path) as program:
+        program.start()
+        kafka.produce(topics.input, [("warm", f"{RECORDS} 0")])
+        eventually(lambda: written(kafka, topics.output) == 1, "the first result", within_s=150)
+        first = now_ms() + AHEAD_MS
+        due = np.array([round(first + number * OVER_MS / RECORDS) for number in range(RECORDS)])
+        kafka.produce(topics.input, [(f"k{number}", f"{number} {at}") for number, at in enumerate(due)])
+        fired = partial(lambda: len(lines_of(read(path), END)))
+        eventually(lambda: fired() >= KILLED_AFTER, "the first to fire", within_s=(AHEAD_MS + OVER_MS) / 1000)
+        program.kill()
+        committed = kafka.committed(name, topics.input)[0]
+        before = len(read(path))
+        program.start()
+        eventually(lambda: lag(kafka, name, topics.input) == 0, "all", within_s=150 + OVER_MS / 1000)
+    lines = read(path)
+    lines = lines[lines["number"] < RECORDS]
+    before -= 2  # of the record that was sent to see the program work
+    ended, again = lines_of(lines, END), lines_of(lines[before:], BEGIN)
+    late = at_ms(ended) - due[ended["number"]]
+    back = at_ms(again).min()
+    on_time = due[ended["number"]] > back + 3_000
+    run_again = set(lines_of(lines[:before], END)["number"].tolist()) & set(again["number"].tolist())
+    fired_when_killed = len(lines_of(lines[:before], END))
+    tell(
+        "8-delays",
+        records=RECORDS,
+        over_s=OVER_MS // 1000,
+        fired_when_killed=fired_when_killed,
+        of_those_committed=committed - 1,
+        early=int((late < 0).sum()),
+        lost=int((counts(lines, END, RECORDS) == 0).sum()),
+        committed_and_run_again=sum(number + 1 < committed for number in run_again),
+        run_again=len(run_again),
+        asked_again_before_they_were_due=int((lines[before:]["what"] == FAILED).sum()),
+        due_while_it_ran=int(on_time.sum()),
+        late_ms=[round(at) for at in np.percentile(late[on_time], (50, 99, 100))] if on_time.any() else [],
+    )
+    assert late.min() >= 0
+    assert counts(lines, END, RECORDS).min() == 1
+    assert all(number + 1 >= committed for number in run_again)
+    assert counts(lines, END, RECORDS).sum() == RECORDS + len(run_again)
+    # Each was asked once before it was due, and never again until it was: what it answered has outlived the kill.
+    assert (counts(lines[:before], FAILED, RECORDS) == 1).all()
+    assert (lines[before:]["what"] != FAILED).all()
+    results = [int((each.value or b"").split()[0]) for each in kafka.consume(topics.output)]
+    assert set(results) == set(range(RECORDS + 1))

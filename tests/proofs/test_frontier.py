@@ -1,0 +1,90 @@
+"""Proof 2: at no commit is the committed offset beyond an unfinished record, and it never goes back.
+
+The commits are those that the broker has put down, every one with its time; that a record is finished, and when, says the
+journal of the calls. So each commit is compared with all that had ended when it came. Micro-batches are small, so that there
+are many commits. The topic has gaps: records of aborted transactions, and the markers at the ends of all of them. With exactly
+once, the short form is in the proof of kills, which looks at all commits, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+
+import penstock as ps
+from integration.helpers import Apps
+
+from .checks import finished_at, too_early
+from .commits import commits_of
+from .enrichment import Enrich, Keys, chains, serial_run, spread_keys
+from .journal import Journal, read
+from .results import tell
+from .sizes import sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 7_200))]
+
+KEYS = 500
+AT_ONCE = 50
+IN_TRANSACTION = 20
+
+
+def number_of(value: bytes) -> int:
+    return int(value)
+
+
+def produce_with_gaps(apps: Apps, topic: str, keys: Keys) -> None:
+    """Write records in transactions of twenty; before every third, one with other records is aborted."""
+    producer = Producer(
+        {"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": f"{topic}-writer"}
+    )
+    producer.init_transactions(30)
+    for begin in range(0, len(keys), IN_TRANSACTION):
+        if begin % (3 * IN_TRANSACTION) == 0:
+            producer.begin_transaction()
+            producer.produce(topic, "nobody may see this", "aborted", 0)
+            producer.flush()
+            producer.abort_transaction()
+        producer.begin_transaction()
+        for number, key in enumerate(keys[begin : begin + IN_TRANSACTION].tolist(), start=begin):
+            producer.produce(topic, str(number), f"k{key}", 0)
+        producer.commit_transaction()
+
+
+@pytest.mark.parametrize("guarantee", sized(["at_least_once"], ["at_least_once", "exactly_once"]))
+def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, guarantee: str) -> None:
+    keys = spread_keys(sized(2_000, 60_000), KEYS)
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    produce_with_gaps(apps, source, keys)
+    enrich = Enrich(Journal(tmp_path / "journal"))
+    builder = ps.StreamsBuilder()
+    retry = ps.Retry(initial=20, jitter=0)
+    builder.stream(source).map_values_async(enrich, max_in_flight=20, retry=retry).to(sink)
+    apps.run(
+        builder.build(),
+        processing_guarantee=guarantee,
+        isolation_level="read_committed",
+        max_batch_records=AT_ONCE,
+    )
+    given = apps.kafka.consume(source, isolation="read_committed")
+    output = apps.kafka.consume(sink, isolation="read_committed")
+    assert chains(((r.key or b"").decode(), (r.value or b"").decode()) for r in output) == serial_run(keys)
+    offsets = np.array([record.offset for record in given])
+    finished = finished_at(given, number_of, read(tmp_path / "journal"))
+    commits = commits_of(apps.kafka, apps.id, source)
+    assert too_early(commits, offsets, finished) == []
+    committed = [commit.offset for commit in commits]
+    assert committed == sorted(committed)
+    assert committed[-1] > offsets[-1]
+    assert len(set(committed)) >= sized(30, 1_000)
+    tell(
+        f"frontier-{guarantee.replace('_', '-')}",
+        records=len(given),
+        offsets_without_a_record=committed[-1] - len(given),
+        commits=len(commits),
+        different_offsets=len(set(committed)),
+        beyond_an_unfinished_record=0,
+        went_back=0,
+    )

@@ -1,0 +1,182 @@
+"""Proofs 3 and 10: killed again and again, nothing is lost, and nothing is called again whose completion was committed.
+
+The crash harness runs its application of calls, whose function also keeps the journal here. What was committed, and when, says
+the broker: the harness's results carry the time at which it took them. With exactly once, a result that can be read has been
+committed, and by then its record must not be called any more (proof 10 is what the harness itself checks: results, state and offsets
+are those of the oracle). With at least once, a result is committed when Spark has put down its micro-batch, which it does
+in a file of the checkpoint. The group's commits are compared with the journal as in proof 2, over all crashes.
+
+Only calls whose results were not committed may be made again; how many, the results tell. What a micro-batch sent before a
+kill is not what it commits: without another result of its record it is taken as committed, otherwise it tells nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.testing import EmbeddedKafka
+from penstock.testing.crash import App, Guarantee, Report, Target, run_with_crashes, unspoiled
+from penstock.testing.crash.apps import called, calling
+from penstock.testing.kafka import ConsumedRecord
+
+from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches
+from .commits import Commit, commits_of
+from .journal import END, Journal, Lines, lines_of, overlaps, read
+from .results import tell
+from .sizes import FULL, sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 3_600))]
+
+MAIN: tuple[Target, ...] = ("program", "driver", "worker", "station")
+OTHERS: tuple[Target, ...] = ("host", "broker", "transaction")
+
+Round = tuple[Guarantee, int, tuple[Target, ...]]
+
+SHORT: list[Round] = [
+    ("exactly_once", 15, ("program", "worker", "station")),
+    ("at_least_once", 16, ("driver", "worker", "station")),
+]
+LONG: list[Round] = [
+    *(("at_least_once", 100 + number, MAIN * 2 + MAIN[:2]) for number in range(5)),
+    *(("exactly_once", 200 + number, MAIN + OTHERS + MAIN[1:]) for number in range(5)),
+]
+RUNS = LONG if FULL else SHORT
+
+
+def journaling(journal: Journal) -> App:
+    """Give the application of calls, with a journal; all its micro-batches stay known."""
+
+    async def journaled(value: str) -> str:
+        number = number_of(value.encode())
+        journal.begin(number)
+        try:
+            answer = await called(value)
+        except ConnectionError:
+            journal.failed(number)
+            raise
+        journal.end(number)
+        return answer
+
+    settings = {"spark": {"spark.sql.streaming.minBatchesToRetain": "100000"}}
+    return dataclasses.replace(calling(journaled), settings=settings)
+
+
+def number_of(value: bytes) -> int:
+    """Give the number of a record of the workload, ``order-NUMBER``."""
+    return int(value.partition(b"-")[2])
+
+
+def committed_batches(checkpoint: Path) -> Times:
+    """Give when the micro-batches were committed that Spark has put down in its checkpoint, in order."""
+    files = (file for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
+    return np.sort(np.array([file.stat().st_mtime_ns // 1000 for file in files], np.int64))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is left of a run.
+
+    Attributes:
+        given: The records of the input topic.
+        output: The results that can be read.
+        commits: Those of the group.
+        batches: When Spark's micro-batches were committed.
+        kills: When something was killed.
+        lines: The journal of the calls.
+    """
+
+    given: list[ConsumedRecord]
+    output: list[ConsumedRecord]
+    commits: list[Commit]
+    batches: Times
+    kills: Times
+    lines: Lines
+
+
+def killed(
+    guarantee: Guarantee, seed: int, targets: tuple[Target, ...], home: Path
+) -> tuple[Report, Evidence]:
+    """Run the application of calls with some kills; again, if the broker has spoiled the run."""
+    at = home
+
+    def run(seed: int, attempt: int) -> Report:
+        nonlocal at
+        at = home / str(attempt)
+        return run_with_crashes(
+            journaling(Journal(home / f"journal-{attempt}")),
+            guarantee=guarantee,
+            kills=len(targets),
+            seed=seed,
+            targets=targets,
+            records=sized(1_000, 1_500) * len(targets),
+            keep_logs=at,
+        )
+
+    report = unspoiled(run, seed, tell=print)
+    with EmbeddedKafka(directory=at / "kafka") as kafka:
+        return report, Evidence(
+            kafka.consume("calls-input"),
+            kafka.consume("calls-output", isolation="read_committed"),
+            commits_of(kafka, "calls", "calls-input"),
+            committed_batches(at / "state" / "calls" / "checkpoint"),
+            np.array([kill.at_ms * 1_000 for kill in report.kills], np.int64),
+            read(home / f"journal-{at.name}"),
+        )
+
+
+def check_commits(found: Evidence) -> None:
+    """See that no commit of any partition was beyond an unfinished record, and none went back."""
+    for partition in {record.partition for record in found.given}:
+        given = [record for record in found.given if record.partition == partition]
+        commits = [commit for commit in found.commits if commit.partition == partition]
+        offsets = np.array([record.offset for record in given])
+        assert too_early(commits, offsets, finished_at(given, number_of, found.lines)) == []
+        assert [one.offset for one in commits] == sorted(one.offset for one in commits)
+
+
+def check_calls(found: Evidence, guarantee: Guarantee) -> None:
+    """See that no record was called whose completion was committed, and no two of one key at once in a station that lived."""
+    answered = np.array([number_of(json.loads(record.value or b"")[1].encode()) for record in found.output])
+    taken = np.array([record.timestamp * 1000 + 999 for record in found.output])
+    if guarantee == "at_least_once":
+        taken = with_their_batches(answered, taken, found.batches, found.kills)
+    since = committed_since(answered, taken, len(found.given))
+    assert (since < NEVER).all()
+    assert called_again(found.lines, since) == 0
+    names = {key: place for place, key in enumerate(sorted({record.key or b"" for record in found.given}))}
+    keys = np.zeros(len(found.given), np.int64)
+    keys[[number_of(record.value or b"") for record in found.given]] = [
+        names[record.key or b""] for record in found.given
+    ]
+    stations = found.lines["pid"].astype(np.int64) * len(names)
+    assert overlaps(found.lines, keys[found.lines["number"]] + stations) == 0
+
+
+@pytest.mark.parametrize(("guarantee", "seed", "targets"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])
+def test_nothing_is_lost_and_nothing_committed_is_called_again(
+    guarantee: Guarantee, seed: int, targets: tuple[Target, ...], tmp_path: Path
+) -> None:
+    report, found = killed(guarantee, seed, targets, tmp_path)
+    assert report.ok, str(report)
+    assert sorted(kill.target for kill in report.kills) == sorted(targets)
+    assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
+    check_commits(found)
+    check_calls(found, guarantee)
+    tell(
+        f"kills-{guarantee.replace('_', '-')}-{seed}",
+        records=len(found.given),
+        kills=dict(Counter(targets)),
+        lost=report.findings.lost,
+        results_again=report.findings.duplicated,
+        commits=len(found.commits),
+        beyond_an_unfinished_record=0,
+        called_after_its_commit=0,
+        results_of_calls_again=len(lines_of(found.lines, END)) - len(found.given),
+    )

@@ -1,0 +1,174 @@
+"""Proof 7: retries come when they are due, as often as was said, and what failed for good is finished when its topic has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from integration.helpers import Apps, eventually, lag, written
+
+from .journal import BEGIN, FAILED, Journal, Lines, lines_of, read
+from .results import tell
+from .runs import Looking, at_ms, has
+from .sizes import sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+
+FAILING = sized(60, 2_000)
+"""Records whose calls always fail."""
+LATER = sized(500, 10_000)
+"""Records that wait for a long time meanwhile."""
+RETRY = ps.Retry(initial=200, factor=2, cap=5_000, jitter=0, max_attempts=sized(5, 8))
+ATTEMPTS = sized(5, 8)
+A_LONG_TIME_MS = 3_600_000
+
+
+class MicroBatch(NamedTuple):
+    """When a micro-batch of Spark began and ended, ms since the epoch."""
+
+    begin: float
+    end: float
+
+
+def last_micro_batch(spark: SparkSession) -> MicroBatch | None:
+    """Give the last micro-batch as Spark tells of it."""
+    progress = [query.lastProgress for query in spark.streams.active]
+    if not progress or progress[0] is None:
+        return None
+    begin = datetime.fromisoformat(progress[0]["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
+    return MicroBatch(begin, begin + progress[0]["durationMs"]["triggerExecution"])
+
+
+def waits(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
+    """Give when each attempt but the first was due, by the attempt before it, and when it began."""
+    due: list[float] = []
+    began: list[float] = []
+    for number in range(FAILING):
+        own = lines[lines["number"] == number]
+        failed, begun = at_ms(lines_of(own, FAILED)), at_ms(lines_of(own, BEGIN))
+        due += [at + RETRY.wait_ms(attempt, "") for attempt, at in enumerate(failed[:-1], start=1)]
+        began += [*begun[1:]]
+    return np.array(due), np.array(began)
+
+
+def later_than_a_micro_batch(due: np.ndarray, began: np.ndarray, batches: Sequence[MicroBatch]) -> np.ndarray:
+    """Give by how much each was late beyond the longest micro-batch of those that ran from when it was due until it began."""
+    begins, ends = np.array([b.begin for b in batches]), np.array([b.end for b in batches])
+    took = ends - begins
+    longest = np.array(
+        [took[(ends >= at) & (begins <= until)].max(initial=0) for at, until in zip(due, began, strict=True)]
+    )
+    return began - due - longest
+
+
+def test_retries_come_when_they_are_due_and_then_the_letter(
+    apps: Apps, spark: SparkSession, tmp_path: Path
+) -> None:
+    source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+    path = tmp_path / "journal"
+    journal = Journal(path)
+
+    async def call(value: str) -> object:
+        number = int(value)
+        if number >= FAILING:
+            return ps.delay(in_=A_LONG_TIME_MS)
+        journal.begin(number)
+        await asyncio.sleep(0.005)
+        journal.failed(number)
+        raise ConnectionError(f"nobody there for {number}")
+
+    builder = ps.StreamsBuilder()
+    calls = builder.stream(source).map_values_async(call, retry=RETRY, on_failure=ps.dead_letter(dead))
+    calls.to(sink)
+    with apps.start(builder.build()) as running:
+        apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(FAILING, FAILING + LATER)])
+        eventually(
+            lambda: running.metrics().get("calls_waiting", 0) == LATER, "those that wait", within_s=120
+        )
+        with Looking(partial(last_micro_batch, spark), every_s=0.05) as looking:
+            apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(FAILING)])
+            eventually(partial(has, apps, dead, FAILING), "the letters", within_s=sized(90, 240))
+            assert running.metrics()["calls_waiting"] == LATER
+    lines = read(path)
+    attempts = Counter(lines_of(lines, BEGIN)["number"].tolist())
+    assert attempts == dict.fromkeys(range(FAILING), ATTEMPTS)
+    due, began = waits(lines)
+    batches = sorted({each for each in looking.seen if each is not None})
+    beyond = later_than_a_micro_batch(due, began, batches)
+    late = began - due
+    tell(
+        "7-retries",
+        records=FAILING,
+        attempts_of_each=ATTEMPTS,
+        waiting_meanwhile=LATER,
+        retries=len(due),
+        early=int((late < 0).sum()),
+        late_ms_median=round(float(np.median(late))),
+        late_ms_most=round(float(late.max())),
+        micro_batch_ms_median=round(float(np.median([each.end - each.begin for each in batches]))),
+        later_than_a_micro_batch_and_50_ms=int((beyond > 50).sum()),
+    )
+    assert late.min() >= 0
+    letters = apps.kafka.consume(dead)
+    sent = {each.value: each.offset for each in apps.kafka.consume(source)}
+    for letter in letters:
+        headers = {name: (value or b"").decode() for name, value in letter.headers}
+        number = int(letter.value or b"")
+        assert headers["penstock.error.error"] == f"ConnectionError: nobody there for {number}"
+        assert headers["penstock.error.attempts"] == str(ATTEMPTS)
+        assert headers["penstock.error.topic"] == source
+        assert int(headers["penstock.error.offset"]) == sent[letter.value]
+    assert sorted(int(letter.value or b"") for letter in letters) == [*range(FAILING)]
+    # In a short run one micro-batch that a busy machine holds up is many.
+    assert (beyond > sized(1_000, 50)).sum() == 0
+
+
+def set_largest_record(apps: Apps, topic: str, size: int) -> None:
+    """Let a topic take only records of so many bytes."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": apps.kafka.bootstrap_servers})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+def test_without_a_topic_for_its_letter_a_record_is_not_finished(apps: Apps, tmp_path: Path) -> None:
+    source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+    count, failing = 200, range(20, 200, 20)
+
+    async def call(value: str) -> str:
+        await asyncio.sleep(0.005)
+        if int(value) in failing:
+            raise ConnectionError("nobody there")
+        return value
+
+    builder = ps.StreamsBuilder()
+    retry = ps.Retry(initial=50, jitter=0, max_attempts=2)
+    calls = builder.stream(source).map_values_async(call, retry=retry, on_failure=ps.dead_letter(dead))
+    calls.to(sink)
+    topology = builder.build()
+    set_largest_record(apps, dead, 100)  # a letter is larger
+    apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(count)])
+    with pytest.raises(ps.errors.ProductionError, match=f"a record for topic '{dead}' was not accepted"):
+        apps.start(topology).await_termination(60)
+    assert written(apps.kafka, dead) == 0
+    assert lag(apps.kafka, apps.id, source) >= count - failing.start
+    set_largest_record(apps, dead, 1_000_000)
+    with apps.start(topology):
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the offsets")
+    letters = [int(letter.value or b"") for letter in apps.kafka.consume(dead)]
+    results = {int(result.value or b"") for result in apps.kafka.consume(sink)}
+    tell("7-retries-without-a-topic", records=count, letters=len(letters), results=len(results))
+    assert sorted(letters) == [*failing]
+    assert results == set(range(count)) - set(failing)

@@ -1,0 +1,50 @@
+"""Proof 4: calls of 10 ms, one partition, in the order of keys: how many results per second come through Kafka and Spark.
+
+Results are timed by the broker, and the start is left out. How fast Confluent's Parallel Consumer is on the same broker, ``python -m
+bench --only calls-100,calls-1000`` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from bench.calls import rate
+
+import penstock as ps
+from integration.helpers import Apps, lag
+
+from .results import tell
+from .runs import arrivals, clocked_topic
+from .sizes import FULL, sized
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 1_200))]
+
+KEYS = 10_000
+RUNS = [(100, 150_000, 5_000), (1_000, 1_000_000, 20_000)] if FULL else [(1_000, 20_000, 500)]
+"""Calls in flight, records, and the results per second that are wanted; one call after the other would be 100."""
+
+
+async def answered(value: str) -> str:
+    await asyncio.sleep(0.010)
+    return value
+
+
+@pytest.mark.parametrize(("in_flight", "records", "least"), RUNS)
+def test_calls_that_take_ten_milliseconds(apps: Apps, in_flight: int, records: int, least: int) -> None:
+    source, sink = apps.topic("in", 1), clocked_topic(apps, "out")
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values_async(answered, max_in_flight=in_flight).to(sink)
+    apps.kafka.produce(source, ((f"k{number % KEYS}", str(number)) for number in range(records)))
+    apps.run(builder.build())
+    assert lag(apps.kafka, apps.id, source) == 0
+    found = arrivals(apps.kafka, sink)
+    seen: dict[int, int] = {}
+    for arrival in found:
+        number = int(arrival.value)
+        assert seen.get(number % KEYS, -1) < number  # in the order of the key, each once
+        seen[number % KEYS] = number
+    assert len(found) == records
+    per_second = round(rate([arrival.at_ms for arrival in found]))
+    tell(f"throughput-{in_flight}", in_flight=in_flight, records=records, results_per_s=per_second)
+    assert per_second >= least

@@ -1,0 +1,181 @@
+"""Several threads give what one gives: outputs, stores, drops, notices, offsets and what is remembered (KIP-408).
+
+Graphs of operators run over any records, good and bad, cut into any steps, once with one thread and once with several, whose
+turns a seed decides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine import threads
+from unit.helpers import Host, ShuffledThreads
+
+from .test_columns import INT, JSON, OPERATORS, SINKS, SOURCES, STEPS, TEXT, fails, run, without_traces
+
+Stream = ps.KStream[Any, Any]
+
+
+class Sums(ps.Processor[Any, Any, Any, Any]):
+    """Looks at all that a record can see of those before it."""
+
+    stores = (ps.stores.key_value("sums", TEXT, INT),)
+
+    def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+        super().init(context)
+        self.sums = context.state_store("sums")
+        context.schedule(2, ps.PunctuationType.STREAM_TIME, self.tell)
+
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        total = (self.sums.get("all") or 0) + len(str(fails(record.value)))
+        self.sums.put("all", total)
+        at = self.context.record_metadata
+        self.context.forward(record.with_value(f"{total} {self.context.stream_time_ms} {at}"))
+
+    def tell(self, now_ms: int) -> None:
+        self.context.forward(ps.Record("tell", f"{now_ms}: {self.sums.get('all')}", now_ms))
+
+
+def summed(stream: Stream) -> Stream:
+    return stream.process(Sums)
+
+
+def split(stream: Stream) -> Stream:
+    first, second = stream.split().branch(lambda key, value: fails(value) == "a").default().values()
+    return first.map_values(lambda value: f"{value}1").merge(second.peek(lambda key, value: fails(key)))
+
+
+def twice(stream: Stream) -> Stream:
+    """What follows comes, for the same record, behind an operator with state, and in front of one."""
+    stream.group_by_key(key=TEXT, value=JSON).count().to_stream().to("counted", key=TEXT, value=JSON)
+    return stream.map_values(lambda value: f"{fails(value)}!")
+
+
+def chosen(stream: Stream) -> Stream:
+    stream.to(lambda key, value, at: f"out-{at.offset % 2}-{fails(value)}", key=TEXT, value=JSON)
+    stream.to(
+        "placed", key=TEXT, value=JSON, partitioner=lambda topic, key, value, count: len(str(value)) % 3
+    )
+    return stream
+
+
+MORE: dict[str, Callable[[Stream], Stream]] = {
+    **OPERATORS,
+    "processor": summed,
+    "split": split,
+    "twice": twice,
+    "chosen": chosen,
+    "flat_map": lambda s: s.flat_map(lambda key, value: [(value, key), (key, fails(value))]),
+    "peek": lambda s: s.peek(lambda key, value: fails(key)),
+}
+
+
+def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream: Stream = builder.stream("in", key=source[0], value=source[1])
+    for operator in operators:
+        stream = MORE[operator](stream)
+    key, value = SINKS[sink]
+    stream.to("out", key=key, value=value)
+    return builder.build()
+
+
+BLOCKS = st.sampled_from([1, 2, 128])
+
+
+@settings(max_examples=400)
+@given(
+    source=SOURCES,
+    operators=st.lists(st.sampled_from(sorted(MORE)), max_size=4),
+    last=st.sampled_from([[], ["processor"]]),
+    sink=st.sampled_from(sorted(SINKS)),
+    steps=STEPS,
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+    cache_bytes=st.sampled_from([0, 1 << 20]),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 1 << 16),
+    per_thread=BLOCKS,
+)
+def test_several_threads_do_what_one_does(
+    source: Any,
+    operators: list[str],
+    last: list[str],
+    sink: str,
+    steps: Any,
+    policy: str,
+    cache_bytes: int,
+    count: int,
+    seed: int,
+    per_thread: int,
+) -> None:
+    topology = built(source, [*operators, *last], sink)
+    alone = run(topology, steps, policy, cache_bytes)
+    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+        together = run(topology, steps, policy, cache_bytes, ShuffledThreads(count, seed))
+    assert without_traces(together) == without_traces(alone)
+
+
+KEYED = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0, 9)), max_size=40)
+
+
+@settings(max_examples=100)
+@given(rows=KEYED, count=st.integers(2, 5), seed=st.integers(0, 1 << 16), per_thread=BLOCKS)
+def test_functions_see_the_records_of_a_key_in_their_order(
+    rows: list[tuple[str | None, int]], count: int, seed: int, per_thread: int
+) -> None:
+    seen: dict[str | None, list[str]] = defaultdict(list)
+    builder = ps.StreamsBuilder()
+    builder.stream("in").foreach(lambda key, value: seen[key].append(value))
+    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+        host = Host(builder.build(), threads=ShuffledThreads(count, seed))
+        host.run("in", *((key, str(number), at) for number, (key, at) in enumerate(rows)))
+    came: dict[str | None, list[str]] = defaultdict(list)
+    for number, (key, _) in enumerate(rows):
+        came[key].append(str(number))
+    assert sorted(seen.pop(None, [])) == sorted(came.pop(None, []))
+    assert seen == came
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from(["x", "good", "bad"])), max_size=30
+    ),
+    steps=st.integers(1, 3),
+    policy=st.sampled_from(["fail", "skip", "dead_letter"]),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 1 << 16),
+    per_thread=BLOCKS,
+)
+def test_records_that_end_threads_are_records_that_fail(
+    rows: list[tuple[str | None, str]], steps: int, policy: Any, count: int, seed: int, per_thread: int
+) -> None:
+    def sent(error: type[BaseException], used: ShuffledThreads | None) -> Any:
+        def call(value: str) -> str:
+            if value == "bad":
+                raise error
+            return f"{value}!"
+
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values(call).to("out")
+        policies = ps.ErrorPolicies("fail", policy, "fail", "dead")
+        host, found = Host(builder.build(), policies=policies, threads=used), []
+        try:
+            for start in range(steps):
+                outcome = host.run("in", *((key, value, 0) for key, value in rows[start::steps]))
+                facts = [(topic, out.keys, out.values) for topic, out in outcome.sends]
+                found.append((facts, outcome.metrics, outcome.committable))
+        except ps.errors.ProcessingError as failed:
+            found.append(str(failed).partition(": ")[0])
+        return found
+
+    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+        ended = sent(SystemExit, ShuffledThreads(count, seed))
+    assert ended == sent(LookupError, None)

@@ -1,0 +1,87 @@
+"""Unfinished records in blocks against a dict."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.engine import unfinished
+from penstock.core.engine.unfinished import Unfinished, UnfinishedRows
+
+from .engines import Visits
+
+
+class Store:
+    """What is put, and how much of it at once."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Any] = {}
+        self.put_rows = 0
+
+    def all(self) -> list[tuple[int, Any]]:
+        return sorted(self.entries.items())
+
+    def put(self, place: int, entry: Any) -> None:
+        if entry is None:
+            del self.entries[place]
+            return
+        self.entries[place] = entry
+        self.put_rows += 0 if place % 2 else len(entry)
+
+
+def record(number: int, value: Any) -> Unfinished:
+    return Unfinished(number, None, "k", value, 0, (), None, 0)
+
+
+def test_what_is_read_is_what_was_written_and_little_is_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unfinished, "_BLOCK", 4)
+    visits = Visits()
+
+    @settings(max_examples=300)
+    @given(st.integers(0, 2**32))
+    def runs(seed: int) -> None:
+        dice, store = random.Random(seed), Store()
+        there: dict[int, Unfinished] = {}
+        number = written = 0
+        rows = UnfinishedRows(store)
+        for _ in range(12):
+            changed: set[int] = set()
+            for _ in range(dice.randrange(8)):
+                there[number] = record(number, dice.random())
+                changed.add(number)
+                number += 1
+            for one in dice.sample(sorted(there), dice.randrange(len(there) + 1)):
+                changed.add(one)
+                if dice.random() < 0.7:
+                    del there[one]
+                else:
+                    there[one].value = dice.random()
+            written += len(changed & there.keys())
+            rows.write(sorted(changed), there)
+            visits["beside"] += any(place % 2 for place in store.entries)
+            if dice.random() < 0.5:
+                rows = UnfinishedRows(store)
+                found = rows.read()
+                assert [(one.number, one.value) for one in found] == [
+                    (one, there[one].value) for one in sorted(there)
+                ]
+        assert store.put_rows <= 2 * written + 4
+        visits["moved"] += store.put_rows > written
+        rows.write(sorted(there), {})
+        assert store.entries == {}
+
+    runs()
+    visits.demand(beside=50, moved=50)
+
+
+def test_large_values_come_in_small_blocks() -> None:
+    store = Store()
+    there = {number: record(number, "v" * 50_000) for number in range(10)}
+    UnfinishedRows(store).write(there, there)
+    assert [len(entry) for _, entry in store.all()] == [3, 3, 3, 1]

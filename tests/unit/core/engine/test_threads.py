@@ -1,0 +1,266 @@
+"""Several threads of one task (KIP-408): what they do at once, and what happens when one of them ends."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.outcome import Outcome
+from penstock.drivers.threads import TaskThreads
+from unit.helpers import Host, Row, ShuffledThreads, processing, sent, values
+
+PATIENCE_S = 30
+
+
+def threaded(
+    build: Callable[[ps.KStream[Any, Any]], object], threads: Any, policy: Any = "fail", **more: Any
+) -> Host:
+    builder = ps.StreamsBuilder()
+    build(builder.stream("in"))
+    policies = ps.ErrorPolicies("fail", policy, "fail", "dead")
+    return Host(builder.build(), threads=threads, policies=policies, **more)
+
+
+def rows(count: int, keys: int | None = None) -> list[Row]:
+    """Give records without a key, or of some keys in turn."""
+    return [(None if keys is None else f"k{n % keys}", str(n), n) for n in range(count)]
+
+
+def executed(outcome: Outcome) -> tuple[int, ...]:
+    assert outcome.threads is not None
+    return outcome.threads.executed
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_as_many_functions_run_at_once_as_there_are_threads(count: int) -> None:
+    together = threading.Barrier(count, timeout=PATIENCE_S)
+
+    def call(value: str) -> str:
+        together.wait()
+        return f"{value}!"
+
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(count))
+    outcome = host.run("in", *rows(3 * count))
+    assert values(outcome) == [f"{n}!" for n in range(3 * count)]
+    assert executed(outcome) == (3,) * count
+
+
+def test_effects_are_in_the_order_of_the_records_whichever_is_executed_first() -> None:
+    last_is_done = threading.Event()
+
+    def call(value: str) -> str:
+        if value == "1":
+            last_is_done.set()
+        else:
+            assert last_is_done.wait(PATIENCE_S)
+        return value
+
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2))
+    assert values(host.run("in", *rows(2))) == ["0", "1"]
+
+
+def test_records_of_one_key_never_run_at_once_and_do_not_hold_up_others() -> None:
+    other_was_called = threading.Event()
+    called: list[str] = []
+
+    def call(value: str) -> None:
+        called.append(f"begin {value}")
+        if value == "other":
+            other_was_called.set()
+        assert other_was_called.wait(PATIENCE_S)
+        called.append(f"end {value}")
+
+    host = threaded(lambda s: s.foreach(lambda key, value: call(value)), TaskThreads(2))
+    host.run("in", ("k", "first", 0), ("k", "second", 1), ("l", "other", 2))
+    assert called[:2] == ["begin first", "begin other"]
+    assert called.index("end first") < called.index("begin second")
+
+
+def test_time_goes_on_as_records_are_applied_not_as_they_are_executed() -> None:
+    def init(context: ps.ProcessorContext[Any, Any]) -> None:
+        def tell(now_ms: int) -> None:
+            context.forward(ps.Record(None, f"time {now_ms}", now_ms))
+
+        context.schedule(10, ps.stream_time, tell)
+
+    def process(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        at = context.record_metadata
+        assert at is not None
+        context.forward(record.with_value(f"{record.value} {at.offset} {context.stream_time_ms}"))
+
+    def build(stream: ps.KStream[Any, Any]) -> None:
+        stream.map_values(str.upper).process(processing(process, init=init)).to("out")
+
+    times = [(None, name, at) for name, at in zip("abcde", (5, 3, 12, 11, 25), strict=True)]
+    assert values(threaded(build, ShuffledThreads(3)).run("in", *times)) == [
+        *("A 0 5", "time 5", "B 1 5", "C 2 12", "time 12", "D 3 12", "E 4 25", "time 25")
+    ]
+
+
+def test_records_of_several_partitions_run_at_once_however_their_times_alternate() -> None:
+    together = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def call(value: str) -> str:
+        together.wait()
+        return value
+
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2))
+    host.feed("in", [(None, "a", 1), (None, "c", 3)], partition=0)
+    host.feed("in", [(None, "b", 2), (None, "d", 4)], partition=1)
+    assert values(host.step()) == ["a", "b", "c", "d"]
+
+
+def test_a_block_is_not_held_back_for_the_next_step() -> None:
+    host = threaded(lambda s: s.map_values(str.upper).to("out"), ShuffledThreads(3))
+    host.feed("in", [(None, "a", 1), (None, "b", 2)])
+    assert values(host.step(budget=1)) == ["A"]
+    assert values(host.step()) == ["B"]
+
+
+def test_an_object_that_one_way_changes_is_as_it_was_on_the_way_in_front() -> None:
+    def spoil(value: list[int]) -> list[int]:
+        value.append(0)
+        return value
+
+    def build(stream: ps.KStream[Any, Any]) -> None:
+        lists = stream.map_values(lambda value: [int(value)])
+        lists.to("raw", value=ps.serdes.json)
+        lists.process(processing(lambda context, record: context.forward(record))).to(
+            "seen", value=ps.serdes.json
+        )
+        lists.map_values(spoil).to("spoilt", value=ps.serdes.json)
+
+    outcome = threaded(build, ShuffledThreads(2)).run("in", *rows(2))
+    assert values(outcome, "raw") == values(outcome, "seen") == ["[0]", "[1]"]
+    assert values(outcome, "spoilt") == ["[0,0]", "[1,0]"]
+
+
+def test_of_several_records_that_fail_the_first_is_named_and_those_far_behind_are_not_called() -> None:
+    called: list[int] = []
+
+    def call(value: str) -> str:
+        called.append(int(value))
+        if int(value) >= 5:
+            raise LookupError(value)
+        return value
+
+    host = threaded(lambda s: s.map_values(call).to("out"), ShuffledThreads(2, seed=3))
+    with pytest.raises(
+        ps.errors.ProcessingError, match=r"topic 'in', partition 0, offset 5 .*LookupError: 5"
+    ):
+        host.run("in", *rows(200))
+    assert sorted(called)[:6] == [0, 1, 2, 3, 4, 5]
+    assert len(called) < 20
+
+
+class Ends:
+    """A function that ends the threads in which it sees some values, so often."""
+
+    def __init__(self, times: dict[str, int], error: type[BaseException] = SystemExit) -> None:
+        self.left = Counter(times)
+        self.error = error
+        self.threads: dict[str, list[threading.Thread]] = {}
+
+    def __call__(self, value: str) -> str:
+        self.threads.setdefault(value, []).append(threading.current_thread())
+        if self.left[value] > 0:
+            self.left[value] -= 1
+            raise self.error("enough")
+        return f"{value}!"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("keys", [None, 1, 3])
+def test_the_others_take_over_what_a_thread_leaves_behind(
+    keys: int | None, error: type[BaseException]
+) -> None:
+    call = Ends({"4": 1}, error)
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(3))
+    outcome = host.run("in", *rows(30, keys))
+    assert values(outcome) == [f"{n}!" for n in range(30)]
+    first, second = call.threads["4"]
+    assert first != second
+    assert outcome.threads is not None
+    assert (sum(outcome.threads.executed), outcome.threads.ended) == (30, 1)
+    (notice,) = outcome.notices
+    assert notice.startswith(
+        f"a thread of task 0_0 was ended by a function that raised {error.__name__}: enough ("
+    )
+
+
+def test_the_next_step_has_all_threads_again() -> None:
+    together = threading.Barrier(3, timeout=PATIENCE_S)
+    ends = Ends({"0": 1})
+
+    def call(value: str) -> str:
+        if value != "0":
+            together.wait()
+        return ends(value)
+
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(3))
+    assert values(host.run("in", (None, "0", 0))) == ["0!"]
+    outcome = host.run("in", *((None, str(n), n) for n in (1, 2, 3)))
+    assert values(outcome) == ["1!", "2!", "3!"]
+    assert executed(outcome) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
+def test_a_record_that_ends_two_threads_has_failed(policy: str) -> None:
+    call = Ends({"7": 9})
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(4), policy)
+    told = r"MAPVALUES.* at topic 'in', partition 0, offset 7 .*it ended the thread that executed it: SystemExit: enough"
+    if policy == "fail":
+        with pytest.raises(ps.errors.ProcessingError, match=told):
+            host.run("in", *rows(20))
+        assert len(call.threads["7"]) == 2
+        return
+    outcome = host.run("in", *rows(20))
+    assert values(outcome) == [f"{n}!" for n in range(20) if n != 7]
+    assert values(outcome, "dead") == (["7"] if policy == "dead_letter" else [])
+    assert len(set(call.threads["7"])) == len(call.threads["7"]) == 2
+    assert outcome.metrics.dropped == {"process error": 1}
+    assert outcome.threads is not None
+    assert (sum(outcome.threads.executed), outcome.threads.ended) == (20, 2)
+
+
+@pytest.mark.parametrize("keys", [None, 1, 3])
+def test_records_that_end_all_threads_have_failed_and_the_others_go_on(keys: int | None) -> None:
+    call = Ends({str(n): 9 for n in range(0, 40, 4)})
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2), "skip")
+    outcome = host.run("in", *rows(40, keys))
+    assert sorted(sent(outcome), key=lambda row: row[2]) == sent(outcome)
+    assert values(outcome) == [f"{n}!" for n in range(40) if n % 4]
+    assert outcome.metrics.dropped == {"process error": 10}
+
+
+def test_records_that_end_the_last_threads_have_failed_without_another_try() -> None:
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    ends = Ends({"0": 1, "1": 1})
+
+    def call(value: str) -> str:
+        if value in ("0", "1"):
+            both.wait()
+        return ends(value)
+
+    host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2), "skip")
+    outcome = host.run("in", *rows(4))
+    assert values(outcome) == ["2!", "3!"]
+    assert outcome.metrics.dropped == {"process error": 2}
+
+
+def test_a_single_record_that_ends_every_thread_stops_the_application_with_its_name() -> None:
+    host = threaded(lambda s: s.map_values(Ends({"0": 9})).to("out"), TaskThreads(2))
+    with pytest.raises(ps.errors.ProcessingError, match=r"offset 0 .*SystemExit"):
+        host.run("in", (None, "0", 0))
+
+
+def test_one_thread_and_sources_without_functions_need_no_threads() -> None:
+    one = threaded(lambda s: s.map_values(str.upper).to("out"), TaskThreads(1))
+    none = threaded(lambda s: s.group_by_key().count(), TaskThreads(4))
+    assert one.run("in", *rows(3)).threads is None
+    assert none.run("in", *rows(3, keys=1)).threads is None
