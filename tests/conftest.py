@@ -6,6 +6,7 @@ from Penstock's own daemon. Names of topics, groups and directories are what kee
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import sys
@@ -38,11 +39,29 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "penstock"))
 
 _END_S = 120.0
+_SESSIONS: list[pytest.Session] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _SESSIONS.append(session)
 
 
 def pytest_unconfigure() -> None:
     """A process that cannot end when all tests are over fails and says where it waits, instead of waiting for ever."""
     faulthandler.dump_traceback_later(_END_S, exit=True, file=sys.__stderr__)
+
+
+@atexit.register
+def leave() -> None:
+    """End when everything is closed that wants to be, without taking the interpreter apart.
+
+    Tests leave the clients of brokers behind that they have killed, in whatever refers to them. To destroy them, which can
+    take for ever (see `penstock.drivers.kafka.ending`), shows nothing: that programs end has tests of its own.
+    """
+    if _SESSIONS:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(_SESSIONS[-1].exitstatus))
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,12 @@
 
 A client costs a connection, so each Python process keeps the ones it has made (:func:`warm`): only module globals outlive
 a micro-batch in a Spark worker. The Spark driver lets those of an application go when it has ended (:func:`hang_up`), and any
-process all of them before Python ends, into which threads of librdkafka may call back. Settings are plain dicts of librdkafka's
-names, made once by ``penstock.edge.settings``.
+process all of them before Python ends (:mod:`penstock.drivers.kafka.ending`). Settings are plain dicts of librdkafka's names,
+made once by ``penstock.edge.settings``.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from penstock.core.model.errors import (
     SettingsError,
     TopicNotFoundError,
 )
+from penstock.drivers.kafka.ending import Ending
 
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
@@ -29,7 +29,7 @@ ClientSettings = Mapping[str, Any]
 log = logging.getLogger("penstock.kafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
-atexit.register(_WARM.clear)
+_ENDING = Ending(_WARM.clear)
 _NO_BROKER = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -71,6 +71,7 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     identity = (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
     client: Client | None = _WARM.get(identity)
     if client is None:
+        _ENDING.prepare()
         try:
             client = _WARM[identity] = make({"logger": log, **settings})
         except KafkaException as error:

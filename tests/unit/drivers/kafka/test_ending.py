@@ -1,0 +1,59 @@
+"""Programs that end with clients that are still there, one of which may never be gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_STUCK = """
+import logging, threading
+from penstock.drivers.kafka.clients import warm
+
+logging.basicConfig(format="%(message)s")
+
+class Client:
+    def __init__(self, settings):
+        self.settings = settings
+
+    def __del__(self):
+        print(self.settings["client.id"], flush=True)
+        {destroy}
+
+for name in "one", "two":
+    warm(Client, {{"client.id": name}})
+"""
+
+
+def _run(destroy: str) -> subprocess.CompletedProcess[str]:
+    program = _STUCK.format(destroy=destroy)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+
+def test_clients_are_gone_before_python_ends() -> None:
+    ended = _run("threading.Thread(target=print).ident")  # what needs an interpreter that works
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["one", "two"], "")
+
+
+def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
+    ended = _run("threading.Event().wait()")
+    assert (ended.returncode, ended.stdout.split()) == (0, ["one"])
+    assert ended.stderr.splitlines() == [
+        "clients of Kafka did not close within 5 s; the process ends without"
+    ]
+
+
+def test_a_program_that_has_none_ends() -> None:
+    program = "import penstock.drivers.kafka.clients"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_client_that_is_made_while_the_process_ends_is_no_error() -> None:
+    program = (
+        "import atexit\n"
+        "from penstock.drivers.kafka.clients import warm\n"
+        "atexit.register(lambda: print(warm(dict, {'client.id': 'late'})['client.id']))\n"
+        "warm(dict, {'client.id': 'early'})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["late"], "")
