@@ -27,6 +27,9 @@ QUERY_CONF: Mapping[str, str] = {
 _OWN_SESSION: Mapping[str, str] = {
     "spark.python.daemon.module": "penstock.edge.daemon",
     "spark.python.worker.reuse": "true",
+    # A task's state server takes the first connection for its worker's. On a TCP port that can be a stranger's: a client that
+    # looks for what listened on this port before, such as a broker. The server dies then, and the worker waits for ever.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     # The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
