@@ -48,6 +48,8 @@ class Work:
         shortest_ms: The same of the newest.
         call_ms: How long a call took lately, on average; 0 before the first has ended.
         early_ms: In how many milliseconds the first of those is due that are to begin at a time; None if there are none.
+        next_ms: In how many milliseconds the station next looks whether a call begins or is given up, 0 if there are answers that
+            nobody has fetched; None if it waits for nothing but answers.
     """
 
     running: int
@@ -56,6 +58,7 @@ class Work:
     shortest_ms: int
     call_ms: float
     early_ms: int | None = None
+    next_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``python -m penstock.drivers.station SOCKET EXECUTOR IDLE_SECONDS``: what ``StationAddress`` starts."""
+"""``python -m penstock.drivers.station SOCKET EXECUTOR IDLE_SECONDS LOG``: what ``StationAddress`` starts."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pathlib import Path
 from penstock.drivers.station.server import run
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    run(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from penstock.core.asynchronous.call import Call, Ticket, grouped
 from penstock.core.asynchronous.station import Answered
@@ -37,6 +38,13 @@ _PAUSE_S: Final = 0.02
 _ATTEMPTS: Final = 10
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
+_LONGEST_PATH: Final = 103
+"""Of a socket, in bytes: on macOS; on Linux it is 107."""
+_SHORT: Final = "/tmp"
+_CREDENTIALS: Final = struct.Struct("3i")
+_ANSWER_S: Final = 60.0
+_TAIL: Final = 2_000
+_STDERR: Final = 2
 
 EXECUTOR: Final = "PENSTOCK_EXECUTOR_PID"
 """Name of the environment variable that tells workers the process id of their executor."""
@@ -63,9 +71,13 @@ class StationAddress:
 
     @property
     def socket(self) -> Path:
-        """Where it listens; short, because the path of a socket may have about a hundred characters."""
+        """Where it listens: in the directory for temporary files, unless its path is too long for a socket."""
         name = hashlib.blake2b(f"{self.application}/{self.executor}".encode(), digest_size=10).hexdigest()
-        return _private_directory() / f"{name}.sock"
+        path = _directory_in(tempfile.gettempdir()) / f"{name}.sock"
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            path = _directory_in(_SHORT) / path.name
+        _make_private(path.parent)
+        return path
 
 
 class StationLine:
@@ -73,10 +85,12 @@ class StationLine:
 
     Args:
         address: The station.
+        answer_s: How many seconds the station may be silent when it is asked.
     """
 
-    def __init__(self, address: StationAddress) -> None:
+    def __init__(self, address: StationAddress, answer_s: float = _ANSWER_S) -> None:
         self._address = address
+        self._answer_s = answer_s
         self._socket: socket.socket | None = None
         self._digests: dict[int, tuple[Any, bytes]] = {}
         self._pickles: dict[bytes, bytes] = {}
@@ -95,12 +109,7 @@ class StationLine:
             self._pickles.clear()
         digests = {name: self._digest(one) for name, one in (options or {}).items()}
         told = None if held is None else grouped(held)
-        question = Question(task, batch, told, self._orders(calls), digests)
-        answer = self._asked(question)
-        if answer.unknown:
-            answer = self._asked(
-                replace(question, pickles={one: self._pickles[one] for one in answer.unknown})
-            )
+        answer = self._answer(Question(task, batch, told, self._orders(calls), digests))
         answered = unpacked(answer)
         if answered is None:
             raise StationError(answer.refused)
@@ -135,51 +144,120 @@ class StationLine:
         self._pickles[digest] = data
         return digest
 
+    def _answer(self, question: Question) -> Answer:
+        """Ask, with the functions that the station does not know: it may forget others for another task meanwhile."""
+        answer = self._asked(question)
+        if answer.unknown:
+            answer = self._asked(self._with_pickles(question, answer.unknown))
+        if answer.unknown:
+            answer = self._asked(self._with_pickles(question, question.needed()))
+        return answer
+
+    def _with_pickles(self, question: Question, digests: Collection[bytes]) -> Question:
+        return replace(question, pickles={one: self._pickles[one] for one in digests})
+
     def _asked(self, question: Question) -> Answer:
+        """Ask; again for each result by itself, if one of them keeps the others from being unpickled."""
+        data = self._sent(question)
+        try:
+            answer: Answer = pickle.loads(data)
+        except Exception:
+            answer = pickle.loads(self._sent(replace(question, apart=True)))
+        return answer
+
+    def _sent(self, question: Question) -> bytes:
         """Ask, through a new connection if the old one is dead: the question may be asked again."""
         message = framed(dumped(question))
         for _ in range(_ATTEMPTS):
             try:
                 line = self._connected()
                 line.sendall(message)
-                length = int.from_bytes(_exactly(line, LENGTH_BYTES), "big")
-                answer: Answer = pickle.loads(_exactly(line, length))
+                return _exactly(line, int.from_bytes(_exactly(line, LENGTH_BYTES), "big"))
+            except TimeoutError as error:
+                blocked = self._why_silent()
+                self.close()  # the answer may still come, and is that to no other question
+                raise StationError(blocked) from error
             except OSError as error:  # also of a station that dies but still takes connections
                 self.close()
                 failed = error
                 time.sleep(_PAUSE_S)
-            else:
-                return answer
         raise StationError(f"the station at {self._address.socket} does not answer: {failed}")
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket = _connect(self._address.socket) or self._started()
+            self._socket.settimeout(self._answer_s)
         return self._socket
 
+    def _why_silent(self) -> str:
+        return (
+            f"the station {_process_behind(self._socket)}does not answer for {self._answer_s:g} s. A coroutine probably blocks its "
+            "event loop, and so all other calls: call a plain function, which runs on a thread, or use an asynchronous client "
+            "library"
+        )
+
     def _started(self) -> socket.socket:
-        """Start a station and wait until it answers; whoever loses the race for the lock ends by itself."""
-        path, address = self._address.socket, self._address
-        command = [
-            sys.executable,
-            "-m",
-            "penstock.drivers.station",
-            str(path),
-            str(address.executor),
-            str(address.idle_s),
-        ]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        started = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        """Start a station and wait until it answers; whoever loses the race for the lock ends by itself.
+
+        The one that won it may be about to end, so another one is started as long as none answers.
+        """
+        path = self._address.socket
         deadline = time.monotonic() + _START_S
-        while (line := _connect(path)) is None:
-            if time.monotonic() > deadline:
-                raise StationError(
-                    f"the station at {path} did not come up within {_START_S:.0f} s (its process "
-                    f"{'still runs' if started.poll() is None else f'ended with code {started.returncode}'}); what it "
-                    "printed is in the log of the executor"
-                )
-            time.sleep(_PAUSE_S)
+        with tempfile.TemporaryFile() as printed:
+            started = self._start(path, printed)
+            while (line := _connect(path)) is None:
+                code = started.poll()
+                if code or time.monotonic() > deadline:
+                    raise StationError(_why_not(path, code, printed))
+                if code is None:
+                    time.sleep(_PAUSE_S)
+                else:
+                    started = self._start(path, printed)
+            sys.stderr.write(_text(printed))
         return line
+
+    def _start(self, path: Path, printed: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a station, which prints to a file until it listens, and then to where this process prints."""
+        log = os.dup(_STDERR)
+        try:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "penstock.drivers.station",
+                    str(path),
+                    str(self._address.executor),
+                    str(self._address.idle_s),
+                    str(log),
+                ],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stderr=printed,
+                pass_fds=[log],
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+
+def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
+    """Say why no station answers, with the code its process ended with, None if it runs, and the end of what it printed."""
+    if code is None:
+        what = f"did not come up within {_START_S:.0f} s; its process still runs"
+    elif code:
+        what = f"did not come up: its process ended with code {code}"
+    else:
+        what = (
+            f"did not come up within {_START_S:.0f} s: each process that was started ended with code 0, as another one holds "
+            f"{path.with_suffix('.lock')} and does not listen; look for it with lslocks, and end it"
+        )
+    text = _text(printed)[-_TAIL:].strip()
+    return f"the station at {path} {what}. It printed: {text or 'nothing'}"
+
+
+def _text(printed: IO[bytes]) -> str:
+    printed.seek(0)
+    return printed.read().decode(errors="replace")
 
 
 def _connect(path: Path) -> socket.socket | None:
@@ -189,6 +267,16 @@ def _connect(path: Path) -> socket.socket | None:
         return line
     line.close()
     return None
+
+
+def _process_behind(line: socket.socket | None) -> str:
+    """Tell which process listens at the other end, where the system tells."""
+    if line is None or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    process, _, _ = _CREDENTIALS.unpack(
+        line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return f"(process {process}) "
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
@@ -202,17 +290,19 @@ def _exactly(line: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _private_directory() -> Path:
-    """Give a directory that nobody but this user can enter: who reaches a station can run code as its user.
+def _directory_in(parent: str) -> Path:
+    return Path(parent) / f"penstock-{os.getuid()}"
+
+
+def _make_private(directory: Path) -> None:
+    """Make a directory that nobody but this user can enter: who reaches a station can run code as its user.
 
     Raises:
         StationError: If somebody else has made it.
     """
-    directory = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     facts = directory.lstat()
     if facts.st_uid != os.getuid() or facts.st_mode & 0o077:
         raise StationError(
             f"{directory} belongs to somebody else or is open to others; stations are reached through it. Delete it"
         )
-    return directory

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark import cloudpickle
 
-from penstock.core.asynchronous.call import Done, Failed, Held, Settled, Ticket
+from penstock.core.asynchronous.call import Done, Failed, Held, Settled, Ticket, in_words
 from penstock.core.asynchronous.station import Answered
+from penstock.core.model.errors import ProcessingError
 
 LENGTH_BYTES: Final = 8
 
@@ -67,6 +68,7 @@ class Question:
         orders: Calls to make, by operator.
         options: Digest of the options of each operator that calls.
         pickles: Functions and options by digest, as far as the station may not know them.
+        apart: Whether each result is to be pickled by itself: asked again when not all of them could be unpickled.
     """
 
     task: str
@@ -75,6 +77,7 @@ class Question:
     orders: Mapping[str, Orders] = field(default_factory=dict)
     options: Mapping[str, bytes] = field(default_factory=dict)
     pickles: Mapping[bytes, bytes] = field(default_factory=dict)
+    apart: bool = False
 
     def needed(self) -> set[bytes]:
         """Give the digests that the station must know the pickles of."""
@@ -90,12 +93,14 @@ class Answer:
         answered: The answer without what has been settled, None if nothing was done.
         settled: Operator, number, turn, epoch and whether it is a result as columns; and the results, others as what has been
             settled.
+        apart: In place of ``settled``: each ticket with what has been settled, pickled by itself.
         unknown: Digests it has no pickle of; the task asks again with them.
         refused: Why nothing was done.
     """
 
     answered: Answered | None = None
     settled: tuple[Sequence[Any], ...] = ()
+    apart: tuple[tuple[Ticket, bytes], ...] = ()
     unknown: frozenset[bytes] = frozenset()
     refused: str = ""
 
@@ -110,27 +115,39 @@ def pickled(value: Any) -> bytes:
     return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
-def dumped(message: Question | Answer) -> bytes:
-    """Pickle a message; what holds objects of classes that are defined in a program takes a little longer."""
+def dumped(value: Any) -> bytes:
+    """Pickle a message or a part of one; what holds objects of classes that are defined in a program takes a little longer."""
     try:
-        return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:
-        return pickled(message)
+        return pickled(value)
 
 
-def told(answered: Answered) -> bytes:
-    """Pickle an answer; a result that cannot be pickled becomes a failure that says so."""
+def told(answered: Answered, apart: bool = False) -> bytes:
+    """Pickle an answer; a result that cannot be pickled becomes a failure that says so.
+
+    Args:
+        answered: The answer.
+        apart: Whether each result is pickled by itself, so that one that cannot be unpickled does not take the others with it.
+    """
+    packed = _apart if apart else _packed
     try:
-        return dumped(_packed(answered))
+        return dumped(packed(answered))
     except Exception:
         settled = tuple((ticket, _can_travel(one)) for ticket, one in answered.settled)
-        return dumped(_packed(replace(answered, settled=settled)))
+        return dumped(packed(replace(answered, settled=settled)))
 
 
 def unpacked(answer: Answer) -> Answered | None:
-    """Give what was answered."""
+    """Give what was answered; a result that cannot be unpickled here becomes a failure that says so."""
     answered = answer.answered
-    if answered is None or not answer.settled:
+    if answered is None:
+        return None
+    if answer.apart:
+        return replace(
+            answered, settled=tuple((ticket, _loaded(ticket, data)) for ticket, data in answer.apart)
+        )
+    if not answer.settled:
         return answered
     settled = tuple(
         (Ticket(*ticket), Done(one) if is_result else one) for *ticket, is_result, one in zip(*answer.settled)
@@ -140,17 +157,46 @@ def unpacked(answer: Answer) -> Answered | None:
 
 def _packed(answered: Answered) -> Answer:
     rows = (
-        (*ticket, True, one.value) if isinstance(one, Done) else (*ticket, False, one)
+        (*ticket, True, one.value) if isinstance(one, Done) else (*ticket, False, _can_be_raised(one))
         for ticket, one in answered.settled
     )
     return Answer(replace(answered, settled=()), columns(rows))
 
 
+def _apart(answered: Answered) -> Answer:
+    apart = tuple((ticket, dumped(_can_be_raised(one))) for ticket, one in answered.settled)
+    return Answer(replace(answered, settled=()), apart=apart)
+
+
+def _loaded(ticket: Ticket, data: bytes) -> Settled:
+    try:
+        settled: Settled = pickle.loads(data)
+    except Exception as error:
+        return Failed(
+            1,
+            f"what the call of operator {ticket.operator!r} gave came to the task as a pickle that cannot be unpickled: "
+            f"{in_words(error)}. Let the function return plain values, or objects of a class that every worker can import and "
+            "unpickle",
+        )
+    return settled
+
+
+def _can_be_raised(settled: Settled) -> Settled:
+    """Give a failure with an error that the task can unpickle: many classes of exceptions can be pickled, and no more."""
+    if not isinstance(settled, Failed) or settled.error is None:
+        return settled
+    try:
+        pickle.loads(dumped(settled.error))
+    except Exception:
+        return replace(settled, error=ProcessingError(in_words(settled.error)))
+    return settled
+
+
 def _can_travel(settled: Settled) -> Settled:
     try:
-        pickled(settled)
+        pickled(_can_be_raised(settled))
     except Exception as error:
-        if isinstance(settled, Failed):
-            return replace(settled, error=None)
-        return Failed(1, f"the result of the call cannot be pickled to bring it to the task: {error}")
+        return Failed(
+            1, f"the result of the call cannot be pickled to bring it to the task: {in_words(error)}"
+        )
     return settled

@@ -149,4 +149,6 @@ class Post:
         ages = [now_ms - began for began in desk.began.values()] or [0]
         dispatcher = desk.dispatcher
         queued, early_ms = dispatcher.queued(now_ms), dispatcher.early_ms(now_ms)
-        return Work(len(desk.began), queued, max(ages), min(ages), desk.pace.call_ms, early_ms)
+        wake_at_ms = now_ms if desk.exchange.has_news else dispatcher.wake_at_ms(now_ms)
+        next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
+        return Work(len(desk.began), queued, max(ages), min(ages), desk.pace.call_ms, early_ms, next_ms)

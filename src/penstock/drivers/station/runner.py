@@ -1,8 +1,8 @@
 """Runner: makes the calls that the posts of a station begin, on one event loop and a pool of threads.
 
 A coroutine function runs on the event loop. Any other function runs on a thread of its operator's pool; if it gives something to
-await, that runs on the event loop. A call that is given up is cancelled; a thread cannot be, so it is left to itself and its
-pool gets a new one in its place, which the calls behind it use.
+await, that runs on the event loop. A call that is given up is cancelled, and never begins if it had not; a thread cannot be, so
+it is left to itself, and there is a new pool, which the calls behind it use.
 
 Calls of one key never overlap at order ``key``, but for a thread that goes on after its timeout.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.asynchronous.dispatcher import Start
 from penstock.core.asynchronous.station import Answered
@@ -35,16 +36,38 @@ def ended_ms() -> int:
     return -(-time.time_ns() // 1_000_000)
 
 
+_Place: TypeAlias = tuple[str, str, int]
+"""Which call: task, operator and number of its start."""
+
+
+class _Outcome(NamedTuple):
+    """What a function gave or raised, as a value: ``StopIteration`` is one that no future takes."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+def _outcome(run: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(run())
+    except BaseException as error:
+        return _Outcome(error=error)
+
+
 class Runner:
     """Runs the calls of all tasks of a station. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._posts: dict[str, Post] = {}
-        self._tasks: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._threads: set[tuple[str, str, int]] = set()
+        self._tasks: dict[_Place, asyncio.Task[None]] = {}
+        """Of the calls that have not been ended; whoever takes one out ends it."""
+        self._threads: dict[_Place, Future[_Outcome]] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
+        """Those that still end by themselves: a loop keeps its tasks only as long as somebody else does."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-call")
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
+        self._closed = False
         self.loop_lag_ms = 0
 
     @property
@@ -71,6 +94,12 @@ class Runner:
             late = round((time.monotonic() - due) * 1000)
             self.loop_lag_ms = max(late, self.loop_lag_ms * 9 // 10)
 
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _look_soon(self) -> None:
         """Look for what may begin, once for all that ends in the same turn of the loop."""
         if not self._soon:
@@ -80,6 +109,8 @@ class Runner:
     def _go_on(self) -> None:
         """Give up what takes too long, begin what may begin, and see when to look again."""
         self._soon = False
+        if self._closed:
+            return
         now = now_ms()
         for task, post in self._posts.items():
             for operator, number in post.expire(now):
@@ -92,40 +123,51 @@ class Runner:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
 
-    def _begin(self, place: tuple[str, str, int], start: Start) -> None:
+    def _begin(self, place: _Place, start: Start) -> None:
         self._tasks[place] = asyncio.get_running_loop().create_task(self._run(place, start))
 
-    async def _run(self, place: tuple[str, str, int], start: Start) -> None:
+    async def _run(self, place: _Place, start: Start) -> None:
         try:
-            if _is_coroutine(start.calls[0].function):
-                result = start.run()
-            else:
-                self._threads.add(place)
-                result = await asyncio.get_running_loop().run_in_executor(self._pool, start.run)
-                self._threads.discard(place)
-            if inspect.isawaitable(result):
-                result = await result
-            answers = start.answers(result)
-        except Exception as error:
+            answers = await self._answers(place, start)
+        except BaseException as error:
+            # Whatever a call raises is its answer; nothing of it may end the station.
             answers = start.raised(error)
-        finally:
-            del self._tasks[place]
-        self._threads.discard(place)
+        if self._tasks.pop(place, None) is None:
+            return
         task, operator, number = place
         self._posts[task].end(operator, number, answers, ended_ms())
         self._look_soon()
 
-    def _give_up(self, place: tuple[str, str, int]) -> None:
-        running = self._tasks.get(place)
-        if place in self._threads:
-            self._threads.discard(place)
-            abandoned, self._pool = (
-                self._pool,
-                ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-call"),
-            )
-            abandoned.shutdown(wait=False)
-        elif running is not None:
-            running.cancel()
+    async def _answers(self, place: _Place, start: Start) -> list[Any]:
+        if _is_coroutine(start.calls[0].function):
+            result = start.run()
+        else:
+            result, error = await self._on_thread(place, start)
+            if error is not None:
+                return start.raised(error)
+        if inspect.isawaitable(result):
+            result = await result
+        return start.answers(result)
+
+    async def _on_thread(self, place: _Place, start: Start) -> _Outcome:
+        future = self._threads[place] = self._pool.submit(_outcome, start.run)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._threads.pop(place, None)
+
+    def _give_up(self, place: _Place) -> None:
+        """Cancel a call that was ended for its timeout."""
+        task = self._tasks.pop(place, None)
+        if task is None:
+            return
+        self._given_up.add(task)
+        task.add_done_callback(self._given_up.discard)
+        future = self._threads.pop(place, None)
+        if future is not None and not future.cancel() and future.running():
+            self._pool.shutdown(wait=False)
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-call")
+        task.cancel()
 
 
 def _is_coroutine(function: Any) -> bool:

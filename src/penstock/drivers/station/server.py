@@ -13,19 +13,27 @@ import fcntl
 import gc
 import os
 import pickle
+import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.core.asynchronous.call import in_words
 from penstock.core.model.errors import StationError
+from penstock.drivers.station.forks import let_go
 from penstock.drivers.station.loaded import Loaded
 from penstock.drivers.station.messages import LENGTH_BYTES, Answer, Question, dumped, framed, told
 from penstock.drivers.station.runner import Runner
 
 _LOOK_S: Final = 0.5
+_CANCEL_S: Final = 2.0
+"""How long calls that are cancelled may take to clean up behind them when the station ends."""
 _TIMES_IDLE: Final = 3
 _LARGEST: Final = 1 << 34
+_STDERR: Final = 2
 _COLLECT: Final = (50_000, 20, 50)
 """When garbage is looked for: seldom, as tens of thousands of calls wait here, and looking at all of them takes longer than making them."""
 
@@ -37,12 +45,14 @@ class Station:
         socket: Where it listens. The directory is its user's alone.
         executor: Process id of what it ends with.
         idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
     """
 
-    def __init__(self, socket: Path, executor: int, idle_s: float) -> None:
+    def __init__(self, socket: Path, executor: int, idle_s: float, log: int) -> None:
         self._socket = socket
         self._executor = executor
         self._idle_s = idle_s
+        self._log = log
         self._runner = Runner()
         self._loaded = Loaded()
         self._asked_at = 0.0
@@ -54,11 +64,14 @@ class Station:
         self._asked_at = loop.time()
         self._socket.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._talk, self._socket)
+        os.dup2(self._log, _STDERR)
+        os.close(self._log)
         pulse = loop.create_task(self._runner.pulse())
         try:
             while _is_alive(self._executor) and not self._unused(loop.time()):
                 await asyncio.sleep(_LOOK_S)
         finally:
+            self._runner.close()
             self._socket.unlink(missing_ok=True)
             server.close()
             pulse.cancel()
@@ -70,40 +83,73 @@ class Station:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the questions of one worker, one after the other."""
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-                question: Question = pickle.loads(await reader.readexactly(min(length, _LARGEST)))
-                self._asked_at = asyncio.get_running_loop().time()
-                writer.write(framed(self._answer(question)))
+                answer = self._answer(await reader.readexactly(min(length, _LARGEST)))
+                writer.write(framed(answer))
                 await writer.drain()
         writer.close()
 
-    def _answer(self, question: Question) -> bytes:
+    def _answer(self, message: bytes) -> bytes:
+        """Answer, or say why not: whoever asked is told, whatever it is."""
+        try:
+            question: Question = pickle.loads(message)
+            self._asked_at = asyncio.get_running_loop().time()
+            return self._answer_to(question)
+        except StationError as refused:
+            return dumped(Answer(refused=refused.message))
+        except Exception as error:
+            return dumped(Answer(refused=_refusal(error)))
+
+    def _answer_to(self, question: Question) -> bytes:
         """Answer, or ask for the functions that are not known here."""
         self._loaded.load(question.pickles)
         unknown = self._loaded.missing(question.needed())
         if unknown:
             return dumped(Answer(unknown=unknown))
-        try:
-            return told(self._runner.ask(question, self._loaded.by_digest))
-        except StationError as refused:
-            return dumped(Answer(refused=refused.message))
+        return told(self._runner.ask(question, self._loaded.by_digest), question.apart)
 
 
-def run(socket: Path, executor: int, idle_s: float) -> None:
+def _refusal(error: Exception) -> str:
+    return (
+        f"the station cannot take the calls it was given: {in_words(error)}. What it was given are the function, its "
+        "arguments and the options: they are pickled by the worker and unpickled in the station, a process beside it, which "
+        "has to be able to import what they are made of"
+    )
+
+
+def run(socket: Path, executor: int, idle_s: float, log: int) -> None:
     """Run a station, unless there is one already.
 
     Args:
         socket: Where it listens.
         executor: Process id of what it ends with.
         idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
     """
-    with suppress(BlockingIOError), _locked(socket.with_suffix(".lock")):
+    with suppress(BlockingIOError), _locked(socket.with_suffix(".lock")) as lock:
         _clean(socket.parent)
+        os.register_at_fork(after_in_child=partial(let_go, socket, lock))
         gc.freeze()
         gc.set_threshold(*_COLLECT)
-        _run(Station(socket, executor, idle_s).serve())
+        _run(_served(Station(socket, executor, idle_s, log)))
+
+
+async def _served(station: Station) -> None:
+    """Serve, and end the process: also if a thread hangs or a coroutine will not be cancelled, which the loop would wait for."""
+    await station.serve()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_CANCEL_S)
+    for child in active_children():  # which the exit of an interpreter would end
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -117,15 +163,15 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a station.
+def _locked(path: Path) -> Iterator[int]:
+    """Hold the lock of a station; give its descriptor.
 
     Raises:
         BlockingIOError: If a station holds it.
     """
     with open(path, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield lock.fileno()
 
 
 def _clean(directory: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.call import Done, Raised, Ticket, Waits, grouped
+from penstock.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
 from penstock.core.asynchronous.dispatcher import Start
 from penstock.core.asynchronous.station import Queued
 from penstock.core.model.calls import Calls, CircuitBreaker, Retry
@@ -92,18 +92,32 @@ def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
     assert begun(post) == [again]
 
 
-def test_a_record_that_waits_blocks_its_key_until_it_comes_again() -> None:
-    post, first, behind = Post("0_0"), ticket(0, "a"), ticket(1, "a")
+def waiting(post: Post, first: Ticket, behind: Ticket) -> None:
+    """Let a record wait while one of its key arrives, and hear of both."""
     post.ask(question(order(first)), LOADED, 0)
     (start,) = starts(post)
     post.end("call", start.number, [Raised(OSError("down"))], 1)
-    (settled,) = post.ask(question(held=(first,), batch=2), LOADED, 2).settled
-    assert settled == (first, Waits(11, 2, 0, "retry"))
-    post.ask(question(order(behind), batch=3), LOADED, 3)
+    answer = post.ask(question(order(behind), held=(first,), batch=2), LOADED, 2)
+    waits = Waits(11, 2, 0, "retry", "OSError: down")
+    assert answer.settled == ((first, waits), (behind, Returned()))
     assert begun(post, 3) == []
-    again = first._replace(turn=2)
-    post.ask(question(order(again), batch=4), LOADED, 11)
+
+
+def test_a_record_that_waits_blocks_its_key_until_it_comes_again() -> None:
+    post, first, behind = Post("0_0"), ticket(0, "a"), ticket(1, "a")
+    waiting(post, first, behind)
+    again, then = first._replace(turn=2), behind._replace(turn=2)
+    post.ask(question(order(again), order(then), batch=3), LOADED, 11)
     assert begun(post, 11) == [again]
+
+
+def test_a_record_that_waited_blocks_nothing_when_the_task_was_elsewhere_meanwhile() -> None:
+    post, first, behind = Post("0_0"), ticket(0, "a"), ticket(1, "a")
+    waiting(post, first, behind)
+    post.ask(question(batch=3), LOADED, 11)  # then the other records are finished at another station
+    late = ticket(7, "z")
+    post.ask(question(order(late), batch=9), LOADED, 900)
+    assert begun(post, 900) == [late]
 
 
 def test_answers_to_calls_under_other_options_change_nothing() -> None:
@@ -154,3 +168,46 @@ def test_it_tells_what_an_open_breaker_holds_back() -> None:
     post.end("call", start.number, [Raised(OSError("down"))], 5)
     assert starts(post, 6) == []
     assert post.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].queued == Queued(breaker=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "next_ms"),
+    [
+        (Calls(max_in_flight=1, rate_limit=(1, 60_000)), 60_000 - 6),
+        (Calls(max_in_flight=1, circuit_breaker=CircuitBreaker(failures=1, reset_after=1_000)), 1_000 - 1),
+        (Calls(max_in_flight=1), 0),
+    ],
+    ids=["rate", "breaker", "at once"],
+)
+def test_it_tells_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
+    loaded = {**LOADED, OPTIONS: options}
+    post = Post("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    post.ask(question(*orders), loaded, 0)
+    (start,) = starts(post)
+    assert post.ask(question(*orders), loaded, 1).work["call"].next_ms is None
+    post.end("call", start.number, [Raised(OSError("down"))], 5)
+    if next_ms:
+        assert starts(post, 6) == []
+    assert post.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].next_ms == next_ms
+
+
+def test_it_tells_when_a_batch_that_is_not_full_begins() -> None:
+    loaded = {**LOADED, OPTIONS: Calls(batch=(100, 10_000))}
+    post = Post("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    post.ask(question(*orders), loaded, 0)
+    assert starts(post, 1) == []
+    assert post.ask(question(*orders), loaded, 400).work["call"].next_ms == 9_600
+
+
+def test_it_tells_that_there_is_something_to_fetch() -> None:
+    post, first, second = Post("0_0"), ticket(0, "a"), ticket(1, "a")
+    post.ask(question(order(first, "k"), order(second, "l")), LOADED, 0)
+    one, other = starts(post)
+    post.end("call", one.number, ["V"], 5)
+    post.end("call", other.number, [Raised(OSError("down"))], 5)
+    answered = post.ask(Question("0_0", 1, None, {}, {"call": OPTIONS}), LOADED, 6)
+    assert answered.work["call"].next_ms == 0
+    answered = post.ask(question(held=(first, second), batch=2), LOADED, 7)
+    assert answered.work["call"].next_ms is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -9,8 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.core.asynchronous.acting import Acting
+from penstock.core.asynchronous.call import Failed, Settled
 from penstock.core.asynchronous.effects import Performing
-from penstock.drivers.station.runner import _is_coroutine, ended_ms
+from penstock.core.model.calls import Calls
+from penstock.drivers.station import runner as module
+from penstock.drivers.station.messages import Order, Question, columns
+from penstock.drivers.station.runner import Runner, _is_coroutine, ended_ms
 
 
 async def coroutine(*args: Any) -> None: ...
@@ -37,3 +43,61 @@ def test_an_end_is_never_counted_before_it_was() -> None:
     for _ in range(1_000):
         before = time.time_ns()
         assert ended_ms() * 1_000_000 >= before
+
+
+def question(batch: int, *orders: Any, held: int = 0) -> Question:
+    told = {"call": {("e", 1): set(range(held))}}
+    return Question("t", batch, told, {"call": columns(orders)}, {"call": b"options"})
+
+
+def order(number: int) -> Order:
+    return Order(number, 1, "e", b"function", (number,), None, 1, None, "", 0)
+
+
+async def until_settled(runner: Runner, loaded: dict[bytes, Any], many: int) -> list[Settled]:
+    deadline = time.monotonic() + 8
+    while len(settled := runner.ask(question(1, held=many), loaded).settled) < many:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    return [one for _, one in settled]
+
+
+def test_what_waits_for_a_thread_when_it_is_given_up_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_THREADS", 1)
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def call(value: int) -> int:
+        begun.append(value)
+        go_on.wait(8)
+        return value
+
+    async def scenario() -> None:
+        runner = Runner()
+        pool = runner._pool
+        options = Calls(max_in_flight=3, timeout=100, order="completion")
+        loaded = {b"function": call, b"options": options}
+        runner.ask(question(0, *map(order, range(3)), held=3), loaded)
+        settled = await until_settled(runner, loaded, 3)
+        assert all(isinstance(one, Failed) for one in settled)
+        go_on.set()
+        pool.shutdown(wait=True)
+
+    asyncio.run(scenario())
+    assert begun == [0]
+
+
+def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None:
+    go_on = threading.Event()
+
+    async def scenario() -> None:
+        runner = Runner()
+        loaded = {b"function": lambda _: go_on.wait(8), b"options": Calls(timeout=50, order="completion")}
+        runner.ask(question(0, order(0), held=1), loaded)
+        (failed,) = await until_settled(runner, loaded, 1)
+        assert isinstance(failed, Failed)
+        runner.ask(question(2), loaded)
+        assert runner.idle
+        go_on.set()
+
+    asyncio.run(scenario())

@@ -3,12 +3,13 @@
 Before its step it hears what has come of its calls, if there are any; behind it, it hands over the new ones. So a station is only
 started for a task that has something to call. It never waits for a call. While calls
 are under way, the task asks to be woken, soon if they are young, later if they have been running for long: nobody
-can tell when they end.
+can tell when they end. While none runs (an endpoint is left alone, a rate is limited, a batch waits for more), it is woken when the next
+one begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from penstock.core.asynchronous.call import Call, Ticket
@@ -58,9 +59,7 @@ class TaskCalls:
         """Give when to look for what has come of the calls that are under way; None if there are none."""
         if not self._task.under_way():
             return None
-        works = self._answered.work.values()
-        times = [work.shortest_ms // 10 for work in works if work.running]
-        times += [work.early_ms for work in works if work.early_ms is not None]
+        times = [time for work in self._answered.work.values() for time in _times(work)]
         return now_ms + min(min(times, default=0), _LATEST_MS)
 
     @property
@@ -79,3 +78,13 @@ class TaskCalls:
 
     def _ask(self, held: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
         return self._station.ask(str(self._task.id), self._batch, held, issue, self._task.calls)
+
+
+def _times(work: Work) -> Iterator[int]:
+    """Give in how many milliseconds there may be something new of an operator."""
+    if work.running:
+        yield work.shortest_ms // 10
+    elif work.next_ms is not None:
+        yield work.next_ms
+    if work.early_ms is not None:
+        yield work.early_ms

@@ -1,0 +1,356 @@
+"""What functions of users do to a station that they should not, and stations that end, hang or do not start."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from penstock.core.asynchronous.call import Call, Done, Failed, Ticket
+from penstock.core.model.calls import CircuitBreaker
+from penstock.core.model.errors import StationError
+from penstock.drivers.station import StationAddress, StationLine
+from penstock.drivers.station.messages import Answer, Question
+from unit.drivers.station.test_station import Asker, await_end, doubled
+
+SOON_S = 8
+
+
+class Refuses:
+    """Can be pickled, and raises when it is unpickled."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (raises, (self.error,))
+
+    def __call__(self, _: Any) -> None: ...
+
+
+class KeywordsError(Exception):
+    def __init__(self, message: str, *, request: Any) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+def added(one: int, other: int) -> int:
+    return one + other
+
+
+@contextmanager
+def executor() -> Iterator[subprocess.Popen[bytes]]:
+    """Give what a station ends with."""
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def address() -> Iterator[StationAddress]:
+    with executor() as process:
+        address = StationAddress(uuid4().hex, process.pid)
+        yield address
+    await_end(address, "the station goes on without its executor")
+
+
+@pytest.fixture
+def line(address: StationAddress) -> Iterator[StationLine]:
+    line = StationLine(address)
+    yield line
+    line.close()
+
+
+def await_exit(process: int) -> None:
+    """Wait until a process that is no child of this one has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([descriptor], [], [], SOON_S)
+        assert ended, f"process {process} goes on"
+    finally:
+        os.close(descriptor)
+
+
+def await_true(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # between two looks at what another process does
+
+
+# What calls give and raise.
+
+
+def test_an_error_that_cannot_be_unpickled_fails_its_record_and_no_other(line: StationLine) -> None:
+    def fails(value: int) -> int:
+        if value == 1:
+            raise KeywordsError("404", request=None)
+        return value
+
+    asker = Asker(line, fails)
+    asker.ask(0, 1, 2)
+    settled = asker.until_settled(SOON_S)
+    assert (settled[0], settled[2]) == (Done(0), Done(2))
+    assert isinstance(settled[1], Failed)
+    assert settled[1].cause == "KeywordsError: 404"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("here not"), FileNotFoundError("/there")])
+def test_a_result_that_cannot_be_unpickled_fails_its_record_and_no_other(
+    line: StationLine, error: Exception
+) -> None:
+    asker = Asker(line, lambda value: Refuses(error) if value == 1 else value)
+    asker.ask(0, 1, 2)
+    settled = asker.until_settled(SOON_S)
+    assert (settled[0], settled[2]) == (Done(0), Done(2))
+    assert isinstance(settled[1], Failed)
+    assert f"cannot be unpickled: {type(error).__name__}: {error}" in settled[1].cause
+
+
+@pytest.mark.parametrize("options", [{}, {"circuit_breaker": CircuitBreaker(failures=1, reset_after=1)}])
+def test_a_plain_function_that_raises_stop_iteration_fails(
+    line: StationLine, options: dict[str, Any]
+) -> None:
+    def first(value: int) -> int:
+        return next(iter([value] if value else []))
+
+    asker = Asker(line, first, max_in_flight=1, order="completion", **options)
+    asker.ask(0, 1)
+    settled = asker.until_settled(SOON_S)
+    assert isinstance(settled[0], Failed)
+    assert settled[0].cause.startswith("StopIteration")
+    assert settled[1] == Done(1)
+
+
+# What a station cannot take.
+
+
+@pytest.mark.parametrize("value", [Refuses(RuntimeError("no such module")), 1], ids=["argument", "function"])
+def test_what_it_cannot_unpickle_is_told_with_its_cause(line: StationLine, value: Any) -> None:
+    asker = Asker(line, doubled if isinstance(value, Refuses) else Refuses(RuntimeError("no such module")))
+    with pytest.raises(StationError, match="RuntimeError: no such module"):
+        asker.ask(value)
+    other = Asker(line, doubled)
+    other.ask(1)
+    assert other.until_settled(SOON_S) == {0: Done(2)}
+
+
+class Interrupted(StationLine):
+    """A worker's line, while another worker asks whenever this one is about to send its functions."""
+
+    def __init__(self, address: StationAddress, meanwhile: Callable[[], object]) -> None:
+        super().__init__(address)
+        self.meanwhile = meanwhile
+
+    def _asked(self, question: Question) -> Answer:
+        if question.pickles:
+            self.meanwhile()
+        return super()._asked(question)
+
+
+def test_functions_that_it_forgets_while_it_is_asked_are_sent(
+    address: StationAddress, line: StationLine
+) -> None:
+    def calls(first: int, end: int) -> list[Call]:
+        numbers = range(first, end)
+        return [Call(Ticket("call", n, 1, "e"), partial(added, n), (1,), None) for n in numbers]
+
+    options = Asker(line, added).options
+    starts = count(10_000, 2_000)
+
+    def meanwhile() -> None:
+        first = next(starts)
+        line.ask("B", 0, None, calls(first, first + 1_100), options)
+
+    interrupted = Interrupted(address, meanwhile)
+    interrupted.ask("A", 0, None, calls(0, 600), options)
+    assert not interrupted.ask("A", 1, None, calls(300, 1_200), options).settled
+    interrupted.close()
+
+
+def test_a_path_too_long_for_a_socket_is_made_shorter(
+    address: StationAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    line = StationLine(address)
+    asker = Asker(line, doubled)
+    asker.ask(1)
+    assert asker.until_settled(SOON_S) == {0: Done(2)}
+    line.close()
+    directory = address.socket.parent
+    assert directory == Path(f"/tmp/penstock-{os.getuid()}")
+    assert directory.stat().st_mode & 0o077 == 0
+
+
+# Children.
+
+
+def test_a_child_of_a_function_does_not_hold_the_place_of_a_station_that_died(line: StationLine) -> None:
+    def forks(_: int) -> tuple[int, int]:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        return os.getpid(), child
+
+    asker = Asker(line, forks)
+    asker.ask(1)
+    (done,) = asker.until_settled(SOON_S).values()
+    assert isinstance(done, Done)
+    station, child = done.value
+    try:
+        os.kill(station, signal.SIGKILL)
+        after = Asker(line, doubled)
+        with ThreadPoolExecutor() as other:
+            asked = other.submit(after.ask, 1)
+            try:
+                asked.result(SOON_S)
+            finally:
+                os.kill(child, signal.SIGKILL)  # which lets the thread go on as well
+        assert after.until_settled(SOON_S) == {0: Done(2)}
+    finally:
+        await_exit(child)
+
+
+# How it starts.
+
+
+def test_a_station_that_cannot_start_is_told_at_once_with_what_it_printed(
+    address: StationAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module of that name >&2\nexit 3\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    begun = time.monotonic()
+    with pytest.raises(StationError, match=r"code 3\. It printed: no module of that name"):
+        StationLine(address).ask("t", 0, None)
+    assert time.monotonic() - begun < SOON_S
+
+
+def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
+    address: StationAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    journal.touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >>{journal}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    line = StationLine(address)
+    with ThreadPoolExecutor() as other:
+        with open(address.socket.with_suffix(".lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            asked = other.submit(line.ask, "t", 0, None)
+            await_true(lambda: len(journal.read_text().splitlines()) > 1)
+        assert not asked.result(SOON_S).settled
+    line.close()
+
+
+# How it ends.
+
+
+def hangs_on_a_thread(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+async def hangs_in_spite_of_cancellation(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def waits(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("function", [hangs_on_a_thread, hangs_in_spite_of_cancellation, waits])
+def test_it_ends_with_its_executor_whatever_calls_do_and_begins_no_other(
+    function: Callable[..., Any], tmp_path: Path
+) -> None:
+    with executor() as process:
+        line = StationLine(StationAddress(uuid4().hex, process.pid))
+        Asker(line, partial(function, tmp_path), max_in_flight=1, order="completion").ask(0, 1, 2)
+        await_true(lambda: (tmp_path / "0").exists() and (tmp_path / "0").read_text() != "")
+    await_exit(int((tmp_path / "0").read_text()))
+    line.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_the_processes_of_a_pool_end_with_it() -> None:
+    pools: list[ProcessPoolExecutor] = []
+
+    def in_pool(_: int) -> tuple[int, int]:
+        pools.append(ProcessPoolExecutor(1))
+        return os.getpid(), pools[0].submit(os.getpid).result()
+
+    with executor() as process:
+        line = StationLine(StationAddress(uuid4().hex, process.pid))
+        asker = Asker(line, in_pool)
+        asker.ask(1)
+        (done,) = asker.until_settled(SOON_S).values()
+        line.close()
+    assert isinstance(done, Done)
+    for ended in done.value:
+        await_exit(ended)
+
+
+# Silence.
+
+
+def test_a_coroutine_that_blocks_the_event_loop_is_told(address: StationAddress, tmp_path: Path) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+    async def blocks(value: int) -> int:
+        begun.write_text(str(os.getpid()))
+        while not go_on.exists():
+            time.sleep(0.005)
+        return value
+
+    line = StationLine(address, answer_s=0.3)
+    patient = Asker(StationLine(address), blocks)
+    patient.ask(7)
+    await_true(lambda: begun.exists() and begun.read_text() != "")
+    with pytest.raises(StationError) as raised:
+        Asker(line, doubled).ask(1)
+    assert f"(process {begun.read_text()}) does not answer for 0.3 s" in str(raised.value)
+    assert "a plain function, which runs on a thread" in str(raised.value)
+    go_on.touch()
+    assert patient.until_settled(SOON_S) == {0: Done(7)}
+    again = Asker(line, doubled)
+    again.ask(4)
+    assert again.until_settled(SOON_S) == {0: Done(8)}
+    line.close()
+    patient.line.close()
