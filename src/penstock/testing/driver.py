@@ -54,7 +54,7 @@ class TopologyTestDriver:
 
     Raises:
         TopologyError: If the topology is not valid.
-        SettingsError: If a task is to have no thread.
+        SettingsError: If ``num_threads_per_task`` is no whole number, or below 1.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
 
@@ -140,8 +140,16 @@ class TopologyTestDriver:
         is due again.
 
         Args:
-            duration: A timedelta, or milliseconds.
+            duration: A timedelta, or milliseconds; not negative.
+
+        Raises:
+            ValueError: If the duration is negative.
         """
+        if millis(duration) < 0:
+            raise ValueError(
+                f"advance_wall_clock({duration!r}): the wall clock goes on, never back; give a duration that is not negative, or begin "
+                "with another wall_clock_ms in a driver of its own"
+            )
         target = self._now + millis(duration)
         if self._station is not None:
             self._run_calls_until(self._station, target)
@@ -173,6 +181,9 @@ class TopologyTestDriver:
         Args:
             topic: A topic the topology reads.
 
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+
         Example:
             >>> import penstock as ps
             >>> builder = ps.StreamsBuilder()
@@ -183,6 +194,7 @@ class TopologyTestDriver:
             ...     driver.committed_offset("in")
             1
         """
+        self._reader_of(topic)
         return self._committable.get(topic, 0)
 
     def close(self) -> None:
@@ -206,12 +218,16 @@ class TopologyTestDriver:
                     self._reader[topic] = sub
         return self._reader.get(topic)
 
-    def _source(self, topic: str) -> Source:
+    def _reader_of(self, topic: str) -> SubTopology:
         sub = self._reading(topic)
         if sub is None:
             patterns = (s.pattern for part in self._plan.subtopologies for s in part.sources if s.pattern)
             known = ", ".join([*self._reader, *map(mark_of, patterns)])
             raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        return sub
+
+    def _source(self, topic: str) -> Source:
+        sub = self._reader_of(topic)
         named = next((source for source in sub.sources if topic in source.topics), None)
         return named or next(source for source in sub.sources if source_of([source], topic))
 

@@ -127,6 +127,11 @@ class TestTime:
             driver.advance_wall_clock(timedelta(milliseconds=1))
             assert driver.read("out") == [ps.Record("wall", "1010", 1010)]
 
+    @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
+    def test_the_wall_clock_does_not_go_back(self, back: Any) -> None:
+        with Driver(echo()) as driver, pytest.raises(ValueError, match="goes on, never back"):
+            driver.advance_wall_clock(back)
+
     def test_what_a_punctuator_sends_goes_through_internal_topics(self) -> None:
         def init(context: ps.ProcessorContext) -> None:
             context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record("k", "v", now)))
@@ -169,6 +174,14 @@ class TestErrors:
             ),
         ):
             driver.pipe("line", None, "x")
+
+    def test_there_is_no_committed_offset_of_a_topic_that_is_not_read(self) -> None:
+        with Driver(word_count(), application_id="app") as driver:
+            driver.pipe("lines", None, "a b")
+            offsets = [driver.committed_offset(topic) for topic in ("lines", "app-counts-repartition")]
+            assert offsets == [1, 2]
+            with pytest.raises(TopicNotFoundError, match=r"does not read topic 'out'; it reads: .*lines"):
+                driver.committed_offset("out")
 
     def test_an_object_that_does_not_fit_the_source_is_told(self) -> None:
         with (
@@ -259,6 +272,11 @@ class TestThreads:
     def test_there_is_at_least_one(self) -> None:
         with pytest.raises(SettingsError, match="num_threads_per_task is at least 1, not 0"):
             Driver(echo(), num_threads_per_task=0)
+
+    @pytest.mark.parametrize("count", [1.5, "4", None])
+    def test_are_a_whole_number(self, count: Any) -> None:
+        with pytest.raises(SettingsError, match=r"num_threads_per_task is a whole number of threads, not"):
+            Driver(echo(), num_threads_per_task=count)
 
 
 def test_close_is_called_at_the_end_of_the_with_block() -> None:

@@ -418,7 +418,8 @@ class KStream(JoinableStream[K, V]):
             stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``; global stores
                 it reads without naming them.
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
+            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
+                again to each new processor, which every micro-batch on Spark has.
             name: Name of the node.
 
         Returns:
@@ -462,7 +463,9 @@ class KStream(JoinableStream[K, V]):
         if name is None:
             node = graph.names.kept(node, f"{self._path}-{word}")
         made = kind(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
-        return graph.add_supplied(finishing_later(made, calls, acknowledges=acknowledges))
+        key, value = self._key or graph.default_key, self._value or graph.default_value
+        later = finishing_later(made, calls, acknowledges=acknowledges, key=key, value=value)
+        return graph.add_supplied(later)
 
     @overload
     def map_values_async(

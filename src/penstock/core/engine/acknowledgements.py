@@ -7,10 +7,16 @@ What has not been acknowledged lies in a store of the task at the end of each st
 Spark has, is given those records again, in their order and before any new ones: the work the old one had begun may be lost
 with its process. So such a processor sees a record at least once, and keeps its work in the module, not in itself, where it
 wants to find it again.
+
+Records that one record became on its way, in a ``flat_map`` say, are *siblings*: they have one offset, and an acknowledgement
+does not say which of them it means. So they are finished together, when as many acknowledgements have come as siblings. What
+has come is not kept over restarts: all of them are given again, and all of them are to be acknowledged. To take an
+acknowledgement for that of the current record was rejected: it may be about a sibling whose work has just ended.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,7 +53,12 @@ class Acknowledgements:
         self._serdes = (carried.key, carried.value)
         self._rows = UnfinishedRows(runtime.stores[carried.store.name])
         self._unfinished: dict[int, Unfinished] = {}
-        self._at: dict[RecordMetadata, list[int]] = {}
+        self._at: dict[RecordMetadata, set[int]] = {}
+        self._acknowledgements: Counter[RecordMetadata] = Counter()
+        """How many have come for what is still unfinished."""
+        self._current: Unfinished | None = None
+        self._itself = False
+        """Whether the current record, or a sibling, was acknowledged while it was being processed."""
         self._changed: set[int] = set()
         self._again: list[Unfinished] = []
         self._acknowledged = 0
@@ -63,45 +74,49 @@ class Acknowledgements:
         """Hand the current record to the processor, as unfinished."""
         runtime = self._runtime
         origin = runtime.metadata()
-        if origin is not None:  # nothing waits for what a punctuator sent
-            one = Unfinished(self._next, origin, key, value, timestamp, headers, None, runtime.now_ms)
-            self._next += 1
-            self._enter(one)
-            self._changed.add(one.number)
-        self._process(key, value, timestamp, headers)
+        if origin is None:  # nothing waits for what a punctuator sent
+            self._process(key, value, timestamp, headers)
+            return
+        one = Unfinished(self._next, origin, key, value, timestamp, headers, None, runtime.now_ms)
+        self._next += 1
+        self._enter(one)
+        self._changed.add(one.number)
+        self._hand_over(one)
 
     def acknowledge(self, at: RecordMetadata) -> None:
-        """Take note that what came from an offset is finished.
+        """Take note that a record that came from an offset is finished; with its siblings it ends when they all are.
 
         Raises:
             ProcessingError: If nothing of it is unfinished.
         """
-        numbers = self._at.pop(at, None)
-        if numbers is None:
+        if at not in self._at:
             raise ProcessingError(
                 f"processor {self.name!r} acknowledges {at}, which it does not have: it was acknowledged before, or never came "
                 "here. Acknowledge each record once, with the record_metadata it was processed with"
             )
-        partition = TopicPartition(at.topic, at.partition)
-        for number in numbers:
-            del self._unfinished[number]
-            self._runtime.frontiers[partition].end(at.offset)
-            self._changed.add(number)
-            self._acknowledged += 1
+        self._acknowledgements[at] += 1
+        self._itself = self._itself or (self._current is not None and self._current.origin == at)
+        self._end_if_all(at)
 
     def give_up(self) -> None:
-        """Take note that the current record has failed and been treated by the error policy: that finishes it."""
-        at = self._runtime.metadata()
-        if at is not None and at in self._at:
-            self.acknowledge(at)
+        """Take note that the current record has failed and been treated by the error policy: that finishes it, not its siblings."""
+        one = self._current
+        if one is None or one.origin is None or one.number not in self._unfinished:
+            return
+        if self._itself:  # it has acknowledged itself before it failed
+            self._acknowledgements[one.origin] -= 1
+        self._end(one.number)
+        self._end_if_all(one.origin)
 
     def collect(self) -> None:
         """Give the processor again what the one before has not acknowledged."""
         again, self._again = self._again, []
         for one in again:
+            if one.number not in self._unfinished:  # acknowledged while another was given again
+                continue
             self._runtime.held = one
             try:
-                self._process(one.key, one.value, one.timestamp, one.headers)
+                self._hand_over(one)
             finally:
                 self._runtime.held = None
 
@@ -138,10 +153,34 @@ class Acknowledgements:
         self._acknowledged = 0
         return figures
 
+    def _hand_over(self, one: Unfinished) -> None:
+        self._current, self._itself = one, False
+        try:
+            self._process(one.key, one.value, one.timestamp, one.headers)
+        finally:
+            self._current = None
+
+    def _end_if_all(self, at: RecordMetadata) -> None:
+        numbers = self._at.get(at, ())
+        if self._acknowledgements[at] >= len(numbers):
+            for number in tuple(numbers):
+                self._end(number)
+
+    def _end(self, number: int) -> None:
+        at = self._unfinished.pop(number).origin
+        assert at is not None
+        self._changed.add(number)
+        self._acknowledged += 1
+        self._runtime.frontiers[TopicPartition(at.topic, at.partition)].end(at.offset)
+        self._at[at].remove(number)
+        if not self._at[at]:
+            del self._at[at]
+            self._acknowledgements.pop(at, None)
+
     def _enter(self, one: Unfinished) -> None:
         assert one.origin is not None
         one.serdes = self._serdes
         self._unfinished[one.number] = one
-        self._at.setdefault(one.origin, []).append(one.number)
+        self._at.setdefault(one.origin, set()).add(one.number)
         partition = TopicPartition(one.origin.topic, one.origin.partition)
         self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)

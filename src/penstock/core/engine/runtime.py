@@ -349,7 +349,7 @@ class Runtime:
         """
         partition, offset, key, value, timestamp, headers = place
         if topic is None:
-            raise ProductionError("a dead-letter policy needs the setting dead_letter_topic='...'")
+            raise ProductionError(self._no_topic(stage, node, place))
         told = {
             "stage": stage,
             "node": node,
@@ -361,6 +361,15 @@ class Runtime:
         }
         added = tuple((f"penstock.error.{name}", str(fact).encode()) for name, fact in told.items())
         self.rows(topic).append((key, value, max(timestamp, 0), (*headers, *added)))
+
+    def _no_topic(self, stage: str, node: str, place: tuple[Any, ...]) -> str:
+        if stage != "call":
+            return "a dead-letter policy needs the setting dead_letter_topic='...'"
+        return (
+            f"the call of {node} in task {self.task_id} {self.where(place)} gave ps.dead_letter(...), and there is no topic for "
+            "it: name one at the operator with on_failure=ps.dead_letter('topic'), or for the application with the setting "
+            "dead_letter_topic"
+        )
 
 
 def _columns(rows: list[Row]) -> Records:

@@ -8,6 +8,7 @@ while others come and go.
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -273,13 +274,19 @@ class UnfinishedRows:
 
 
 def in_bytes(serde: Serde[Any], part: Any) -> bytes | None:
-    """Give a key or value as bytes for people and dead letters, also if it does not fit its serde."""
+    """Give a key or value as bytes for people and dead letters: if it does not fit its serde as JSON, or else as Python shows it."""
     if part is None or isinstance(part, bytes):
         return part
-    try:
-        return serde.serialize(part)
-    except Exception:
-        return repr(part).encode()
+    for serialize in (serde.serialize, _json):
+        try:
+            return serialize(part)
+        except Exception:
+            continue
+    return repr(part).encode()
+
+
+def _json(part: Any) -> bytes:
+    return json.dumps(part, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def _in_blocks(ones: list[Unfinished]) -> Iterator[list[Unfinished]]:

@@ -184,9 +184,16 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
 
 
 def finishing_later(
-    node: n.Process, calls: Calls | None, *, acknowledges: bool
+    node: n.Process, calls: Calls | None, *, acknowledges: bool, key: Serde[Any], value: Serde[Any]
 ) -> n.Process | IssuingProcess | AcknowledgingProcess:
     """Give the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
+
+    Args:
+        node: The node.
+        calls: How it calls; None if it issues no calls.
+        acknowledges: Whether it says itself when a record is finished.
+        key: Serde of its records' keys, for dead letters and messages.
+        value: Serde of their values, likewise.
 
     Raises:
         TopologyError: If it is to issue calls and to acknowledge records.
@@ -197,7 +204,7 @@ def finishing_later(
         raise TopologyError(
             f"processor {node.name!r}: calls=... and acknowledges=True are two ways to say when a record is finished; leave one out"
         )
-    kept = carried(StoreOptions(f"{node.name}-unfinished"), serdes.pickle, serdes.pickle)
+    kept = carried(StoreOptions(f"{node.name}-unfinished"), key, value)
     parts = (node.name, node.parents, node.supplier, node.stores)
     if calls is None:
         return AcknowledgingProcess(*parts, carried=kept)

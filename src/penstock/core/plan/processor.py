@@ -108,11 +108,16 @@ class ProcessorContext(Protocol[K2, V2]):
     def acknowledge(self, metadata: RecordMetadata) -> None:
         """Say that a record is finished, in a processor added with ``acknowledges=True``.
 
+        Until then each new processor, which every micro-batch on Spark has, is given the record again. So keep the work at the level
+        of a module, let ``process`` look whether work for the record runs or has ended already, and acknowledge in ``process`` or
+        in a punctuator. Records that one record became on its way have the same metadata: they are finished when as many
+        acknowledgements have come to one processor.
+
         Args:
             metadata: The ``record_metadata`` it was processed with.
 
         Raises:
-            ProcessingError: If the processor does not have that record, or was not added so.
+            ProcessingError: If the processor does not have that record, or was not added so, or if nothing is being processed.
 
         Source: KIP-311, "Lightweight approach".
         """

@@ -21,10 +21,15 @@ def check_threads(per_task: int, total: int | None) -> None:
         total: The setting ``num_stream_threads``; None is no limit.
 
     Raises:
-        SettingsError: If a task is to have no thread, or there are fewer threads than one task is to have.
+        SettingsError: If a number is no whole number, a task is to have no thread, or there are fewer threads than one task is to
+            have.
 
     Source: KIP-408, "Proposed Changes" (``IllegalArgumentException``).
     """
+    given = {"num_threads_per_task": per_task, "num_stream_threads": 1 if total is None else total}
+    for name, count in given.items():
+        if not isinstance(count, int):
+            raise SettingsError(f"{name} is a whole number of threads, not {count!r}")
     if per_task < 1:
         raise SettingsError(f"num_threads_per_task is at least 1, not {per_task}: a task needs a thread")
     if total is not None and total < per_task:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -214,3 +214,74 @@ class TestAcknowledge:
         with Driver(acknowledging(fails), policies=policies) as driver:
             driver.pipe("in", "k", "v")
             assert driver.committed_offset("in") == 1
+
+    def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:
+        ended: list[Any] = []
+        seen: list[str] = []
+
+        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+            seen.append(record.value)
+            for at in ended:
+                context.acknowledge(at)
+            ended.clear()
+
+        host = Host(acknowledging(process))
+        host.run("in", ("k", "a", 1), ("k", "b", 1))
+        ended += [ps.RecordMetadata("in", 0, offset) for offset in (0, 1)]
+        host.restart()
+        assert (host.step().committable, seen) == ({IN: 2}, ["a", "b", "a"])
+        assert list(host.store("worker-unfinished").all()) == []
+
+
+class Pool(ps.Processor[Any, Any, Any, Any]):
+    """Acknowledges what a list says, beside the current record, and fails where the value says so."""
+
+    ended: ClassVar[list[Any]] = []
+
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        at = self.context.record_metadata
+        assert at is not None
+        for each in self.ended:
+            self.context.acknowledge(each)
+        self.ended.clear()
+        if "now" in record.value:
+            self.context.acknowledge(at)
+        if "fails" in record.value:
+            raise ValueError("no")
+
+
+class TestSiblings:
+    """Records that one record became in front of a processor that acknowledges."""
+
+    def host(self) -> Host:
+        Pool.ended.clear()
+        builder = ps.StreamsBuilder()
+        parts = builder.stream("in").flat_map_values(lambda text: text.split(","))
+        parts.process(Pool, acknowledges=True, name="worker")
+        return Host(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+
+    def kept(self, host: Host) -> list[str]:
+        return [row[2] for _, rows in host.store("worker-unfinished").all() for _, row in rows]
+
+    @pytest.mark.parametrize("text", ["slow,now", "slow,now,now", "now,slow", "slow,fails", "slow,now fails"])
+    def test_are_finished_when_each_was_acknowledged(self, text: str) -> None:
+        host = self.host()
+        assert host.run("in", ("k", text, 1)).committable == {IN: 0}
+        assert "slow" in self.kept(host)
+        Pool.ended.append(ps.RecordMetadata("in", 0, 0))
+        assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
+        assert self.kept(host) == []
+
+    def test_are_given_again_together(self) -> None:
+        host = self.host()
+        host.run("in", ("k", "slow,now", 1))
+        host.restart()
+        assert host.step().committable == {IN: 0}
+        assert self.kept(host) == ["slow", "now"]
+        Pool.ended.append(ps.RecordMetadata("in", 0, 0))
+        assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
+
+    def test_that_fail_leave_the_others_unfinished(self) -> None:
+        host = self.host()
+        host.run("in", ("k", "slow,fails,slower", 1))
+        assert self.kept(host) == ["slow", "slower"]

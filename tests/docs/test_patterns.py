@@ -1,0 +1,53 @@
+"""Patterns that the pages show hold on Spark too, where a processor is made anew in each micro-batch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import penstock as ps
+from penstock.core.model.ids import TopicPartition
+from unit.helpers import Host
+
+from .markdown import ROOT, blocks_of
+
+PHOTOS = TopicPartition("photos", 0)
+
+
+def names_of(page: str, holding: str) -> dict[str, Any]:
+    """Give what a block of a page defines, without what it does with it.
+
+    Args:
+        page: The page below ``docs``.
+        holding: What only that block holds.
+    """
+    (block,) = (block for block in blocks_of(ROOT / "docs" / page) if holding in block.text)
+    names: dict[str, Any] = {"ps": ps, "__name__": page}
+    exec(block.text[: block.text.index("with ps.testing")], names)
+    return names
+
+
+def test_work_of_a_processor_that_acknowledges_is_begun_once() -> None:
+    names = names_of("concepts/asynchronous.md", "class Measure")
+    may_end, begun = threading.Event(), list[str]()
+
+    def measured(photo: str) -> int:
+        begun.append(photo)
+        may_end.wait(60)
+        return len(photo)
+
+    names["measured"] = measured
+    host = Host(names["builder"].build())
+    assert host.run("photos", ("anna", "sea", 1), ("bert", "hills", 2)).committable == {PHOTOS: 0}
+    for now_ms in (100, 200):
+        host.restart()
+        assert host.step(now_ms).committable == {PHOTOS: 0}
+    works = list(names["WORK"].values())
+    may_end.set()
+    assert [work.result(60) for work in works] == [3, 5]
+    host.restart()
+    outcome = host.step(300)
+    assert (outcome.committable, sorted(begun), names["WORK"]) == ({PHOTOS: 2}, ["hills", "sea"], {})
+    ((topic, records),) = outcome.sends
+    assert (topic, records.keys) == ("sizes", [b"anna", b"bert"])
+    names["pool"]().shutdown()
