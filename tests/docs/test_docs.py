@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from unittest import mock
 
 import pytest
 from typer.main import get_command
@@ -49,7 +51,12 @@ def run(blocks: list[Block], *, servers: str | None = None) -> None:
         servers: The broker for the blocks that need one; None leaves them out.
     """
     name = name_of(blocks[0].page)
-    namespace: dict[str, Any] = {"__name__": name if servers is None else "__main__"}
+    page = types.ModuleType(re.sub(r"\W", "_", name) if servers is None else "__main__")
+    with mock.patch.dict(sys.modules, {page.__name__: page}):  # what it defines can be pickled
+        _run(blocks, name, page.__dict__, servers)
+
+
+def _run(blocks: list[Block], name: str, namespace: dict[str, Any], servers: str | None) -> None:
     for number, block in enumerate(blocks):
         if not block.is_python or (block.needs_broker and servers is None):
             continue

@@ -157,6 +157,7 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
     order: CallOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "_LONG_LINE", 3)
+    monkeypatch.setattr(ledger, "_CLOSED_LINE", 2)
     if order == "partition":  # of which as many are at hand as are handed over
         monkeypatch.setattr(ledger, "WITH_STATION", 5)
         monkeypatch.setattr(ledger, "_TIMES_IN_FLIGHT", 1)

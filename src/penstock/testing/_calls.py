@@ -75,7 +75,7 @@ class ManualStation:
     def _begin(self, at: tuple[int, str], dispatcher: Dispatcher, start: Start) -> None:
         try:
             result = start.run()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             dispatcher.end(start.number, start.raised(error), self.now_ms)
             return
         if not isawaitable(result):
@@ -84,13 +84,12 @@ class ManualStation:
 
         def ended(future: asyncio.Future[Any]) -> None:
             del self._running[at, start.number]
-            if not future.cancelled():
-                error = future.exception()
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                answers = start.answers(future.result()) if error is None else start.raised(error)
-                dispatcher.end(start.number, answers, self.now_ms)
-                self._loop.stop()
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise error
+            answers = start.answers(future.result()) if error is None else start.raised(error)
+            dispatcher.end(start.number, answers, self.now_ms)
+            self._loop.stop()
 
         future = self._loop.create_task(_awaited(result))
         self._running[at, start.number] = future
@@ -147,6 +146,14 @@ class _ManualLoop(asyncio.SelectorEventLoop):
             self._passed += timeout
 
     def run_to(self, now_ms: int) -> None:
-        """Run what is ready, and timers up to a time; stop early when somebody calls ``stop``."""
+        """Run what is ready, and timers up to a time; stop early when somebody calls ``stop``.
+
+        The thread may run an event loop already, as that of a notebook does, and of an asynchronous test.
+        """
         self._until = (now_ms - self._begin_ms) / 1000
-        self.run_forever()
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            self.run_forever()
+        finally:
+            asyncio._set_running_loop(outer)

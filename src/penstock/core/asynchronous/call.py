@@ -20,8 +20,27 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from penstock.core.model.calls import Calls, DeadLetter, Later, Retry, Skip, TryAgain
+from penstock.core.model.calls import (
+    Calls,
+    DeadLetter,
+    Later,
+    Retry,
+    Skip,
+    TryAgain,
+    dead_letter,
+    delay,
+    retry,
+    skip,
+)
 from penstock.core.model.durations import millis
+from penstock.core.model.errors import ProcessingError
+
+NOT_CALLED = (skip, retry, delay, dead_letter)
+"""Functions that make answers. Who gives one of them in place of an answer has left out the parentheses."""
+
+
+_LEAST_MS = 1
+"""How long a record waits at least: one that would not wait at all would be called again and again in the same moment."""
 
 
 class Ticket(NamedTuple):
@@ -107,12 +126,14 @@ class Waits:
         attempt: The number of that attempt.
         begun_ms: When the first attempt began; None if that one counts as the first.
         why: Whether an attempt failed, or it was too early.
+        cause: Why it failed, for people; empty if it was too early.
     """
 
     due_ms: int
     attempt: int
     begun_ms: int | None
     why: Literal["retry", "delay"]
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,15 +193,52 @@ def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, se
         return Failed(call.attempt, answer.text, to_dead_letters=True)
     if isinstance(answer, Later):
         due = answer.until_ms if answer.until_ms is not None else now_ms + (answer.in_ms or 0)
-        return Waits(max(due, now_ms), call.attempt, None, "delay")
+        return Waits(max(due, now_ms + _LEAST_MS), call.attempt, None, "delay")
     if isinstance(answer, TryAgain):
         return _again(calls, call, begun_ms, answer.in_ms, now_ms, seed, None)
     if isinstance(answer, Raised):
         error = answer.error
         if calls.retry is not None and isinstance(error, calls.retry.on):
             return _again(calls, call, begun_ms, None, now_ms, seed, error)
-        return Failed(call.attempt, f"{type(error).__name__}: {error}", error)
+        return Failed(call.attempt, in_words(error), error)
+    if callable(answer) and any(answer is each for each in NOT_CALLED):
+        wrong = ProcessingError(
+            f"the function gave ps.{answer.__name__} itself; call it: ps.{answer.__name__}(...)"
+        )
+        return Failed(call.attempt, in_words(wrong), wrong)
     return Done(answer)
+
+
+def in_words(error: BaseException) -> str:
+    """Give an error for people, also one that cannot be printed.
+
+    Example:
+        >>> in_words(ValueError("no such customer"))
+        'ValueError: no such customer'
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} (its message cannot be printed)"
+
+
+def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
+    """Give what becomes of a call that would begin after its total timeout; None if it would not.
+
+    Args:
+        calls: The options of its operator.
+        call: The call.
+        now_ms: When it would begin, ms since the epoch.
+    """
+    if calls.total_timeout is None or call.begun_ms is None:
+        return None
+    if now_ms < call.begun_ms + millis(calls.total_timeout):
+        return None
+    made = call.attempt - 1
+    cause = (
+        f"total_timeout={millis(calls.total_timeout)} ms was over before attempt {call.attempt} could begin"
+    )
+    return Failed(made, cause, TimeoutError(cause))
 
 
 def _again(
@@ -194,10 +252,10 @@ def _again(
 ) -> Settled:
     policy = calls.retry or Retry()
     wait = in_ms if in_ms is not None else policy.wait_ms(call.attempt, f"{seed}:{call.ticket.number}")
-    due = now_ms + wait
-    cause = f"{type(error).__name__}: {error}" if error is not None else "the call asked for another attempt"
+    due = now_ms + max(wait, _LEAST_MS)
+    cause = "the call asked for another attempt" if error is None else in_words(error)
     if not policy.allows(call.attempt, begun_ms, due):
         return Failed(call.attempt, cause, error)
     if calls.total_timeout is not None and due >= begun_ms + millis(calls.total_timeout):
         return Failed(call.attempt, f"{cause} (and the total timeout leaves no time for another)", error)
-    return Waits(due, call.attempt + 1, begun_ms, "retry")
+    return Waits(due, call.attempt + 1, begun_ms, "retry", cause)

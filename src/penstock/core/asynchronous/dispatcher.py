@@ -9,7 +9,7 @@ thread and no clock, so both run by the same rules.
 * A batch takes what is ready, and at order ``key`` those that follow in the same line.
 * A call that is handed over before it is due begins when it is due. It takes no place until then, but that of its key.
 * A record that has to wait goes back to the task, which remembers it durably. At order ``key`` all behind it in the line go back
-  too, and whatever still arrives of that line, until the record itself comes again.
+  too, and whatever still arrives of that line, until the task knows of it or the record itself comes again.
 * An answer that comes after its timeout is ignored.
 """
 
@@ -24,15 +24,18 @@ from typing import Any, Final, NamedTuple
 from penstock.core.asynchronous.breaker import Breaker
 from penstock.core.asynchronous.call import (
     Call,
+    Failed,
     Raised,
     Returned,
     Settled,
     Ticket,
     Waits,
     failed_attempt,
+    in_words,
+    past_deadline,
     settle,
 )
-from penstock.core.asynchronous.rate import Bucket
+from penstock.core.asynchronous.rate import Rate
 from penstock.core.asynchronous.ready import Ready
 from penstock.core.asynchronous.station import Queued
 from penstock.core.model.calls import Calls
@@ -78,8 +81,13 @@ class Start(NamedTuple):
             return self.raised(wrong)
         return [Raised(answer) if isinstance(answer, Exception) else answer for answer in result]
 
-    def raised(self, error: Exception) -> list[Any]:
-        """Give the answer to each call from what the function raised."""
+    def raised(self, error: BaseException) -> list[Any]:
+        """Give the answer to each call from what the function raised.
+
+        What would end a thread or cancel a task (``CancelledError``, ``SystemExit``) is a failed attempt like any other.
+        """
+        if not isinstance(error, Exception):
+            error = ProcessingError(f"the call ended with {in_words(error)}")
         return [Raised(error)] * len(self.calls)
 
 
@@ -108,7 +116,7 @@ class Dispatcher:
         self._settled: list[tuple[Ticket, Settled]] = []
         self._numbers = count(1) if numbers is None else numbers
         rate = calls.rate_limit
-        self._bucket = None if rate is None else Bucket(rate[0], millis(rate[1]))
+        self._rate = None if rate is None else Rate(rate[0], millis(rate[1]))
         self._breakers: dict[str, Breaker] = {}
         self._held: dict[str, deque[tuple[Call, int]]] = {}
 
@@ -131,7 +139,7 @@ class Dispatcher:
         in_line = sum(len(line.queue) for line in self._lines.values())
         breaker, early = sum(map(len, self._held.values())), len(self._early)
         free = len(self._running) < self._calls.max_in_flight
-        if free and self._bucket is not None and self._bucket.next_ms(now_ms) > now_ms:
+        if free and self._rate is not None and self._rate.next_ms(now_ms) > now_ms:
             return Queued(in_line, 0, len(self._ready), breaker, early)
         return Queued(in_line, len(self._ready), 0, breaker, early)
 
@@ -169,13 +177,18 @@ class Dispatcher:
         self._try_again(now_ms)
         starts: list[Start] = []
         while self._ready and len(self._running) < self._calls.max_in_flight:
-            if self._bucket is not None and self._bucket.next_ms(now_ms) > now_ms:
+            call = self._ready.first[0]
+            too_late = past_deadline(self._calls, call, now_ms)
+            if too_late is not None:
+                self._ready.take()
+                self._settle(call, too_late)
+                continue
+            if self._rate is not None and self._rate.next_ms(now_ms) > now_ms:
                 break
-            call, since = self._ready.first
             if not self._breaker_allows(call, now_ms):
                 self._held.setdefault(call.endpoint, deque()).append(self._ready.take())
                 continue
-            if not self._batch_is_due(since, now_ms):
+            if not self._batch_is_due(self._ready.since, now_ms):
                 break
             starts.append(self._begin(now_ms))
         return starts
@@ -198,9 +211,11 @@ class Dispatcher:
                 self._leave(call, None)
                 continue
             begun = run.begun_ms if call.begun_ms is None else call.begun_ms
-            settled = settle(self._calls, call, begun, answer, now_ms, self._seed)
-            self._settled.append((call.ticket, settled))
-            self._leave(call, settled)
+            try:
+                settled = settle(self._calls, call, begun, answer, now_ms, self._seed)
+            except Exception as error:  # of an object of the user's: its record must not wait for ever
+                settled = Failed(call.attempt, in_words(error), error)
+            self._settle(call, settled)
 
     def expire(self, now_ms: int) -> list[int]:
         """Give up what takes too long; give its numbers, so that it can be cancelled."""
@@ -225,8 +240,7 @@ class Dispatcher:
             for call in run.start.calls
             if call.ticket in tickets
         )
-        for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
-            del self._blocked[key]
+        self.unblock(tickets)
         for line in self._lines.values():
             _keep(line.queue, tickets)
         dropped = self._ready.drop(tickets)
@@ -242,6 +256,14 @@ class Dispatcher:
             self._leave(call, None)
         self._held = {endpoint: held for endpoint, held in self._held.items() if held}
 
+    def unblock(self, tickets: Collection[Ticket]) -> None:
+        """Let what waits no longer block its line here: the task knows that it waits, and hands over what is behind it in time.
+
+        The record itself may never come again: another station may have got it in the meantime.
+        """
+        for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
+            del self._blocked[key]
+
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
         """Give what was settled since the last call, in the order in which it was."""
         settled, self._settled = self._settled, []
@@ -256,10 +278,10 @@ class Dispatcher:
         times += [at for endpoint in self._held if (at := self._breakers[endpoint].try_at_ms) is not None]
         if self._ready and len(self._running) < self._calls.max_in_flight:
             due = now_ms
-            since = self._ready.first[1]
+            since = self._ready.since
             if not self._batch_is_due(since, now_ms):
                 due = since + self._calls.batch_wait_ms
-            times.append(due if self._bucket is None else max(due, self._bucket.next_ms(now_ms)))
+            times.append(due if self._rate is None else max(due, self._rate.next_ms(now_ms)))
         return min(times, default=None)
 
     def early_ms(self, now_ms: int) -> int | None:
@@ -312,8 +334,8 @@ class Dispatcher:
         self._running[start.number] = _Run(start, now_ms)
         if start.deadline_ms is not None:
             heappush(self._deadlines, (start.deadline_ms, start.number))
-        if self._bucket is not None:
-            self._bucket.take(now_ms)
+        if self._rate is not None:
+            self._rate.take(now_ms)
         if self._calls.circuit_breaker is not None:
             self._breakers[calls[0].endpoint].began()
         return start
@@ -322,8 +344,10 @@ class Dispatcher:
         options = self._calls
         deadline = _NEVER if options.timeout is None else now_ms + millis(options.timeout)
         if options.total_timeout is not None:
-            begun = min(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
-            deadline = min(deadline, begun + millis(options.total_timeout))
+            begun = max(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
+            deadline = min(
+                deadline, begun + millis(options.total_timeout)
+            )  # of the one in the batch that has most time
         return None if deadline == _NEVER else max(deadline, now_ms)
 
     def _timeout_of(self, call: Call, begun_ms: int, now_ms: int) -> TimeoutError:
@@ -361,11 +385,10 @@ class Dispatcher:
         breaker = self._breakers.get(endpoint)
         if breaker is None:
             return
-        for answer in answers:
-            if failed_attempt(answer):
-                breaker.failed(now_ms)
-            else:
-                breaker.succeeded()
+        if all(map(failed_attempt, answers)):
+            breaker.failed(now_ms)
+        else:
+            breaker.succeeded()
         if breaker.closed and endpoint in self._held:
             self._ready.add_first(self._held.pop(endpoint))
 
@@ -378,6 +401,10 @@ class Dispatcher:
                 del self._held[endpoint]
 
     # Lines.
+
+    def _settle(self, call: Call, settled: Settled) -> None:
+        self._settled.append((call.ticket, settled))
+        self._leave(call, settled)
 
     def _leave(self, call: Call, settled: Settled | None) -> None:
         key = call.line

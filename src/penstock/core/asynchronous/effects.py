@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from penstock.core.asynchronous.call import NOT_CALLED
 from penstock.core.model.calls import DeadLetter, Later, Skip, TryAgain
 from penstock.core.model.errors import ProcessingError
-from penstock.core.model.record import Headers, Record
+from penstock.core.model.record import Headers, Record, RecordMetadata
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,7 +25,8 @@ V = TypeVar("V")
 Effects = tuple[tuple[str, str | None, tuple[Any, ...]], ...]
 """``("put", store, (key, value))`` and ``("forward", child or None, (key, value, timestamp, headers))``, in order."""
 
-_ANSWERS = (DeadLetter, Later, Skip, TryAgain)
+ANSWERS = (DeadLetter, Later, Skip, TryAgain)
+"""What a function may give in place of a result."""
 
 
 class Started(NamedTuple):
@@ -38,6 +40,7 @@ class Started(NamedTuple):
         headers: The record's.
         attempt: From 1.
         state: Per connected store what it holds for the record's key.
+        origin: Topic, partition and offset of the record; None if a punctuator made it.
     """
 
     operator: str
@@ -47,6 +50,7 @@ class Started(NamedTuple):
     headers: Headers
     attempt: int
     state: Mapping[str, Any]
+    origin: RecordMetadata | None = None
 
 
 class CallContext:
@@ -71,6 +75,11 @@ class CallContext:
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self._started.attempt
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Topic, partition and offset that the record came from; the same in each attempt, so a service can know it again."""
+        return self._started.origin
 
     @property
     def effects(self) -> Effects:
@@ -174,4 +183,11 @@ class _Awaited:
 
 
 def _answer(result: Any, context: CallContext) -> Any:
-    return result if isinstance(result, _ANSWERS) else context.effects
+    if result is None:
+        return context.effects
+    if isinstance(result, ANSWERS) or any(result is each for each in NOT_CALLED):
+        return result
+    raise ProcessingError(
+        f"the function of process_async gave {result!r}. What it gives is lost: forward records with context.forward(...), and "
+        "return nothing, or ps.skip() and the like"
+    )

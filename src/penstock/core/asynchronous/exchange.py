@@ -42,6 +42,12 @@ class Exchange:
         self._collect()
         return not self._answers and self._dispatcher.idle
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are answers that no micro-batch was given yet."""
+        self._collect()
+        return len(self._answers) > self._given
+
     def knows(self, ticket: Ticket) -> bool:
         """Tell whether a call was offered under this ticket and has not been forgotten."""
         return ticket.number in self._offered.get((ticket.epoch, ticket.turn), _NONE)
@@ -59,7 +65,9 @@ class Exchange:
         self._collect()
         gone = set(self._take_out(held))
         if gone:
-            self._dispatcher.forget(gone.difference(ticket for ticket, _ in self._answers[: self._given]))
+            given = {ticket for ticket, _ in self._answers[: self._given]}
+            self._dispatcher.forget(gone - given)
+            self._dispatcher.unblock(gone & given)
         self._answers = [
             (ticket, settled)
             for ticket, settled in self._answers

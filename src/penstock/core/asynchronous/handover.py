@@ -5,8 +5,8 @@ A station works between micro-batches, so it is handed more records than it call
 for the rest. Lines take turns.
 
 A record whose next attempt is due later waits with the task. It takes no place. When it is handed over, shortly before it is due,
-it goes first, and has a place of its own: there are as many for such records as for all others. At order ``key`` it *closes* its line: those
-behind it stay where they are until it has been handed over again, in front of them.
+it goes first, and has a place of its own: there are as many for such records as for all others. At order ``key`` it *closes* its line for
+those behind it: they stay where they are until it has been handed over again, in front of them.
 
 Nothing here limits how many records wait: they lie in the operator's store, not in the way of others.
 """
@@ -59,6 +59,19 @@ class Handover:
     def parked(self) -> int:
         """How many records could be called and are not handed over."""
         return len(self._line_of) - self.out - len(self._waiting)
+
+    @property
+    def behind_waiting(self) -> int:
+        """How many of the parked records can not be called yet, because one of their line waits."""
+        if not self._closing:
+            return 0
+        keys = {self._line_of[number] for number in self._waiting} - {None}
+        return sum(len(self._lines[key].queue) for key in keys)
+
+    def is_closed(self, line: Hashable) -> bool:
+        """Tell whether a record of a line waits, and others behind it."""
+        there = self._lines.get(line)
+        return there is not None and bool(there.waiting)
 
     @property
     def longest_line(self) -> int:
@@ -225,7 +238,7 @@ class Handover:
 
     def _may_go(self, key: Hashable, line: _Line) -> bool:
         free = key is None or line.most is None or line.out < line.most
-        return bool(line.queue) and free and not line.waiting
+        return bool(line.queue) and free and not (line.waiting and min(line.waiting) < line.queue[0])
 
     def _give_turn(self, key: Hashable, line: _Line) -> None:
         if not line.has_turn and self._may_go(key, line):

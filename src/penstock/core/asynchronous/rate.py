@@ -1,49 +1,44 @@
 """Rate: how many calls may begin in a time, and when the next one may.
 
-A *bucket* holds as many permits as calls may begin at once; it fills evenly. Exact in whole milliseconds: permits are counted
-in units of which one permit costs ``per_ms`` and of which ``calls`` arrive per millisecond, so nothing is rounded.
+The times of the last calls are kept, as many as may begin: the next one may when the first of them is long enough ago. So the
+limit holds for *every* stretch of that length, which services with a hard quota ask for; a bucket that refills would let up
+to twice as many begin in the first one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 
-class Bucket:
-    """The permits of one operator.
+
+class Rate:
+    """When the calls of one operator may begin.
 
     Args:
-        calls: How many calls may begin per time, and at once.
+        calls: How many calls may begin per time.
         per_ms: The time, ms.
 
     Example:
-        >>> bucket = Bucket(2, 1000)
-        >>> [bucket.take(0), bucket.take(0), bucket.take(0), bucket.next_ms(0)]
-        [True, True, False, 500]
+        >>> rate = Rate(2, 1000)
+        >>> [rate.take(0), rate.take(400), rate.take(500), rate.next_ms(500)]
+        [True, True, False, 1000]
     """
 
-    __slots__ = ("_calls", "_full", "_per", "_then", "_units")
+    __slots__ = ("_begun", "_calls", "_per")
 
     def __init__(self, calls: int, per_ms: int) -> None:
         self._calls = calls
         self._per = per_ms
-        self._full = self._units = calls * per_ms
-        self._then: int | None = None
+        self._begun: deque[int] = deque()
 
     def next_ms(self, now_ms: int) -> int:
-        """Give when a permit will be there: now or later."""
-        self._fill(now_ms)
-        missing = self._per - self._units
-        return now_ms if missing <= 0 else now_ms - (-missing // self._calls)
+        """Give when the next call may begin: now or later."""
+        return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
 
     def take(self, now_ms: int) -> bool:
-        """Take a permit, if there is one."""
-        self._fill(now_ms)
-        if self._units < self._per:
+        """Note that a call begins, if it may."""
+        if self.next_ms(now_ms) > now_ms:
             return False
-        self._units -= self._per
+        if len(self._begun) == self._calls:
+            self._begun.popleft()
+        self._begun.append(now_ms)
         return True
-
-    def _fill(self, now_ms: int) -> None:
-        if self._then is None or now_ms > self._then:
-            passed = 0 if self._then is None else now_ms - self._then
-            self._units = min(self._units + passed * self._calls, self._full)
-            self._then = now_ms

@@ -47,6 +47,11 @@ class Ready:
         """The one that is next."""
         return self._next()[0]
 
+    @property
+    def since(self) -> int:
+        """Since when the one has been there that came first, ms since the epoch."""
+        return min(queue[0][1] for queue in (self._new, self._due) if queue)
+
     def add(self, one: Since) -> None:
         """Put a call behind all others."""
         self._new.append(one)

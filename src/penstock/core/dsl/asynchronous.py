@@ -11,6 +11,7 @@ from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
+from penstock.core.plan.functions import check_takes
 from penstock.core.plan.specs import Kept, KeyValueSpec, LruSpec
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def map_values_async(
     **options: Unpack[CallOptions],
 ) -> str:
     """Add what calls a function for new values; give its node."""
-    node, calls, kept = _parts(stream, "map-values-async", function, store, name, options, batch)
+    takes = ("key", "value") if with_key else ("value",)
+    node, calls, kept = _parts(stream, "map-values-async", function, store, name, options, takes, batch)
     return stream._graph.add(MapValuesAsync(node, (stream._node,), function, calls, kept, with_key))
 
 
@@ -42,7 +44,8 @@ def foreach_async(
     **options: Unpack[CallOptions],
 ) -> None:
     """Add what calls a function at the end of a stream."""
-    node, calls, kept = _parts(stream, "foreach-async", function, store, name, options, batch)
+    takes = ("key", "value")
+    node, calls, kept = _parts(stream, "foreach-async", function, store, name, options, takes, batch)
     stream._graph.add(ForeachAsync(node, (stream._node,), function, calls, kept))
 
 
@@ -58,7 +61,7 @@ def process_async(
     """Add what calls a function that writes and forwards; give its node.
 
     Raises:
-        TopologyError: If a store is no key-value store, or calls are to be made in batches.
+        TopologyError: If a store is no key-value store, if calls with stores may overlap, or if they are to be made in batches.
     """
     if "batch" in options:
         raise TopologyError(
@@ -72,7 +75,14 @@ def process_async(
                 f"process_async(stores=[{each!r}]): there is no key-value store of that name; add it with "
                 "add_state_store(...) before. Of other stores there is no one entry that could travel with a record"
             )
-    node, calls, kept = _parts(stream, "process-async", function, store, name, options)
+    order = options.get("order", "key")
+    if connected and order != "key":
+        raise TopologyError(
+            f"process_async(stores=[...], order={order!r}): the state of a key travels with its call, so calls of a key that overlap "
+            "would overwrite each other's writes. Leave order at 'key', or write in a processor behind this one"
+        )
+    takes = ("record", "context")
+    node, calls, kept = _parts(stream, "process-async", function, store, name, options, takes)
     return graph.add(ProcessAsync(node, (stream._node,), function, calls, kept, connected))
 
 
@@ -83,12 +93,14 @@ def _parts(
     store: Kept | None,
     name: str | None,
     options: CallOptions,
+    takes: tuple[str, ...],
     batch: tuple[int, Duration] | None = None,
 ) -> tuple[str, Calls, Carried]:
     if not callable(function):
         raise TopologyError(
             f"an asynchronous operator calls a function or a coroutine function, not {function!r}"
         )
+    check_takes(function, takes)
     graph = stream._graph
     calls = Calls(**options, batch=batch)
     node = graph.name(f"KSTREAM-{word.replace('-', '').upper()}", name)

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from io import BytesIO
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -61,8 +62,14 @@ _AHEAD_MS: Final = 2_000
 """How long before it is due a record is handed over: its call begins in time, whenever the next micro-batch does."""
 _IN_LINE: Final = 128
 """How many records of one key may be handed over at least: they follow each other without a micro-batch in between."""
+_AS_THEY_ARE: Final = frozenset({str, bytes, int, type(None)})
+"""Types of keys of which two are equal if, and only if, their bytes are; of 1, 1.0 and True that is not so."""
 _SAMPLE: Final = 256
 """How many records of a step are looked at to see which key is hot."""
+_TOLD_AFTER: Final = frozenset({5, 50, 500, 5_000, 50_000})
+"""After how many failed attempts at a record the log tells why: an application that tries again for ever must say so."""
+_CLOSED_LINE: Final = 32
+"""How many unfinished records of one key it has at hand while one of them waits and closes the key to the others."""
 _LONG_LINE: Final = 512
 """How many unfinished records of one key a ledger has at hand at least; of a partition whose order is kept, as many as it hands over."""
 
@@ -353,6 +360,8 @@ class Ledger:
         self._counts["settled"] += 1
         if isinstance(settled, Waits):
             self._counts["retries"] += settled.why == "retry"
+            if settled.attempt - 1 in _TOLD_AFTER:
+                self._runtime.notice(self._why_again(one, settled))
             one.attempt, one.begun_ms = settled.attempt, settled.begun_ms
             one.due_ms, one.why = settled.due_ms, settled.why
             self._handover.wait(number, settled.due_ms)
@@ -415,11 +424,19 @@ class Ledger:
         where = self._runtime.where(one.place)
         return f"the call of {self.name} in task {self._runtime.task_id} {where} failed for good after {attempts}: {failed.cause}. {advice}"
 
+    def _why_again(self, one: Unfinished, settled: Waits) -> str:
+        where = self._runtime.where(one.place)
+        return (
+            f"the call of {self.name} in task {self._runtime.task_id} {where} has failed {settled.attempt - 1} times and is tried "
+            f"again, the last time with {settled.cause}"
+        )
+
     # What is there.
 
     def save(self) -> None:
         """Bring the store up to date."""
         self._memory["next"], self._memory["parks_by"] = self._next, self._parks_by
+        self._memory["order"] = self._calls.order
         unfinished = self._unfinished
         for number in self._changed:
             one = unfinished.get(number)
@@ -447,7 +464,7 @@ class Ledger:
             waiting=handover.waiting + len(self._shelf),
             delayed=delayed + self._shelf.delayed,
             parked=handover.parked + len(self._overflow),
-            held=self._retirement.held,
+            held=self._retirement.held + len(self._retiring),
             room=self._room(),
             most_per_key=handover.longest_line + (self._overflow.longest if self._parks_by == "key" else 0),
             oldest_ms=self._oldest_ms(),
@@ -468,7 +485,7 @@ class Ledger:
             if number in parked or number in self._unfinished
         )
         known = [(key, count) for key, count in keys.most_common(2) if key is not None]
-        return (reprlib.repr(known[0][0]), known[0][1], keys.total()) if known else None
+        return (_in_words(known[0][0]), known[0][1], keys.total()) if known else None
 
     def _oldest_ms(self) -> int | None:
         unfinished, again = self._unfinished, self._came_again
@@ -488,7 +505,7 @@ class Ledger:
         """
         handover, aside = self._handover, len(self._overflow)
         left = 0 if self._ran_dry else handover.out // 2
-        room = handover.most - left - handover.parked
+        room = handover.most - left - (handover.parked - handover.behind_waiting)
         if self._parks_by == "partition":
             return max(room - aside, 0)
         return max(room, 0) if aside < _IN_OVERFLOW else 0
@@ -510,8 +527,10 @@ class Ledger:
     def _emptied_stores(self) -> Iterator[Unfinished]:
         """Take down what lies where the order that was edited would not find it."""
         rows = []
-        while not self._shelving and self._shelf.next != NEVER:
-            rows.append(self._shelf.take())
+        order = self._calls.order
+        if not self._shelving or self._memory.get("order", order) != order:
+            while self._shelf.next != NEVER:
+                rows.append(self._shelf.take())
         if self._memory.get("parks_by", self._parks_by) != self._parks_by:
             for group in self._overflow.groups:
                 rows += self._overflow.take(group, len(self._overflow))
@@ -551,7 +570,7 @@ class Ledger:
         if behind is None:
             return False
         count = self._count_at_hand(behind)
-        if count >= _LONG_LINE and count >= self._at_hand(behind):
+        if count >= _CLOSED_LINE and count >= self._at_hand(behind):
             return True
         return len(self._overflow) > 0 and _bytes_of(behind) in self._overflow
 
@@ -563,9 +582,11 @@ class Ledger:
 
     def _at_hand(self, group: Hashable) -> int:
         """Give how many records of a key or partition are at hand before others are parked."""
-        if self._parks_by == "key":
-            return max(_LONG_LINE, 2 * self._handover.widened(group))
-        return self._handover.most
+        if self._parks_by != "key":
+            return self._handover.most
+        if self._handover.is_closed(group):
+            return _CLOSED_LINE
+        return max(_LONG_LINE, 2 * self._handover.widened(group))
 
     def _count_at_hand(self, group: Hashable) -> int:
         if self._parks_by == "key":
@@ -601,13 +622,16 @@ class Ledger:
         self._retirement.leave(one.number)
 
     def _know(self, one: Unfinished) -> None:
-        """Find out what tells the record's key from others, as a dict does."""
+        """Find out what tells the record's key from others: here, with the station, and in the stores."""
         one.serdes = self._serdes
         one.key_id = key = one.key
-        try:
-            hash(key)
-        except TypeError:
-            one.key_id = in_bytes(self._serdes[0], key)
+        if type(key) not in _AS_THEY_ARE:
+            try:
+                one.key_id = _Pickled(_bytes_of(key))
+            except (
+                Exception
+            ):  # what cannot be pickled could not be kept either, which is told when it is to be
+                one.key_id = in_bytes(self._serdes[0], key)
 
     def _begin(self, one: Unfinished) -> None:
         if one.partition is not None and one.origin is not None:
@@ -631,13 +655,26 @@ class Ledger:
         return None if self._shelving else one.partition
 
 
+class _Pickled(bytes):
+    """What tells a key from others that is not as it is."""
+
+
+def _in_words(key_id: Hashable) -> str:
+    return reprlib.repr(pickle.loads(key_id) if isinstance(key_id, _Pickled) else key_id)
+
+
 def _has(one: Unfinished, ticket: Ticket) -> bool:
     """Tell whether a ticket is that of the last time a record was handed over."""
     return one.epoch == ticket.epoch and one.turn == ticket.turn
 
 
 def _bytes_of(group: Hashable) -> bytes:
-    return pickle.dumps(group, protocol=5)
+    """Give a key or partition as bytes: equal ones are equal, also where parts of one are the same object."""
+    out = BytesIO()
+    pickler = pickle.Pickler(out, protocol=5)
+    pickler.fast = True
+    pickler.dump(group)
+    return out.getvalue()
 
 
 def first_due(books: Iterable[Book]) -> int | None:

@@ -13,10 +13,12 @@ What it raises is a failed attempt too. :class:`Retry` says which failures are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from typing_extensions import TypedDict
@@ -65,7 +67,8 @@ def retry(in_: Duration | None = None) -> TryAgain:
     """Say that the attempt failed and another one is to be made.
 
     Args:
-        in_: How long from now; None is as the operator's :class:`Retry` says. The number of attempts is limited all the same.
+        in_: How long from now, at least 1 ms; None is as the operator's :class:`Retry` says. How many attempts there are, it says
+            too; without one, any number.
 
     Returns:
         What the function of an asynchronous operator returns.
@@ -84,13 +87,14 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
 
     Args:
         until: The time, as ms since the epoch or a ``datetime`` with a time zone.
-        in_: How long from now, in place of a time.
+        in_: How long from now, in place of a time; at least 1 ms.
 
     Returns:
         What the function of an asynchronous operator returns.
 
     Raises:
         ValueError: Unless exactly one of the two is given, or if a datetime has no time zone.
+        TypeError: If the time is something else, above all a float such as ``time.time()`` gives, which counts seconds.
 
     Source: KIP-311, "Delayed processing".
 
@@ -110,6 +114,10 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
         until = -(
             (_EPOCH - until) // timedelta(milliseconds=1)
         )  # never before the microsecond that was asked for
+    if not isinstance(until, int) or isinstance(until, bool):
+        raise TypeError(
+            f"delay(until={until!r}): a time is an int of ms since the epoch, or a datetime with a time zone"
+        )
     return Later(until_ms=until)
 
 
@@ -117,13 +125,29 @@ def dead_letter(text: str) -> DeadLetter:
     """Say that no attempt will help, with the cause; or, as ``on_failure`` of an operator, where such records are kept.
 
     Args:
-        text: Returned by a call: the cause. As ``on_failure=ps.dead_letter(...)``: the topic.
+        text: Returned by a call: the cause; the record goes to the topic of ``on_failure=ps.dead_letter(...)``, or where there
+            is none to that of the setting ``dead_letter_topic``. As ``on_failure``: the topic.
+
+    Returns:
+        What the function of an asynchronous operator returns, or what ``on_failure`` is.
+
+    Example:
+        >>> dead_letter("no such customer")
+        DeadLetter(text='no such customer')
     """
     return DeadLetter(str(text))
 
 
 def skip() -> Skip:
-    """Say that there is nothing to do for the record: it ends here, and is counted as dropped."""
+    """Say that there is nothing to do for the record: it ends here, and is counted as dropped.
+
+    Returns:
+        What the function of an asynchronous operator returns.
+
+    Example:
+        >>> skip()
+        Skip()
+    """
     return Skip()
 
 
@@ -141,7 +165,7 @@ class Retry:
         jitter: Which part of a wait is left to chance, 0 to 1: 0.2 is between 80 % and 120 % of it.
         max_attempts: How many attempts there are in all; None is any number.
         max_elapsed: How long after the first attempt began another one may begin; None is any time.
-        on: Exceptions that are tried again; what else is raised is final. :func:`retry` is always tried again.
+        on: Exceptions that are tried again, a tuple of classes; what else is raised is final. :func:`retry` is always tried again.
 
     Raises:
         TopologyError: If a value is impossible.
@@ -167,14 +191,23 @@ class Retry:
         _not_negative("Retry(initial=...)", self.initial)
         if millis(self.cap) < millis(self.initial):
             raise TopologyError(f"Retry(cap={self.cap!r}) is shorter than initial={self.initial!r}")
+        for name in ("factor", "jitter"):
+            number = getattr(self, name)
+            if not isinstance(number, (int, float)) or not math.isfinite(number):
+                raise TopologyError(f"Retry({name}={number!r}): it is a number")
         if self.factor < 1:
             raise TopologyError(f"Retry(factor={self.factor}): waits do not get shorter; give at least 1")
         if not 0 <= self.jitter <= 1:
             raise TopologyError(f"Retry(jitter={self.jitter}): it is a part of the wait, 0 to 1")
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise TopologyError(f"Retry(max_attempts={self.max_attempts}): there is at least one attempt")
+        if self.max_attempts is not None:
+            _at_least_one("Retry(max_attempts=...)", self.max_attempts)
         if self.max_elapsed is not None:
             _not_negative("Retry(max_elapsed=...)", self.max_elapsed)
+        on = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not all(isinstance(each, type) and issubclass(each, BaseException) for each in on):
+            raise TopologyError(
+                f"Retry(on={self.on!r}): it is a tuple of exception classes, such as (ConnectionError, TimeoutError)"
+            )
 
     def wait_ms(self, attempt: int, seed: str) -> int:
         """Give how long to wait after a failed attempt.
@@ -186,12 +219,12 @@ class Retry:
         Returns:
             Milliseconds.
         """
-        longest = millis(self.cap)
+        initial, longest = millis(self.initial), millis(self.cap)
         try:
-            wait = min(millis(self.initial) * self.factor ** (attempt - 1), longest)
+            wait = min(initial * self.factor ** (attempt - 1), longest)
         except OverflowError:
-            wait = longest
-        return round(wait * (1 + self.jitter * (2 * _chance(f"{seed}:{attempt}") - 1)))
+            wait = longest if initial else 0
+        return min(round(wait * (1 + self.jitter * (2 * _chance(f"{seed}:{attempt}") - 1))), longest)
 
     def allows(self, attempt: int, begun_ms: int, next_ms: int) -> bool:
         """Tell whether there may be another attempt.
@@ -219,14 +252,17 @@ class CircuitBreaker:
 
     Raises:
         TopologyError: If a value is impossible.
+
+    Example:
+        >>> CircuitBreaker(failures=3, reset_after=10_000)
+        CircuitBreaker(failures=3, reset_after=10000)
     """
 
     failures: int = 5
     reset_after: Duration = 30_000
 
     def __post_init__(self) -> None:
-        if self.failures < 1:
-            raise TopologyError(f"CircuitBreaker(failures={self.failures}): it takes at least one failure")
+        _at_least_one("CircuitBreaker(failures=...)", self.failures)
         _not_negative("CircuitBreaker(reset_after=...)", self.reset_after)
 
 
@@ -262,19 +298,24 @@ class Calls:
             once; records without a key have no order. ``partition``: as the records of a partition came; calls overlap.
             ``completion``: as calls end.
         max_in_flight: How many calls run at once, at most.
-        max_in_flight_per_key: How many of them for one key; None is no limit of its own. At order ``key`` it is one.
+        max_in_flight_per_key: How many of them for one key; None is no limit of its own. At order ``key`` it is one anyway.
         timeout: How long an attempt may take; ``timedelta`` or ms, None is for ever.
-        total_timeout: How long all attempts may take together, with the waits between them.
+        total_timeout: How long all attempts may take together, with the waits between them: no attempt begins later. After
+            :func:`delay` the time begins anew. A batch has the time of the record in it that has most left.
         retry: Which failed attempts are followed by another; None is none, but for :func:`retry`.
         on_failure: ``fail`` stops the application, ``skip`` leaves the record out, ``ps.dead_letter(topic)`` keeps it.
         batch: ``(max_records, max_wait)``: the function gets a list of up to so many records, and gives a list of as many
             results. A batch that is not full is called when its first record has waited so long.
-        rate_limit: ``(calls, per)``: so many calls may begin in each such time.
+        rate_limit: ``(calls, per)``: in no such time do more calls begin.
         circuit_breaker: When an endpoint that keeps failing is left alone.
         endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None is one endpoint for the operator.
 
     Raises:
         TopologyError: If an option is impossible.
+
+    Example:
+        >>> Calls(max_in_flight=10, timeout=2_000, retry=Retry(max_attempts=3), on_failure="skip").batch_records
+        1
     """
 
     order: CallOrder = "key"
@@ -292,32 +333,59 @@ class Calls:
     def __post_init__(self) -> None:
         if self.order not in get_args(CallOrder):
             raise TopologyError(f"order is 'key', 'partition' or 'completion', not {self.order!r}")
-        for name in ("max_in_flight", "max_in_flight_per_key"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise TopologyError(f"{name} is at least 1, not {limit}")
+        _at_least_one("max_in_flight", self.max_in_flight)
+        if self.max_in_flight_per_key is not None:
+            _at_least_one("max_in_flight_per_key", self.max_in_flight_per_key)
+            if self.order == "key" and self.max_in_flight_per_key > 1:
+                raise TopologyError(
+                    f"max_in_flight_per_key={self.max_in_flight_per_key}: at order='key' the calls of a key follow each other; leave it "
+                    "out, or set order='partition' or order='completion'"
+                )
         for name in ("timeout", "total_timeout"):
             limit = getattr(self, name)
             if limit is not None and millis(limit) < 1:
                 raise TopologyError(f"{name} is at least 1 ms, not {limit!r}")
-        if self.on_failure not in ("fail", "skip") and not isinstance(self.on_failure, DeadLetter):
+        for name, kind, call in (
+            ("retry", Retry, "ps.Retry(max_attempts=3)"),
+            ("circuit_breaker", CircuitBreaker, "ps.CircuitBreaker(failures=5)"),
+        ):
+            option = getattr(self, name)
+            if option is not None and not isinstance(option, kind):
+                raise TopologyError(
+                    f"{name} is made by ps.{kind.__name__}(...), as in {name}={call}, not {option!r}"
+                )
+        if not _is_policy(self.on_failure):
             raise TopologyError(
                 f"on_failure is 'fail', 'skip' or ps.dead_letter('topic'), not {self.on_failure!r}"
             )
+        self._check_pairs()
+        self._check_endpoint()
+
+    def _check_pairs(self) -> None:
+        for name, parts in (("batch", "(max_records, max_wait)"), ("rate_limit", "(calls, per)")):
+            pair = getattr(self, name)
+            if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TopologyError(f"{name}={parts}: these are two values, not {pair!r}")
         if self.batch is not None:
-            self._check_batch(*self.batch)
-        if self.rate_limit is not None and (self.rate_limit[0] < 1 or millis(self.rate_limit[1]) < 1):
-            raise TopologyError(f"rate_limit=(calls, per): both are at least 1, not {self.rate_limit!r}")
-        if self.endpoint is not None and self.circuit_breaker is None:
+            _at_least_one("max_records of batch=(max_records, max_wait)", self.batch[0])
+            _not_negative("batch=(max_records, max_wait)", self.batch[1])
+        if self.rate_limit is not None:
+            _at_least_one("calls of rate_limit=(calls, per)", self.rate_limit[0])
+            if millis(self.rate_limit[1]) < 1:
+                raise TopologyError(f"rate_limit=(calls, per): both are at least 1, not {self.rate_limit!r}")
+
+    def _check_endpoint(self) -> None:
+        if self.endpoint is None:
+            return
+        if not callable(self.endpoint) or iscoroutinefunction(self.endpoint):
+            raise TopologyError(
+                f"endpoint is a plain function (key, value) -> endpoint, called where the record is, not {self.endpoint!r}"
+            )
+        if self.circuit_breaker is None:
             raise TopologyError(
                 "endpoint=... says what a circuit breaker is for; give circuit_breaker=... too"
             )
-
-    def _check_batch(self, most: int, wait: Duration) -> None:
-        if most < 1:
-            raise TopologyError(f"batch=(max_records, max_wait): a batch has at least one record, not {most}")
-        _not_negative("batch=(max_records, max_wait)", wait)
-        if self.endpoint is not None:
+        if self.batch is not None:
             raise TopologyError(
                 "a batch is one call to one endpoint: leave out batch=... or endpoint=..., or use one operator per endpoint"
             )
@@ -339,6 +407,15 @@ _CHANCES: Final = 1 << 64
 def _chance(seed: str) -> float:
     """Give a number from 0 to 1 that looks random, always the same for a seed."""
     return int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "big") / _CHANCES
+
+
+def _is_policy(on_failure: object) -> bool:
+    return on_failure in ("fail", "skip") or (isinstance(on_failure, DeadLetter) and on_failure.text != "")
+
+
+def _at_least_one(what: str, count: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise TopologyError(f"{what} is a whole number of at least 1, not {count!r}")
 
 
 def _not_negative(what: str, duration: Duration) -> int:

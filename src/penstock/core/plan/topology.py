@@ -18,8 +18,14 @@ from penstock.core.model.serdes import string as _string
 from penstock.core.plan import describe as _describe
 from penstock.core.plan import drawing as _drawing
 from penstock.core.plan import svg as _svg
-from penstock.core.plan.asynchronous import AcknowledgingProcess, IssuingProcess, finishing_later
+from penstock.core.plan.asynchronous import (
+    AcknowledgingProcess,
+    Asynchronous,
+    IssuingProcess,
+    finishing_later,
+)
 from penstock.core.plan.checks import check_kept, check_reset
+from penstock.core.plan.functions import check_plain
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
     Node,
@@ -131,7 +137,8 @@ class Topology:
             parents: Names of the nodes whose records it gets.
             stores: Names of the stores it may use, beside those that the supplier brings along in its attribute ``stores``.
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``).
+            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
+                again to each new processor, which every micro-batch on Spark has.
 
         Returns:
             This topology.
@@ -141,7 +148,10 @@ class Topology:
                 make one.
         """
         node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
-        return self.add_supplied(finishing_later(node, calls, acknowledges=acknowledges))
+        key, value = self._serdes_behind(node.parents)
+        return self.add_supplied(
+            finishing_later(node, calls, acknowledges=acknowledges, key=key, value=value)
+        )
 
     def add_supplied(self, node: Process) -> Topology:
         """Add a node that runs something of the user's, with the stores that its supplier brings along, and its own.
@@ -355,10 +365,19 @@ class Topology:
             raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
         if isinstance(node, Sink) and isinstance(node.topic, str):
             checked_name(node.topic, "topic")
+        if not isinstance(node, Asynchronous):
+            check_plain(node.name, vars(node).values())
         for parent in node.parents:
             self._check_parent(node, parent)
         self._nodes[node.name] = node
         return self
+
+    def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
+        """Give the serdes of what comes from nodes: those of sources that agree, else the default ones."""
+        nodes = [self._nodes.get(parent) for parent in parents]
+        sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
+        known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)
+        return sources[0] if known else (_string, _string)
 
     def _check_topics(self, node: Source) -> None:
         if not node.topics and node.pattern is None:

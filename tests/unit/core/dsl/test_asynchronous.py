@@ -158,7 +158,7 @@ class TestLimits:
         with Driver(mapping(journal.sleep, rate_limit=(2, timedelta(seconds=1)))) as driver:
             pipe(driver, *((f"k{i}", f"{i}:1") for i in range(5)))
             driver.advance_wall_clock(5000)
-        assert [at for at, _ in journal.begun] == [0, 0, 500, 1000, 1500]
+        assert [at for at, _ in journal.begun] == [0, 0, 1000, 1000, 2000]
 
     def test_an_endpoint_that_keeps_failing_is_left_alone_and_then_tried_again(self) -> None:
         tried: list[tuple[int, str]] = []
@@ -587,11 +587,24 @@ def test_results_may_be_counted() -> None:
     ("options", "message"),
     [
         ({"order": "time"}, "order is 'key', 'partition' or 'completion'"),
-        ({"max_in_flight": 0}, "max_in_flight is at least 1"),
-        ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is at least 1"),
+        ({"max_in_flight": 0}, "max_in_flight is a whole number of at least 1, not 0"),
+        ({"max_in_flight": "10"}, "max_in_flight is a whole number of at least 1, not '10'"),
+        ({"max_in_flight": None}, "max_in_flight is a whole number"),
+        ({"max_in_flight": 2.5}, "max_in_flight is a whole number"),
+        ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is a whole number of at least 1"),
+        ({"max_in_flight_per_key": 2}, "at order='key' the calls of a key follow each other"),
+        ({"retry": 3}, r"retry is made by ps.Retry\(...\), as in retry=ps.Retry\(max_attempts=3\), not 3"),
+        ({"retry": ps.Retry}, "retry is made by"),
+        ({"circuit_breaker": 5}, "circuit_breaker is made by"),
+        ({"on_failure": ps.dead_letter("")}, "on_failure is"),
+        ({"batch": 50}, r"batch=\(max_records, max_wait\): these are two values, not 50"),
+        ({"batch": (2.5, 10)}, "max_records of batch"),
+        ({"rate_limit": 100}, r"rate_limit=\(calls, per\): these are two values, not 100"),
+        ({"rate_limit": (5, 0)}, "both are at least 1"),
+        ({"endpoint": asyncio.sleep, "circuit_breaker": ps.CircuitBreaker()}, "endpoint is a plain function"),
         ({"timeout": 0}, "timeout is at least 1 ms"),
         ({"on_failure": "ignore"}, "on_failure is 'fail', 'skip' or"),
-        ({"batch": (0, 5)}, "a batch has at least one record"),
+        ({"batch": (0, 5)}, "max_records of batch"),
         ({"batch": (5, -1)}, "is not negative"),
         ({"rate_limit": (0, 5)}, "rate_limit"),
         ({"endpoint": str}, "circuit_breaker"),
@@ -612,8 +625,14 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
         (lambda: ps.Retry(cap=1), "shorter than initial"),
         (lambda: ps.Retry(factor=0.5), "do not get shorter"),
         (lambda: ps.Retry(jitter=2), "part of the wait"),
-        (lambda: ps.Retry(max_attempts=0), "at least one attempt"),
-        (lambda: ps.CircuitBreaker(failures=0), "at least one failure"),
+        (
+            lambda: ps.Retry(max_attempts=0),
+            r"Retry\(max_attempts=...\) is a whole number of at least 1, not 0",
+        ),
+        (lambda: ps.Retry(factor=float("nan")), "it is a number"),
+        (lambda: ps.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
+        (lambda: ps.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
+        (lambda: ps.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) is a whole number"),
     ],
 )
 def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -630,3 +649,254 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
         stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]
+
+
+class TestWhatCallsDoWrong:
+    """Whatever a function does, its record ends or waits, and those behind it go on."""
+
+    @staticmethod
+    async def cancelled(value: str) -> str:
+        if value == "bad":
+            other = asyncio.ensure_future(asyncio.sleep(1))
+            other.cancel()
+            await other
+        return value
+
+    @pytest.mark.parametrize("options", [{}, {"timeout": 1_000}])
+    def test_what_cancels_itself_has_failed(self, options: Any) -> None:
+        topology = mapping(self.cancelled, with_key=False, on_failure="skip", **options)
+        with Driver(topology) as driver:
+            pipe(driver, ("a", "bad"), ("a", "good"))
+            driver.advance_wall_clock(2_000)
+            assert (out(driver), driver.metrics()["dropped_records"]) == (["good"], 1)
+            assert driver.committed_offset("in") == 2
+
+    def test_an_error_that_cannot_be_printed_has_failed_too(self) -> None:
+        class SilentError(Exception):
+            def __str__(self) -> str:
+                raise TypeError("no text")
+
+        def fail(value: str) -> str:
+            raise SilentError
+
+        with Driver(mapping(fail, with_key=False, on_failure=ps.dead_letter("letters"))) as driver:
+            pipe(driver, ("a", "x"))
+            (letter,) = driver.read("letters")
+        assert dict(letter.headers)["penstock.error.error"] == b"SilentError (its message cannot be printed)"
+
+    @pytest.mark.parametrize("answer", [ps.skip, ps.retry, ps.delay, ps.dead_letter])
+    def test_an_answer_without_parentheses_is_told(self, answer: Any) -> None:
+        told = pytest.raises(ProcessingError, match=rf"gave ps.{answer.__name__} itself; call it")
+        with Driver(mapping(lambda value: answer, with_key=False)) as driver, told:
+            pipe(driver, ("a", "x"))
+
+    def test_what_process_async_gives_is_not_lost_in_silence(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process_async(lambda record, context: record).to("out")
+        told = pytest.raises(ProcessingError, match=r"forward records with context.forward\(...\)")
+        with Driver(builder.build()) as driver, told:
+            pipe(driver, ("a", "x"))
+
+    def test_a_wait_of_no_time_takes_a_millisecond(self) -> None:
+        tried: list[str] = []
+
+        def never(value: str) -> Any:
+            tried.append(value)
+            return ps.delay(in_=0) if value == "early" else ps.retry(in_=0)
+
+        with Driver(mapping(never, with_key=False, order="completion")) as driver:
+            pipe(driver, ("a", "early"), ("b", "again"))
+            assert tried == ["early", "again"]
+            driver.advance_wall_clock(3)
+        assert (tried.count("early"), tried.count("again")) == (4, 4)
+
+    @pytest.mark.parametrize("until", ["2030-01-01", 1.5, True])
+    def test_a_time_is_told_in_ms(self, until: Any) -> None:
+        with pytest.raises(TypeError, match="an int of ms since the epoch"):
+            ps.delay(until=until)
+
+
+def test_each_attempt_of_process_async_knows_where_its_record_came_from() -> None:
+    seen: list[Any] = []
+
+    async def call(record: Any, context: Any) -> Any:
+        seen.append((context.attempt, *context.record_metadata))
+        if context.attempt == 1:
+            raise OSError("down")
+        context.forward(record)
+
+    builder = ps.StreamsBuilder()
+    retry = ps.Retry(initial=10, jitter=0)
+    builder.stream("in").process_async(call, retry=retry).to("out")
+    with Driver(builder.build()) as driver:
+        pipe(driver, ("a", "x"))
+        driver.advance_wall_clock(10)
+        assert out(driver) == ["x"]
+    assert seen == [(1, "in", 0, 0), (2, "in", 0, 0)]
+
+
+class TestWaits:
+    def test_none_is_longer_than_the_longest(self) -> None:
+        policy = ps.Retry(initial=100, cap=1_000, jitter=0.5)
+        assert max(policy.wait_ms(attempt, str(seed)) for attempt in (4, 9) for seed in range(50)) == 1_000
+
+    def test_none_grows_from_nothing(self) -> None:
+        assert ps.Retry(initial=0).wait_ms(5_000, "") == 0
+        assert ps.Retry(initial=1, cap=70, jitter=0).wait_ms(5_000, "") == 70
+
+    def test_no_attempt_begins_after_the_total_timeout(self) -> None:
+        tried: list[int] = []
+
+        async def fail(value: str) -> str:
+            tried.append(_now())
+            raise OSError("down")
+
+        topology = mapping(
+            fail,
+            with_key=False,
+            retry=ps.Retry(initial=10, jitter=0),
+            circuit_breaker=ps.CircuitBreaker(failures=1, reset_after=5_000),
+            total_timeout=1_000,
+            on_failure=ps.dead_letter("letters"),
+        )
+        with Driver(topology) as driver:
+            pipe(driver, ("a", "x"))
+            driver.advance_wall_clock(20_000)
+            (letter,) = driver.read("letters")
+        facts = dict(letter.headers)
+        assert (tried, facts["penstock.error.attempts"]) == ([0], b"1")
+        assert b"total_timeout=1000 ms was over before attempt 2 could begin" in facts["penstock.error.error"]
+
+    def test_an_old_record_in_a_batch_does_not_cut_the_time_of_new_ones(self) -> None:
+        calls: list[list[str]] = []
+
+        async def together(values: list[str]) -> list[Any]:
+            calls.append(values)
+            await asyncio.sleep(0.08)
+            return [OSError("down") if len(calls) == 1 else value for value in values]
+
+        topology = mapping(
+            together,
+            with_key=False,
+            batch=(3, 0),
+            retry=ps.Retry(initial=20, jitter=0),
+            total_timeout=120,
+            on_failure="skip",
+        )
+        with Driver(topology) as driver:
+            pipe(driver, ("a", "old"))
+            driver.advance_wall_clock(99)
+            pipe(driver, ("b", "new"))
+            driver.advance_wall_clock(200)
+            assert "new" in out(driver)
+
+    def test_a_record_does_not_wait_for_its_batch_longer_because_of_a_retry(self) -> None:
+        calls: list[tuple[int, list[str]]] = []
+
+        async def together(values: list[str]) -> list[Any]:
+            calls.append((_now(), values))
+            return [OSError("down") if value == "bad" else value for value in values]
+
+        topology = mapping(together, with_key=False, batch=(5, 100), retry=ps.Retry(initial=90, jitter=0))
+        with Driver(topology) as driver:
+            pipe(driver, ("a", "bad"))
+            driver.advance_wall_clock(105)
+            pipe(driver, ("b", "new"))
+            driver.advance_wall_clock(300)
+        assert calls[1] == (205, ["bad", "new"])
+
+    def test_a_record_whose_time_has_come_does_not_wait_for_a_later_one_of_its_key(self) -> None:
+        calls: list[tuple[int, list[str]]] = []
+
+        async def together(values: list[str]) -> list[Any]:
+            calls.append((_now(), values))
+            if len(calls) > 1:
+                return values
+            return [ps.retry(in_=10), ps.delay(in_=3_600_000)]
+
+        with Driver(mapping(together, with_key=False, batch=(2, 100))) as driver:
+            pipe(driver, ("a", "first"), ("a", "second"))
+            driver.advance_wall_clock(1_000)
+            assert (calls[1:], out(driver)) == ([(110, ["first"])], ["first"])
+            driver.advance_wall_clock(3_600_000)
+            assert out(driver) == ["second"]
+
+
+def test_a_failed_batch_counts_once_for_its_endpoint() -> None:
+    calls: list[list[str]] = []
+
+    def together(values: list[str]) -> list[str]:
+        calls.append(values)
+        raise OSError("down")
+
+    topology = mapping(
+        together,
+        with_key=False,
+        order="completion",
+        batch=(5, 0),
+        on_failure="skip",
+        circuit_breaker=ps.CircuitBreaker(failures=2),
+    )
+    with Driver(topology) as driver:
+        for _ in range(3):
+            pipe(driver, *((f"k{n}", "x") for n in range(5)))
+    assert len(calls) == 2
+
+
+def test_a_thread_that_runs_an_event_loop_may_test_calls() -> None:
+    async def test() -> list[Any]:
+        with Driver(mapping(Journal().sleep)) as driver:
+            pipe(driver, ("a", "x:10"))
+            driver.advance_wall_clock(10)
+            assert asyncio.get_running_loop() is not None
+            return out(driver)
+
+    assert asyncio.run(test()) == ["X:10"]
+
+
+def test_equal_keys_keep_their_order_whatever_they_are_made_of() -> None:
+    serde = ps.serdes.json
+
+    async def call(value: str) -> Any:
+        if value == "first" and _now() < 5_000:
+            return ps.delay(in_=5_000)
+        return value
+
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in", value=serde).map(lambda key, value: ((value[0], value[1]), value[2]))
+    stream.map_values_async(call, name="call").to("out", key=ps.serdes.pickle)
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", None, ["de", "de", "first"])
+        driver.advance_wall_clock(100)
+        one = "de"
+        driver.pipe("in", None, [one, one, "second"])
+        driver.advance_wall_clock(10_000)
+        assert out(driver) == ["first", "second"]
+
+
+class TestFunctionsOfTheWrongKind:
+    @pytest.mark.parametrize(
+        ("function", "with_key", "message"),
+        [
+            (lambda value: value, True, r"is called with \(key, value\), but it takes \(value\)"),
+            (lambda key, value: value, False, r"is called with \(value\), but it takes \(key, value\)"),
+        ],
+    )
+    def test_are_told_by_what_they_take(self, function: Any, with_key: bool, message: str) -> None:
+        with pytest.raises(TopologyError, match=message):
+            mapping(function, with_key=with_key)
+
+    def test_are_told_where_nobody_would_await_them(self) -> None:
+        async def is_good(key: Any, value: Any) -> bool:
+            return False
+
+        with pytest.raises(TopologyError, match=r"is_good' is a coroutine function, and nobody would wait"):
+            ps.StreamsBuilder().stream("in").filter(is_good)
+
+    def test_state_travels_only_where_calls_of_a_key_do_not_overlap(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+        stream = builder.stream("in")
+        for order in ("partition", "completion"):
+            with pytest.raises(TopologyError, match="would overwrite each other's writes"):
+                stream.process_async(print, stores=["totals"], order=order)  # type: ignore[arg-type]

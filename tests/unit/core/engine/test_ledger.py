@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Skipped, Ticket, Waits
+from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Skipped, Ticket, Waits
 from penstock.core.asynchronous.frontier import Progress
 from penstock.core.engine import ledger
 from penstock.core.engine.outcome import Outcome
@@ -662,3 +662,78 @@ class TestHowMuchIsHandedOver:
 
 def room(outcome: Outcome) -> int:
     return outcome.calls["call"].room
+
+
+class TestKeysThatWait:
+    def test_leave_room_for_others_for_ever(self) -> None:
+        host = Host(calling(retry=ps.Retry(initial=60_000)))
+        for step in range(30):
+            rows = [(f"poison{n // 2 % 50}" if n % 2 else f"cold{step}-{n}", "v", 1) for n in range(1_000)]
+            host.feed("in", rows)
+            waiting: set[object] = set()
+            for call in host.step(step).issue:
+                answer: Settled = Done("V")
+                if str(call.line).startswith("poison"):
+                    answer = Returned() if call.line in waiting else Waits(10**9, 2, 0, "retry", "down")
+                    waiting.add(call.line)
+                host.task.done(call.ticket, answer)
+            outcome = host.step(step)
+        figures = outcome.calls["call"]
+        assert (figures.with_station, figures.waiting) == (0, 50)
+        assert figures.room >= ledger.WITH_STATION // 2
+        assert len(unfinished(host)) <= 50 * ledger._CLOSED_LINE
+
+    def test_go_on_with_all_that_came_meanwhile_in_order(self) -> None:
+        host = Host(calling(retry=ps.Retry(initial=100)))
+        (first,) = host.run("in", ("k", "first", 1)).issue
+        host.task.done(first.ticket, Waits(100, 2, 0, "retry", "down"))
+        rest = [f"v{n}" for n in range(200)]
+        host.feed("in", [("k", value, 1) for value in rest])
+        got: list[str] = []
+        for now in (1, *range(100, 130)):
+            outcome = host.step(now)
+            got += values(outcome)
+            for call in outcome.issue:
+                host.task.done(call.ticket, Done(call.args[0]))
+        assert got == ["first", *rest]
+
+    def test_are_told_with_their_cause(self) -> None:
+        host = Host(calling(retry=ps.Retry(initial=1)))
+        outcome = host.run("in", ("k", "v", 1))
+        told: list[str] = []
+        for attempt in range(1, 12):
+            (call,) = outcome.issue
+            host.task.done(call.ticket, Waits(attempt, attempt + 1, 0, "retry", "OSError: down"))
+            outcome = host.step(attempt)
+            told += outcome.notices
+        (line,) = told
+        assert "has failed 5 times and is tried again, the last time with OSError: down" in line
+        assert "topic 'in', partition 0, offset 0" in line
+
+
+def test_records_that_wait_keep_their_place_when_the_order_becomes_that_of_keys() -> None:
+    host = Host(calling(order="completion", retry=ps.Retry()))
+    (first,) = host.run("in", ("k", "first", 1)).issue
+    host.task.done(first.ticket, Waits(50, 2, 0, "retry", "down"))
+    host.step()
+    host.sub = calling(retry=ps.Retry()).plan("app").subtopologies[0]
+    host.restart()
+    host.feed("in", [("k", "second", 1)])
+    got: list[str] = []
+    for now in (10, 20, 50, 60, 70):
+        outcome = host.step(now)
+        got += values(outcome)
+        for call in outcome.issue:
+            host.task.done(call.ticket, Done(call.args[0]))
+    assert got == ["first", "second"]
+
+
+def test_results_that_are_applied_after_the_commit_are_not_forgotten_meanwhile() -> None:
+    host = Host(calling(), repeats_sends=False)
+    (call,) = host.run("in", ("k", "v", 1)).issue
+    host.restart()
+    host.task.done(call.ticket, Done("V"))
+    outcome = host.step()
+    assert (values(outcome), outcome.calls["call"].unfinished) == ([], 1)
+    after = host.step()
+    assert (values(after), after.calls["call"].unfinished) == (["V"], 0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any
 
 from penstock.core.asynchronous.acting import Acting
-from penstock.core.asynchronous.effects import Effects, Performing, Started
+from penstock.core.asynchronous.effects import ANSWERS, Effects, Performing, Started
 from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import NodeContext
@@ -63,7 +64,9 @@ def _(node: ProcessAsync, compiled: Compiled) -> Call:
 
     def asks(one: Unfinished) -> Any:
         state = {store: opened.get(one.key) for store, opened in stores.items() if one.key is not None}
-        started = Started(name, one.key, one.value, one.timestamp, one.headers, one.attempt, state)
+        started = Started(
+            name, one.key, one.value, one.timestamp, one.headers, one.attempt, state, one.origin
+        )
         return function, (started,)
 
     def applies(one: Unfinished, value: Effects) -> None:
@@ -140,6 +143,11 @@ class IssuingContext(NodeContext):
                 f"processor {self._node!r} issues a call whose result is to go to {on_done!r}. The result may come in a later "
                 "micro-batch, in another process: let on_done be a method of the processor"
             )
+        if iscoroutinefunction(on_done):
+            raise ProcessingError(
+                f"processor {self._node!r}: {then}() gets the result of a call and is a coroutine function, for which nobody would "
+                "wait; let it be a plain method, which may issue the next call"
+            )
         self._check(call)
         key, value, timestamp, headers = self.current or (None, None, max(self._runtime.stream_time, 0), ())
         self.ledger.take(key, value, timestamp, headers, Request(call, args, then))
@@ -154,11 +162,16 @@ class IssuingContext(NodeContext):
         assert one.request is not None
         self.current = one.key, one.value, one.timestamp, one.headers
         try:
-            getattr(self.processor, one.request.then)(
+            given = getattr(self.processor, one.request.then)(
                 Record(one.key, one.value, one.timestamp, one.headers), value
             )
         finally:
             self.current = None
+        if isinstance(given, ANSWERS):
+            raise ProcessingError(
+                f"processor {self._node!r}: {one.request.then}() returned {given!r}. That is what a call may give; a method that "
+                "gets its result forwards, writes, or issues another call"
+            )
 
     def _check(self, call: Any) -> None:
         name = getattr(call, "__qualname__", "")
@@ -192,4 +205,9 @@ class AcknowledgingContext(NodeContext):
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
         """Say that a record is finished; see ``ProcessorContext.acknowledge``."""
+        if not self._runtime.active:
+            raise ProcessingError(
+                f"processor {self._node!r} acknowledges a record while nothing is being processed. Work that goes on elsewhere, in "
+                "threads say, leaves its results where process() or a punctuator finds them, and these acknowledge"
+            )
         self.taken.acknowledge(metadata)

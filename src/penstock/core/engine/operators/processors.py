@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
@@ -138,4 +139,10 @@ def _made(node: n.Process, method: str, base: str) -> Any:
             f"the supplier of processor {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
             f"let its class derive from penstock.{base}"
         )
+    for name in ("init", method, "close"):
+        if iscoroutinefunction(getattr(made, name)):
+            raise TopologyError(
+                f"processor {node.name!r}: its {name}() is a coroutine function, and nobody would wait for it. Let it be a plain "
+                "method; calls of the world outside are issued with context.issue, or made by process_async"
+            )
     return made
