@@ -145,7 +145,9 @@ class Book:
         return offsets
 
     def _add(self, report: Report) -> None:
-        if not report.gone:
+        if report.gone:
+            self.tasks.pop(report.task, None)
+        else:
             self.tasks[report.task] = report
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)

@@ -37,6 +37,9 @@ from penstock.core.state.memory import MemoryStores
 from penstock.drivers.threads import TaskThreads
 from penstock.testing._calls import ManualStation
 
+_CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
+"""What is counted of calls, by the name of its metric."""
+
 
 class TopologyTestDriver:
     """Runs a topology in this process.
@@ -96,6 +99,7 @@ class TopologyTestDriver:
         self._dropped = 0
         self._processed = 0
         self._counted: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
         self._tasks = {part.id: self._global_task(part) for part in self._plan.global_parts}
         self._tasks |= {sub.id: self._task(sub) for sub in self._plan.subtopologies}
         operators = {
@@ -171,9 +175,14 @@ class TopologyTestDriver:
         raise StoreError(f"the topology has no store {name!r}; it has: {known}")
 
     def metrics(self) -> dict[str, int]:
-        """Give what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors."""
+        """Give what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors.
+
+        If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
+        ``calls_dead_lettered``, as in the metrics of an application.
+        """
         counted = {f"counted: {name}": count for name, count in self._counted.items()}
-        return {"processed_records": self._processed, "dropped_records": self._dropped, **counted}
+        calls = {} if self._station is None else {name: self._calls[name] for name in _CALLS}
+        return {"processed_records": self._processed, "dropped_records": self._dropped, **calls, **counted}
 
     def committed_offset(self, topic: str) -> int:
         """Give the offset of a topic before which every record is finished: what would be committed now.
@@ -290,6 +299,8 @@ class TopologyTestDriver:
         self._dropped += sum(outcome.metrics.dropped.values())
         self._processed += outcome.metrics.processed
         self._counted.update(outcome.metrics.counted)
+        for figures in outcome.calls.values():
+            self._calls.update({name: getattr(figures, figure) for name, figure in _CALLS.items()})
         self._committable |= {at.topic: offset for at, offset in outcome.committable.items()}
         if self._station is not None:
             self._station.offer(number, outcome.issue)

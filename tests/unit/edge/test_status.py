@@ -60,6 +60,14 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
     assert book.metrics()["dropped_records"] == 4
 
 
+def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
+    book = Book()
+    book.committed(0, [Report("0_0", dropped={"null key": 1}), Report("1_0")])
+    book.committed(1, [Report("0_0", dropped={"null key": 2}, gone=True)])
+    assert list(book.tasks) == ["1_0"]
+    assert book.metrics()["dropped_records"] == 3
+
+
 class TestIntake:
     """Partitions are read as far as the tasks that their records come to have room for calls."""
 

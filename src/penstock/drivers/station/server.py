@@ -70,6 +70,10 @@ class Station:
         try:
             while _is_alive(self._executor) and not self._unused(loop.time()):
                 await asyncio.sleep(_LOOK_S)
+                with suppress(OSError):
+                    os.utime(
+                        self._socket.with_suffix(".lock")
+                    )  # old files are deleted in directories for temporary ones
         finally:
             self._runner.close()
             self._socket.unlink(missing_ok=True)

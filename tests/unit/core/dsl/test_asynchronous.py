@@ -735,6 +735,25 @@ def test_each_attempt_of_process_async_knows_where_its_record_came_from() -> Non
     assert seen == [(1, "in", 0, 0), (2, "in", 0, 0)]
 
 
+def test_attempts_retries_and_dead_letters_are_counted() -> None:
+    async def call(value: str) -> Any:
+        if value == "bad":
+            raise OSError("down")
+        return value
+
+    retry = ps.Retry(initial=10, jitter=0, max_attempts=3)
+    topology = mapping(call, with_key=False, retry=retry, on_failure=ps.dead_letter("letters"))
+    with Driver(topology) as driver:
+        pipe(driver, ("a", "good"), ("b", "bad"))
+        driver.advance_wall_clock(100)
+        metrics = driver.metrics()
+    assert {name: count for name, count in metrics.items() if name.startswith("calls_")} == {
+        "calls_settled": 4,
+        "calls_retried": 2,
+        "calls_dead_lettered": 1,
+    }
+
+
 class TestWaits:
     def test_none_is_longer_than_the_longest(self) -> None:
         policy = ps.Retry(initial=100, cap=1_000, jitter=0.5)
