@@ -627,7 +627,7 @@ class Ledger:
         one.key_id = key = one.key
         if type(key) not in _AS_THEY_ARE:
             try:
-                one.key_id = _Pickled(_bytes_of(key))
+                one.key_id = _Pickled.of(key)
             except (
                 Exception
             ):  # what cannot be pickled could not be kept either, which is told when it is to be
@@ -656,7 +656,15 @@ class Ledger:
 
 
 class _Pickled(bytes):
-    """What tells a key from others that is not as it is."""
+    """What tells a key from others that is not as it is: equal keys give equal bytes, also where parts of one are the same object."""
+
+    @classmethod
+    def of(cls, key: object) -> _Pickled:
+        out = BytesIO()
+        pickler = pickle.Pickler(out, protocol=5)
+        pickler.fast = True  # writes each part in full, in place of a reference to the first of two
+        pickler.dump(key)
+        return cls(out.getvalue())
 
 
 def _in_words(key_id: Hashable) -> str:
@@ -669,12 +677,7 @@ def _has(one: Unfinished, ticket: Ticket) -> bool:
 
 
 def _bytes_of(group: Hashable) -> bytes:
-    """Give a key or partition as bytes: equal ones are equal, also where parts of one are the same object."""
-    out = BytesIO()
-    pickler = pickle.Pickler(out, protocol=5)
-    pickler.fast = True
-    pickler.dump(group)
-    return out.getvalue()
+    return pickle.dumps(group, protocol=5)
 
 
 def first_due(books: Iterable[Book]) -> int | None:
