@@ -30,6 +30,7 @@ _OWN_SESSION: Mapping[str, str] = {
     # A task's state server takes the first connection for its worker's. On a TCP port that can be a stranger's: a client that
     # looks for what listened on this port before, such as a broker. The server dies then, and the worker waits for ever.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.unix.domain.socket.dir": "/tmp",  # the path of a socket has to be short
     "spark.ui.showConsoleProgress": "false",
     # The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
