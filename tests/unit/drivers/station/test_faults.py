@@ -7,13 +7,11 @@ import fcntl
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,7 +25,7 @@ from penstock.core.model.calls import CircuitBreaker
 from penstock.core.model.errors import StationError
 from penstock.drivers.station import StationAddress, StationLine
 from penstock.drivers.station.messages import Answer, Question
-from unit.drivers.station.test_station import Asker, await_end, doubled
+from unit.drivers.station.asking import Asker, added, await_end, doubled, executor
 
 SOON_S = 8
 
@@ -54,34 +52,12 @@ def raises(error: Exception) -> None:
     raise error
 
 
-def added(one: int, other: int) -> int:
-    return one + other
-
-
-@contextmanager
-def executor() -> Iterator[subprocess.Popen[bytes]]:
-    """Give what a station ends with."""
-    process = subprocess.Popen(["sleep", "1000"])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture
 def address() -> Iterator[StationAddress]:
     with executor() as process:
         address = StationAddress(uuid4().hex, process.pid)
         yield address
     await_end(address, "the station goes on without its executor")
-
-
-@pytest.fixture
-def line(address: StationAddress) -> Iterator[StationLine]:
-    line = StationLine(address)
-    yield line
-    line.close()
 
 
 def await_exit(process: int) -> None:
