@@ -337,7 +337,7 @@ def _wait(
             raise RuntimeError(status.error)
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited for {what}, in vain; {status}")
-        time.sleep(poll_s)
+        time.sleep(poll_s)  # between two looks at an application, which tells nobody of its progress
 
 
 def _query(app: ps.RunningApplication) -> StreamingQuery:

@@ -35,10 +35,7 @@ from penstock.core.model.calls import (
 from penstock.core.model.durations import millis
 from penstock.core.model.errors import ProcessingError
 
-NOT_CALLED = (skip, retry, delay, dead_letter)
-"""Functions that make answers. Who gives one of them in place of an answer has left out the parentheses."""
-
-
+_NOT_CALLED = (skip, retry, delay, dead_letter)
 _LEAST_MS = 1
 """How long a record waits at least: one that would not wait at all would be called again and again in the same moment."""
 
@@ -201,12 +198,17 @@ def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, se
         if calls.retry is not None and isinstance(error, calls.retry.on):
             return _again(calls, call, begun_ms, None, now_ms, seed, error)
         return Failed(call.attempt, in_words(error), error)
-    if callable(answer) and any(answer is each for each in NOT_CALLED):
+    if lacks_parentheses(answer):
         wrong = ProcessingError(
             f"the function gave ps.{answer.__name__} itself; call it: ps.{answer.__name__}(...)"
         )
         return Failed(call.attempt, in_words(wrong), wrong)
     return Done(answer)
+
+
+def lacks_parentheses(answer: Any) -> bool:
+    """Tell whether an answer is a function that makes one, such as ``ps.skip`` for ``ps.skip()``."""
+    return callable(answer) and any(answer is each for each in _NOT_CALLED)
 
 
 def in_words(error: BaseException) -> str:
@@ -230,15 +232,16 @@ def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
         call: The call.
         now_ms: When it would begin, ms since the epoch.
     """
-    if calls.total_timeout is None or call.begun_ms is None:
+    if call.begun_ms is None or (deadline := last_ms(calls, call.begun_ms)) is None or now_ms < deadline:
         return None
-    if now_ms < call.begun_ms + millis(calls.total_timeout):
-        return None
-    made = call.attempt - 1
-    cause = (
-        f"total_timeout={millis(calls.total_timeout)} ms was over before attempt {call.attempt} could begin"
-    )
-    return Failed(made, cause, TimeoutError(cause))
+    total_ms = deadline - call.begun_ms
+    cause = f"total_timeout={total_ms} ms was over before attempt {call.attempt} could begin"
+    return Failed(call.attempt - 1, cause, TimeoutError(cause))
+
+
+def last_ms(calls: Calls, begun_ms: int) -> int | None:
+    """Give when the total timeout of a record is over whose first attempt began at a time, ms since the epoch; None is never."""
+    return None if calls.total_timeout is None else begun_ms + millis(calls.total_timeout)
 
 
 def _again(
@@ -256,6 +259,6 @@ def _again(
     cause = "the call asked for another attempt" if error is None else in_words(error)
     if not policy.allows(call.attempt, begun_ms, due):
         return Failed(call.attempt, cause, error)
-    if calls.total_timeout is not None and due >= begun_ms + millis(calls.total_timeout):
+    if (deadline := last_ms(calls, begun_ms)) is not None and due >= deadline:
         return Failed(call.attempt, f"{cause} (and the total timeout leaves no time for another)", error)
     return Waits(due, call.attempt + 1, begun_ms, "retry", cause)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.core.asynchronous.breaker import Breaker
 from penstock.core.asynchronous.call import (
@@ -32,6 +32,7 @@ from penstock.core.asynchronous.call import (
     Waits,
     failed_attempt,
     in_words,
+    last_ms,
     past_deadline,
     settle,
 )
@@ -39,10 +40,8 @@ from penstock.core.asynchronous.rate import Rate
 from penstock.core.asynchronous.ready import Ready
 from penstock.core.asynchronous.station import Queued
 from penstock.core.model.calls import Calls
-from penstock.core.model.durations import millis
+from penstock.core.model.durations import earliest, millis
 from penstock.core.model.errors import ProcessingError
-
-_NEVER: Final = (1 << 63) - 1
 
 
 class Start(NamedTuple):
@@ -188,7 +187,7 @@ class Dispatcher:
             if not self._breaker_allows(call, now_ms):
                 self._held.setdefault(call.endpoint, deque()).append(self._ready.take())
                 continue
-            if not self._batch_is_due(self._ready.since, now_ms):
+            if not self._batch_is_due(now_ms):
                 break
             starts.append(self._begin(now_ms))
         return starts
@@ -277,10 +276,8 @@ class Dispatcher:
         times += [self._early[0][0]] if self._early else []
         times += [at for endpoint in self._held if (at := self._breakers[endpoint].try_at_ms) is not None]
         if self._ready and len(self._running) < self._calls.max_in_flight:
-            due = now_ms
-            since = self._ready.since
-            if not self._batch_is_due(since, now_ms):
-                due = since + self._calls.batch_wait_ms
+            batch_is_due = self._batch_is_due(now_ms)
+            due = now_ms if batch_is_due else self._ready.since + self._calls.batch_wait_ms
             times.append(due if self._rate is None else max(due, self._rate.next_ms(now_ms)))
         return min(times, default=None)
 
@@ -342,24 +339,22 @@ class Dispatcher:
 
     def _deadline(self, calls: Sequence[Call], now_ms: int) -> int | None:
         options = self._calls
-        deadline = _NEVER if options.timeout is None else now_ms + millis(options.timeout)
-        if options.total_timeout is not None:
+        deadline = None if options.timeout is None else now_ms + millis(options.timeout)
+        if options.total_timeout is not None:  # of the one in the batch that has most time
             begun = max(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
-            deadline = min(
-                deadline, begun + millis(options.total_timeout)
-            )  # of the one in the batch that has most time
-        return None if deadline == _NEVER else max(deadline, now_ms)
+            deadline = earliest(deadline, last_ms(options, begun))
+        return None if deadline is None else max(deadline, now_ms)
 
     def _timeout_of(self, call: Call, begun_ms: int, now_ms: int) -> TimeoutError:
-        total = self._calls.total_timeout
         begun = begun_ms if call.begun_ms is None else call.begun_ms
-        if total is not None and now_ms >= begun + millis(total):
-            return TimeoutError(f"all attempts together took more than total_timeout={millis(total)} ms")
+        last = last_ms(self._calls, begun)
+        if last is not None and now_ms >= last:
+            return TimeoutError(f"all attempts together took more than total_timeout={last - begun} ms")
         return TimeoutError(f"no answer within {now_ms - begun_ms} ms (timeout={self._calls.timeout!r})")
 
-    def _batch_is_due(self, since_ms: int, now_ms: int) -> bool:
+    def _batch_is_due(self, now_ms: int) -> bool:
         most = self._calls.batch_records
-        if most == 1 or now_ms - since_ms >= self._calls.batch_wait_ms:
+        if most == 1 or now_ms - self._ready.since >= self._calls.batch_wait_ms:
             return True
         available = 0
         for call, _ in self._ready:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.core.asynchronous.call import NOT_CALLED
-from penstock.core.model.calls import DeadLetter, Later, Skip, TryAgain
+from penstock.core.asynchronous.call import lacks_parentheses
+from penstock.core.model.calls import Answer
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.record import Headers, Record, RecordMetadata
 
@@ -24,9 +24,6 @@ V = TypeVar("V")
 
 Effects = tuple[tuple[str, str | None, tuple[Any, ...]], ...]
 """``("put", store, (key, value))`` and ``("forward", child or None, (key, value, timestamp, headers))``, in order."""
-
-ANSWERS = (DeadLetter, Later, Skip, TryAgain)
-"""What a function may give in place of a result."""
 
 
 class Started(NamedTuple):
@@ -185,7 +182,7 @@ class _Awaited:
 def _answer(result: Any, context: CallContext) -> Any:
     if result is None:
         return context.effects
-    if isinstance(result, ANSWERS) or any(result is each for each in NOT_CALLED):
+    if isinstance(result, Answer) or lacks_parentheses(result):
         return result
     raise ProcessingError(
         f"the function of process_async gave {result!r}. What it gives is lost: forward records with context.forward(...), and "

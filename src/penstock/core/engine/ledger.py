@@ -25,7 +25,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Ticket, Waits
+from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Ticket, Waits, in_words
 from penstock.core.asynchronous.frontier import Frontier
 from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
@@ -277,7 +277,7 @@ class Ledger:
                 function, args = self._asks(one)
                 endpoint = "" if self._calls.endpoint is None else self._calls.endpoint(one.key, one.value)
             except Exception as error:
-                self._settle(one, Failed(one.attempt, f"{type(error).__name__}: {error}", error))
+                self._settle(one, Failed(one.attempt, in_words(error), error))
                 continue
             one.turn += 1
             one.epoch = runtime.epoch

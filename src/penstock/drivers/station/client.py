@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from penstock.core.asynchronous.call import Call, Ticket, grouped
+from penstock.core.asynchronous.call import Call, Ticket, grouped, in_words
 from penstock.core.asynchronous.station import Answered
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import StationError
@@ -35,6 +35,7 @@ from penstock.drivers.station.messages import (
 
 _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
+"""Between two looks whether a station listens: nothing tells of a socket that comes into being."""
 _ATTEMPTS: Final = 10
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
@@ -136,7 +137,7 @@ class StationLine:
             data = pickled(what)
         except Exception as error:
             raise StationError(
-                f"{what!r} cannot be pickled to be called in the station: {type(error).__name__}: {error}. Let the function "
+                f"{what!r} cannot be pickled to be called in the station: {in_words(error)}. Let the function "
                 "make what it needs (connections, locks, open files) at its first call, and keep it in a module or an attribute"
             ) from error
         digest = hashlib.blake2b(data, digest_size=16).digest()

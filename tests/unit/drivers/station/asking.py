@@ -48,7 +48,7 @@ class Asker:
         while self.held:
             assert time.monotonic() < deadline, f"{len(self.held)} calls have come to nothing"
             assert not self.ask().lost
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two questions: a station answers, it does not call
         return self.settled
 
 

@@ -255,7 +255,7 @@ def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
 
 def hangs_on_a_thread(tell: Path, value: int) -> None:
     (tell / str(value)).write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(60)  # the thread that hangs
 
 
 async def hangs_in_spite_of_cancellation(tell: Path, value: int) -> None:
@@ -312,7 +312,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_told(address: StationAddress,
     async def blocks(value: int) -> int:
         begun.write_text(str(os.getpid()))
         while not go_on.exists():
-            time.sleep(0.005)
+            time.sleep(0.005)  # what blocks the loop
         return value
 
     line = StationLine(address, answer_s=0.3)

@@ -7,7 +7,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from penstock.core.asynchronous.acting import Acting
-from penstock.core.asynchronous.effects import ANSWERS, Effects, Performing, Started
+from penstock.core.asynchronous.effects import Effects, Performing, Started
 from penstock.core.engine.acknowledgements import Acknowledgements
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import NodeContext
@@ -17,6 +17,7 @@ from penstock.core.engine.operators.processors import made
 from penstock.core.engine.operators.shelf import Shelf
 from penstock.core.engine.runtime import Runtime
 from penstock.core.engine.unfinished import Request, Unfinished
+from penstock.core.model.calls import Answer
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.record import Headers, Record, RecordMetadata
 from penstock.core.plan.asynchronous import (
@@ -167,7 +168,7 @@ class IssuingContext(NodeContext):
             )
         finally:
             self.current = None
-        if isinstance(given, ANSWERS):
+        if isinstance(given, Answer):
             raise ProcessingError(
                 f"processor {self._node!r}: {one.request.then}() returned {given!r}. That is what a call may give; a method that "
                 "gets its result forwards, writes, or issues another call"
