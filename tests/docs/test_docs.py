@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-from unittest import mock
 
 import pytest
 from typer.main import get_command
@@ -52,7 +51,10 @@ def run(blocks: list[Block], *, servers: str | None = None) -> None:
     """
     name = name_of(blocks[0].page)
     page = types.ModuleType(re.sub(r"\W", "_", name) if servers is None else "__main__")
-    with mock.patch.dict(sys.modules, {page.__name__: page}):  # what it defines can be pickled
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # of this name only: what a page imports for the first time stays imported
+        patch.setitem(sys.modules, page.__name__, page)  # what it defines can be pickled
         _run(blocks, name, page.__dict__, servers)
 
 

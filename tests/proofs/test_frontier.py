@@ -3,11 +3,13 @@
 The commits are those that the broker has put down, every one with its time; that a record is finished, and when, says the
 journal of the calls. So each commit is compared with all that had ended when it came. Micro-batches are small, so that there
 are many commits. The topic has gaps: records of aborted transactions, and the markers at the ends of all of them. With exactly
-once, the short form is in the proof of kills, which looks at all commits, too.
+once, the short form is in the proof of kills, which looks at all commits, too. The same is seen of a processor that acknowledges
+records by itself, in whatever order its work ends, with a restart in between.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +17,15 @@ import pytest
 from confluent_kafka import Producer
 
 import penstock as ps
-from integration.helpers import Apps
+from integration.helpers import Apps, eventually, written
 
 from .checks import finished_at, too_early
 from .commits import commits_of
-from .enrichment import Enrich, Keys, chains, serial_run, spread_keys
-from .journal import Journal, read
+from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys
+from .journal import Journal, Lines, read
 from .results import tell
 from .sizes import sized
+from .working import working
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 7_200))]
 
@@ -68,11 +71,43 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
         isolation_level="read_committed",
         max_batch_records=AT_ONCE,
     )
-    given = apps.kafka.consume(source, isolation="read_committed")
+    check_order(apps, sink, keys)
+    tell_frontier("frontier", guarantee, apps, source, read(tmp_path / "journal"))
+
+
+@pytest.mark.parametrize("guarantee", sized(["at_least_once"], ["at_least_once", "exactly_once"]))
+def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
+    apps: Apps, tmp_path: Path, guarantee: str
+) -> None:
+    keys = spread_keys(sized(2_000, 60_000), KEYS)
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    produce_with_gaps(apps, source, keys)
+    settings = {
+        "processing_guarantee": guarantee,
+        "isolation_level": "read_committed",
+        "max_batch_records": AT_ONCE,
+    }
+    topology = working(source, sink, Journal(tmp_path / "journal"), max_unacknowledged=20 * AT_ONCE)
+    with apps.start(topology, **settings):
+        eventually(lambda: written(apps.kafka, sink) > len(keys) // 3, "a third of the answers", within_s=600)
+    apps.run(topology, **settings)
+    answers = Counter(record.value for record in apps.kafka.consume(sink, isolation="read_committed"))
+    assert answers.keys() == {answer(number).encode() for number in range(len(keys))}
+    assert guarantee == "at_least_once" or answers.total() == len(keys)
+    tell_frontier("acknowledged", guarantee, apps, source, read(tmp_path / "journal"))
+
+
+def check_order(apps: Apps, sink: str, keys: Keys) -> None:
+    """Compare the answers of each key with those of the serial run."""
     output = apps.kafka.consume(sink, isolation="read_committed")
     assert chains(((r.key or b"").decode(), (r.value or b"").decode()) for r in output) == serial_run(keys)
+
+
+def tell_frontier(name: str, guarantee: str, apps: Apps, source: str, lines: Lines) -> None:
+    """See that each commit came when all before it had ended, and tell how many there were."""
+    given = apps.kafka.consume(source, isolation="read_committed")
     offsets = np.array([record.offset for record in given])
-    finished = finished_at(given, number_of, read(tmp_path / "journal"))
+    finished = finished_at(given, number_of, lines)
     commits = commits_of(apps.kafka, apps.id, source)
     assert too_early(commits, offsets, finished) == []
     committed = [commit.offset for commit in commits]
@@ -80,7 +115,7 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
     assert committed[-1] > offsets[-1]
     assert len(set(committed)) >= sized(30, 1_000)
     tell(
-        f"frontier-{guarantee.replace('_', '-')}",
+        f"{name}-{guarantee.replace('_', '-')}",
         records=len(given),
         offsets_without_a_record=committed[-1] - len(given),
         commits=len(commits),

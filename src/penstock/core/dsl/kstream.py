@@ -19,7 +19,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.record import Record
 from penstock.core.model.serdes import Serde
 from penstock.core.plan import nodes
-from penstock.core.plan.asynchronous import finishing_later
+from penstock.core.plan.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
 from penstock.core.plan.nodes import Process, StreamPartitioner, TopicNameExtractor
 from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
@@ -409,6 +409,7 @@ class KStream(JoinableStream[K, V]):
         stores: Iterable[str] = (),
         calls: Calls | None = None,
         acknowledges: bool = False,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Run a processor on every record; what it forwards is the new stream.
@@ -420,13 +421,22 @@ class KStream(JoinableStream[K, V]):
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
             acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
                 again to each new processor, which every micro-batch on Spark has.
+            max_unacknowledged: While so many records of a task are not acknowledged, no more are read for it; what a micro-batch
+                has read already comes on top of them.
             name: Name of the node.
 
         Returns:
             The forwarded records, with keys and values of types that only the processor knows.
         """
         node = self._processor(
-            Process, "process", supplier, stores, name, calls=calls, acknowledges=acknowledges
+            Process,
+            "process",
+            supplier,
+            stores,
+            name,
+            calls=calls,
+            acknowledges=acknowledges,
+            max_unacknowledged=max_unacknowledged,
         )
         return KStream(self._graph, node, None, None, rekeyed=True)
 
@@ -456,6 +466,7 @@ class KStream(JoinableStream[K, V]):
         *,
         calls: Calls | None = None,
         acknowledges: bool = False,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
     ) -> str:
         """Add a processor, whose schedules are found again by its name; give that."""
         graph = self._graph
@@ -464,7 +475,14 @@ class KStream(JoinableStream[K, V]):
             node = graph.names.kept(node, f"{self._path}-{word}")
         made = kind(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
         key, value = self._key or graph.default_key, self._value or graph.default_value
-        later = finishing_later(made, calls, acknowledges=acknowledges, key=key, value=value)
+        later = finishing_later(
+            made,
+            calls,
+            acknowledges=acknowledges,
+            max_unacknowledged=max_unacknowledged,
+            key=key,
+            value=value,
+        )
         return graph.add_supplied(later)
 
     @overload

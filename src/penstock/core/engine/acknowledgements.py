@@ -18,18 +18,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.frontier import Frontier
-from penstock.core.engine.ledger import UNLIMITED, CallFigures
+from penstock.core.engine.ledger import CallFigures
 from penstock.core.engine.runtime import Runtime
 from penstock.core.engine.unfinished import Unfinished, UnfinishedRows
 from penstock.core.model.calls import Calls
+from penstock.core.model.durations import earliest
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordMetadata
 from penstock.core.plan.asynchronous import Carried
+
+_LATEST_MS: Final = 1_000
+"""After how long records are given again although none come and no punctuator is due: their work may have ended."""
 
 
 class Acknowledgements:
@@ -38,6 +43,7 @@ class Acknowledgements:
     Args:
         name: The processor's node.
         carried: What keeps them.
+        most: While there are so many, no more are taken in.
         runtime: The task.
         process: Hands a record to the processor.
     """
@@ -45,9 +51,15 @@ class Acknowledgements:
     calls: Calls | None = None
 
     def __init__(
-        self, name: str, carried: Carried, runtime: Runtime, process: Callable[[Any, Any, int, Headers], None]
+        self,
+        name: str,
+        carried: Carried,
+        most: int,
+        runtime: Runtime,
+        process: Callable[[Any, Any, int, Headers], None],
     ) -> None:
         self.name = name
+        self._most = most
         self._runtime = runtime
         self._process = process
         self._serdes = (carried.key, carried.value)
@@ -141,15 +153,19 @@ class Acknowledgements:
         """Take no note: nothing was issued."""
 
     def next_due(self) -> int | None:
-        """Give None: nobody but the processor knows."""
-        return None
+        """Give when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
+        if not self._unfinished:
+            return None
+        looks = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
+        return earliest(looks, self._runtime.now_ms + _LATEST_MS)
 
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""
         oldest = next(iter(self._unfinished.values()), None)
         came = None if oldest is None else oldest.came_ms
         count, ended = len(self._unfinished), self._acknowledged
-        figures = CallFigures(with_station=count, room=UNLIMITED, oldest_ms=came, settled=ended)
+        room = max(self._most - count, 0)
+        figures = CallFigures(with_station=count, room=room, oldest_ms=came, settled=ended)
         self._acknowledged = 0
         return figures
 

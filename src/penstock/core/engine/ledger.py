@@ -55,8 +55,6 @@ _FADES: Final = 3 / 4
 """What is left of it in the next step: some steps follow each other so soon that little has been answered."""
 _IN_OVERFLOW: Final = 100_000
 """How many records of hot keys may be parked before no more records are taken in."""
-UNLIMITED: Final = 1 << 62
-"""The room of what takes in any number of records."""
 _NO_SUMS: Final = frozenset({"room", "most_per_key", "oldest_ms"})
 _AHEAD_MS: Final = 2_000
 """How long before it is due a record is handed over: its call begins in time, whenever the next micro-batch does."""

@@ -59,7 +59,7 @@ class Outcome:
             something, or the next attempt of a call is due (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
         issue: Calls to hand to the station; their answers come back with ``Task.done``.
-        attempts_due_ms: When the next attempt of a record that waits is due; None if none waits.
+        attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
         calls: What there is to see of each asynchronous operator.
         threads: What there is to see of the threads, None if one thread does everything.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.

@@ -18,6 +18,8 @@ from penstock.core.plan import nodes as n
 from penstock.core.plan.specs import StoreOptions, StoreSpec
 from penstock.core.plan.stores import key_value
 
+MAX_UNACKNOWLEDGED: Final = 10_000
+"""How many records a processor that acknowledges has in a task before no more are read; each new processor is given all of them."""
 _PARTS: Final = ("-delayed", "-delayed-keys", "-parked")
 """What the names of the stores end with that lie beside a store of unfinished records."""
 
@@ -128,9 +130,15 @@ class IssuingProcess(n.Process):
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgingProcess(n.Process):
-    """Runs a processor that does work of its own elsewhere, and says when a record is finished (``context.acknowledge``)."""
+    """Runs a processor that does work of its own elsewhere, and says when a record is finished (``context.acknowledge``).
+
+    Attributes:
+        carried: What keeps unfinished records.
+        most: While so many are unfinished in a task, no more records are read for it.
+    """
 
     carried: Carried
+    most: int
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -184,7 +192,13 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
 
 
 def finishing_later(
-    node: n.Process, calls: Calls | None, *, acknowledges: bool, key: Serde[Any], value: Serde[Any]
+    node: n.Process,
+    calls: Calls | None,
+    *,
+    acknowledges: bool,
+    max_unacknowledged: int,
+    key: Serde[Any],
+    value: Serde[Any],
 ) -> n.Process | IssuingProcess | AcknowledgingProcess:
     """Give the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
 
@@ -192,12 +206,18 @@ def finishing_later(
         node: The node.
         calls: How it calls; None if it issues no calls.
         acknowledges: Whether it says itself when a record is finished.
+        max_unacknowledged: While so many are not, no more are read; 1 or more.
         key: Serde of its records' keys, for dead letters and messages.
         value: Serde of their values, likewise.
 
     Raises:
-        TopologyError: If it is to issue calls and to acknowledge records.
+        TopologyError: If it is to issue calls and to acknowledge records, or it may not have one record, or has a limit without acknowledging.
     """
+    if max_unacknowledged != MAX_UNACKNOWLEDGED and not acknowledges:
+        raise TopologyError(
+            f"processor {node.name!r}: max_unacknowledged={max_unacknowledged} is for a processor that acknowledges; "
+            "give acknowledges=True too"
+        )
     if calls is None and not acknowledges:
         return node
     if calls is not None and acknowledges:
@@ -207,7 +227,12 @@ def finishing_later(
     kept = carried(StoreOptions(f"{node.name}-unfinished"), key, value)
     parts = (node.name, node.parents, node.supplier, node.stores)
     if calls is None:
-        return AcknowledgingProcess(*parts, carried=kept)
+        if max_unacknowledged < 1:
+            raise TopologyError(
+                f"processor {node.name!r}: with max_unacknowledged={max_unacknowledged} no record would ever be read for it; "
+                "give 1 or more"
+            )
+        return AcknowledgingProcess(*parts, carried=kept, most=max_unacknowledged)
     if calls.batch is not None:
         raise TopologyError(
             f"processor {node.name!r}: batch=... is for functions that every record goes to; a processor issues each call itself"

@@ -1,4 +1,4 @@
-"""Intake: which topics bring records to a sub-topology, so that they are read only as far as it has room for calls.
+"""Intake: which topics bring records to a sub-topology, so that they are read only as far as it has room for unfinished ones.
 
 What a sub-topology reads from the broker is known by its partitions. What comes to it through Spark's shuffle is not: a record of
 any partition in front may go to any of its tasks. So all topics that are read in front of the shuffle count.
@@ -28,12 +28,12 @@ def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
     return in_front
 
 
-def topics_with_calls(plan: Plan) -> frozenset[str]:
-    """Give the topics whose records come to operators that call the world outside, straight or through Spark's shuffle."""
+def topics_finished_later(plan: Plan) -> frozenset[str]:
+    """Give the topics whose records come to what finishes them later, straight or through Spark's shuffle."""
     in_front = topics_in_front(plan)
     return frozenset(
         topic
         for sub in plan.subtopologies
-        if sub.has_calls
+        if sub.finishes_later
         for topic in (*sub.source_topics, *in_front.get(sub.id, ()))
     )

@@ -19,6 +19,7 @@ from penstock.core.plan import describe as _describe
 from penstock.core.plan import drawing as _drawing
 from penstock.core.plan import svg as _svg
 from penstock.core.plan.asynchronous import (
+    MAX_UNACKNOWLEDGED,
     AcknowledgingProcess,
     Asynchronous,
     IssuingProcess,
@@ -128,6 +129,7 @@ class Topology:
         stores: Iterable[str] = (),
         calls: Calls | None = None,
         acknowledges: bool = False,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
     ) -> Topology:
         """Add a processor.
 
@@ -139,6 +141,8 @@ class Topology:
             calls: How the calls are made that it issues (``context.issue``); None if it issues none.
             acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
                 again to each new processor, which every micro-batch on Spark has.
+            max_unacknowledged: While so many records of a task are not acknowledged, no more are read for it; what a micro-batch
+                has read already comes on top of them.
 
         Returns:
             This topology.
@@ -150,7 +154,14 @@ class Topology:
         node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
         key, value = self._serdes_behind(node.parents)
         return self.add_supplied(
-            finishing_later(node, calls, acknowledges=acknowledges, key=key, value=value)
+            finishing_later(
+                node,
+                calls,
+                acknowledges=acknowledges,
+                max_unacknowledged=max_unacknowledged,
+                key=key,
+                value=value,
+            )
         )
 
     def add_supplied(self, node: Process) -> Topology:

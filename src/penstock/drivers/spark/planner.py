@@ -20,7 +20,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
-from penstock.core.plan.intake import topics_with_calls
+from penstock.core.plan.intake import topics_finished_later
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.globals import GlobalEnds
@@ -50,7 +50,7 @@ class Planner:
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
         topology = spec.topology
-        self._calling = topics_with_calls(topology.plan)
+        self._finished_later = topics_finished_later(topology.plan)
         self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Planner:
             outside = self._spec.topology.plan.external_topics
             readable = {topic: positions[topic] if topic in outside else e for topic, e in readable.items()}
         limited = self._throttle.limited(positions, readable)
-        return _within_room(positions, limited, self._calling, _held(orders).room)
+        return _within_room(positions, limited, self._finished_later, _held(orders).room)
 
     def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
         """Give the tasks that are woken now; in a run to the end, only for records that they hold."""
@@ -316,15 +316,15 @@ def _held(orders: Mapping[str, Any]) -> Held:
 
 
 def _within_room(
-    positions: Offsets, ends: Offsets, calling: Collection[str], room: Mapping[TopicPartition, int]
+    positions: Offsets, ends: Offsets, finished_later: Collection[str], room: Mapping[TopicPartition, int]
 ) -> Offsets:
-    """Read no more of a topic with calls behind it than its tasks have room for, and little before they have said how much."""
+    """Read no more of a topic whose records are finished later than its tasks have room for, and little before they have said how much."""
     limited = {
         topic: {
             p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), WITH_STATION))
             for p, end in ends[topic].items()
         }
-        for topic in ends.keys() & calling
+        for topic in ends.keys() & finished_later
     }
     return {**ends, **limited}
 

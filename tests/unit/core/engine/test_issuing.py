@@ -145,9 +145,9 @@ class TestIssue:
             issuing(Issuing, ps.Calls(batch=(2, 5)))
 
 
-def acknowledging(process: Any) -> ps.Topology:
+def acknowledging(process: Any, **options: Any) -> ps.Topology:
     topology = ps.Topology().add_source("source", "in")
-    topology.add_processor("worker", processing(process), "source", acknowledges=True)
+    topology.add_processor("worker", processing(process), "source", acknowledges=True, **options)
     return topology.add_sink("sink", "out", "worker")
 
 
@@ -214,6 +214,40 @@ class TestAcknowledge:
         with Driver(acknowledging(fails), policies=policies) as driver:
             driver.pipe("in", "k", "v")
             assert driver.committed_offset("in") == 1
+
+    def test_the_task_is_woken_while_something_is_not_acknowledged(self) -> None:
+        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+            if record.value == "now":
+                context.acknowledge(context.record_metadata)
+
+        class Ticking(ps.Processor[Any, Any, Any, Any]):
+            def init(self, context: Any) -> None:
+                super().init(context)
+                context.schedule(300, ps.wall_clock, self.tick)
+
+            def tick(self, now_ms: int) -> None: ...
+
+            def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+        host = Host(acknowledging(process))
+        assert host.run("in", ("k", "now", 1)).attempts_due_ms is None
+        assert host.run("in", ("k", "later", 1)).attempts_due_ms == host.now_ms + 1_000
+        topology = ps.Topology().add_source("source", "in")
+        ticking = Host(topology.add_processor("worker", Ticking, "source", acknowledges=True))
+        assert ticking.run("in", ("k", "v", 1)).attempts_due_ms == host.now_ms + 300
+
+    def test_only_so_many_are_taken_in(self) -> None:
+        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+            if record.value == "now":
+                context.acknowledge(context.record_metadata)
+
+        host = Host(acknowledging(process, max_unacknowledged=2))
+        rooms = [host.run("in", ("k", v, 1)).calls["worker"].room for v in ("a", "now", "b", "c")]
+        assert rooms == [1, 1, 0, 0]
+        with pytest.raises(TopologyError, match="give 1 or more"):
+            acknowledging(process, max_unacknowledged=0)
+        with pytest.raises(TopologyError, match="give acknowledges=True too"):
+            ps.StreamsBuilder().stream("in").process(ps.Processor, max_unacknowledged=5)
 
     def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:
         ended: list[Any] = []

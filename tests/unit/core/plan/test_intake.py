@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock as ps
-from penstock.core.plan.intake import topics_in_front, topics_with_calls
+from penstock.core.plan.intake import topics_finished_later, topics_in_front
 
 
 def test_all_topics_in_front_of_the_shuffle_bring_records() -> None:
@@ -27,11 +27,12 @@ def test_a_topic_of_kafka_in_between_is_read_by_itself() -> None:
     assert topics_in_front(builder.build().plan("app")) == {}
 
 
-def test_topics_in_front_of_calls_are_those_with_calls() -> None:
+def test_topics_in_front_of_calls_and_of_acknowledgements_are_found() -> None:
     builder = ps.StreamsBuilder()
     builder.stream("a").repartition(name="again").map_values_async(str.upper).to("out")
     builder.stream("b").map_values_async(str.upper).to("out")
+    builder.stream("d").process(ps.Processor, acknowledges=True)
     builder.stream("c").repartition(name="once-more").group_by_key().count()
-    topics = topics_with_calls(builder.build().plan("app"))
-    assert topics.issuperset({"a", "b"})
+    topics = topics_finished_later(builder.build().plan("app"))
+    assert topics.issuperset({"a", "b", "d"})
     assert "c" not in topics

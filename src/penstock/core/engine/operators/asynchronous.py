@@ -195,7 +195,7 @@ def _(node: AcknowledgingProcess, compiled: Compiled) -> Call:
             runtime.on_error("process", name, error)
             context.taken.give_up()
 
-    context.taken = Acknowledgements(name, node.carried, runtime, run)
+    context.taken = Acknowledgements(name, node.carried, node.most, runtime, run)
     return context.taken.take
 
 

@@ -1,0 +1,73 @@
+"""A processor that does its work in threads of its own and acknowledges what has ended, in the order in which that ends.
+
+What a call of the same number does is in ``enrichment``: it lasts as long here and has the same answer, but never fails.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import penstock as ps
+
+from .enrichment import answer, lasts_ms
+from .journal import Journal
+
+LOOK_EVERY_MS = 20
+
+_WORK: dict[ps.RecordMetadata, Future[str]] = {}
+"""The work of all processors in this process."""
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(20)
+
+
+class Working(ps.Processor[str, str, str, str]):
+    """Forwards the answer to each record when its work has ended.
+
+    Args:
+        journal: Where begins and ends are written.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._taken: dict[ps.RecordMetadata, ps.Record[str, str]] = {}
+
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        """Look at times what has ended."""
+        super().init(context)
+        context.schedule(LOOK_EVERY_MS, ps.wall_clock, self._look)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        """Begin to work, unless a processor before has begun in this process."""
+        at = self.context.record_metadata
+        assert at is not None
+        self._taken[at] = record
+        if at not in _WORK:
+            _WORK[at] = _pool().submit(_worked, self._journal, int(record.value))
+
+    def _look(self, now_ms: int) -> None:
+        ended = [at for at in self._taken if _WORK[at].done()]
+        for at in sorted(ended, key=lambda at: lasts_ms(at.offset)):  # in no order of offsets
+            record = self._taken.pop(at)
+            self.context.forward(record.with_value(_WORK.pop(at).result()))
+            self.context.acknowledge(at)
+
+
+def _worked(journal: Journal, number: int) -> str:
+    journal.begin(number)
+    time.sleep(lasts_ms(number) / 1000)
+    journal.end(number)
+    return answer(number)
+
+
+def working(source: str, sink: str, journal: Journal, **options: Any) -> ps.Topology:
+    """Give a topology of such a processor, with the options of its node."""
+    builder = ps.StreamsBuilder()
+    answers = builder.stream(source).process(partial(Working, journal), acknowledges=True, **options)
+    answers.to(sink)
+    return builder.build()
