@@ -79,7 +79,7 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
 def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
     apps: Apps, tmp_path: Path, guarantee: str
 ) -> None:
-    keys = spread_keys(sized(2_000, 60_000), KEYS)
+    keys = spread_keys(sized(2_000, 75_000), KEYS)
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     produce_with_gaps(apps, source, keys)
     settings = {
