@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.testing import EmbeddedKafka
 from penstock.testing.kafka import ConsumedRecord
@@ -41,6 +45,15 @@ def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
     """
     records = kafka.consume(TOPIC, isolation="read_committed")
     return [commit for record in records for commit in commits_in(record, group, topic)]
+
+
+def committed_batches(checkpoint: Path) -> npt.NDArray[np.int64]:
+    """Give when the micro-batches were committed that Spark has put down in its checkpoint, in order, microseconds since the epoch.
+
+    The group's offsets are committed before Spark puts down the micro-batch. One that is killed in between is done again.
+    """
+    files = (file for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
+    return np.sort(np.array([file.stat().st_mtime_ns // 1000 for file in files], np.int64))
 
 
 def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:

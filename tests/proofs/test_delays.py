@@ -18,6 +18,7 @@ from penstock.testing import EmbeddedKafka
 from penstock.testing.crash.app import Job, Topics
 from penstock.testing.crash.processes import Program
 
+from .commits import commits_of, committed_batches
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
 from .results import tell
 from .runs import at_ms, now_ms
@@ -55,6 +56,12 @@ class Delayed:
         return builder.build()
 
 
+def committed_with_their_batches(kafka: EmbeddedKafka, name: str, topic: str, checkpoint: Path) -> int:
+    """Give the offset that was committed with the last micro-batch that Spark has committed, too."""
+    last = committed_batches(checkpoint)[-1]
+    return max(one.offset for one in commits_of(kafka, name, topic) if one.at_us <= last)
+
+
 @contextmanager
 def program_of(
     kafka: EmbeddedKafka, name: str, topics: Topics, delayed: Delayed, home: Path
@@ -89,7 +96,7 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
         fired = partial(lambda: len(lines_of(read(path), END)))
         eventually(lambda: fired() >= KILLED_AFTER, "the first to fire", within_s=(AHEAD_MS + OVER_MS) / 1000)
         program.kill()
-        committed = kafka.committed(name, topics.input)[0]
+        committed = committed_with_their_batches(kafka, name, topics.input, tmp_path / name / "checkpoint")
         before = len(read(path))
         program.start()
         eventually(lambda: lag(kafka, name, topics.input) == 0, "all", within_s=150 + OVER_MS / 1000)

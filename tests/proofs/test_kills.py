@@ -27,7 +27,7 @@ from penstock.testing.crash.apps import called, calling
 from penstock.testing.kafka import ConsumedRecord
 
 from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches
-from .commits import Commit, commits_of
+from .commits import Commit, commits_of, committed_batches
 from .journal import END, Journal, Lines, lines_of, overlaps, read
 from .results import tell
 from .sizes import FULL, sized
@@ -71,12 +71,6 @@ def journaling(journal: Journal) -> App:
 def number_of(value: bytes) -> int:
     """Give the number of a record of the workload, ``order-NUMBER``."""
     return int(value.partition(b"-")[2])
-
-
-def committed_batches(checkpoint: Path) -> Times:
-    """Give when the micro-batches were committed that Spark has put down in its checkpoint, in order."""
-    files = (file for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
-    return np.sort(np.array([file.stat().st_mtime_ns // 1000 for file in files], np.int64))
 
 
 @dataclass(frozen=True)
