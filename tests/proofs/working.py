@@ -60,7 +60,7 @@ class Working(ps.Processor[str, str, str, str]):
 
 def _worked(journal: Journal, number: int) -> str:
     journal.begin(number)
-    time.sleep(lasts_ms(number) / 1000)
+    time.sleep(lasts_ms(number) / 1000)  # the work
     journal.end(number)
     return answer(number)
 

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import describe
-from penstock.core.plan.asynchronous import AcknowledgingProcess, Asynchronous, IssuingProcess, kept_by
+from penstock.core.plan.asynchronous import kept_by
 from penstock.core.plan.global_nodes import GlobalSource
 from penstock.core.plan.internal import changelog_topic, commits_topic, repartition_topic
 from penstock.core.plan.nodes import Node, Process, Repartition, Sink, Source, WithKey
@@ -69,8 +69,7 @@ class SubTopology:
     @cached_property
     def finishes_later(self) -> bool:
         """Whether a node finishes records after they were handed to it: it calls the world outside, or acknowledges."""
-        later = (Asynchronous, IssuingProcess, AcknowledgingProcess)
-        return any(isinstance(node, later) for node in self.nodes.values())
+        return bool(kept_by(self.nodes.values()))
 
     def children(self, name: str) -> tuple[Node, ...]:
         """Give the nodes that a node hands its output to, in the order in which they were added."""

@@ -151,6 +151,11 @@ def acknowledging(process: Any, **options: Any) -> ps.Topology:
     return topology.add_sink("sink", "out", "worker")
 
 
+def only_now(context: Any, record: ps.Record[Any, Any]) -> None:
+    if record.value == "now":
+        context.acknowledge(context.record_metadata)
+
+
 class TestAcknowledge:
     def test_a_record_is_finished_when_the_processor_says_so(self) -> None:
         taken: list[Any] = []
@@ -216,10 +221,6 @@ class TestAcknowledge:
             assert driver.committed_offset("in") == 1
 
     def test_the_task_is_woken_while_something_is_not_acknowledged(self) -> None:
-        def process(context: Any, record: ps.Record[Any, Any]) -> None:
-            if record.value == "now":
-                context.acknowledge(context.record_metadata)
-
         class Ticking(ps.Processor[Any, Any, Any, Any]):
             def init(self, context: Any) -> None:
                 super().init(context)
@@ -229,7 +230,7 @@ class TestAcknowledge:
 
             def process(self, record: ps.Record[Any, Any]) -> None: ...
 
-        host = Host(acknowledging(process))
+        host = Host(acknowledging(only_now))
         assert host.run("in", ("k", "now", 1)).attempts_due_ms is None
         assert host.run("in", ("k", "later", 1)).attempts_due_ms == host.now_ms + 1_000
         topology = ps.Topology().add_source("source", "in")
@@ -237,15 +238,11 @@ class TestAcknowledge:
         assert ticking.run("in", ("k", "v", 1)).attempts_due_ms == host.now_ms + 300
 
     def test_only_so_many_are_taken_in(self) -> None:
-        def process(context: Any, record: ps.Record[Any, Any]) -> None:
-            if record.value == "now":
-                context.acknowledge(context.record_metadata)
-
-        host = Host(acknowledging(process, max_unacknowledged=2))
+        host = Host(acknowledging(only_now, max_unacknowledged=2))
         rooms = [host.run("in", ("k", v, 1)).calls["worker"].room for v in ("a", "now", "b", "c")]
         assert rooms == [1, 1, 0, 0]
         with pytest.raises(TopologyError, match="give 1 or more"):
-            acknowledging(process, max_unacknowledged=0)
+            acknowledging(only_now, max_unacknowledged=0)
         with pytest.raises(TopologyError, match="give acknowledges=True too"):
             ps.StreamsBuilder().stream("in").process(ps.Processor, max_unacknowledged=5)
 
