@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SEED ?= 1
+# Two processes share out the tests by file, each with a broker and a Spark session of its own.
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 .PHONY: help setup demo test test-unit check format bench soak clean
 .DEFAULT_GOAL := help
@@ -21,10 +23,11 @@ demo: setup ## Word count on a real broker, through Spark, in the terminal
 	$(BIN)/penstock demo
 
 test: setup ## All tests: core, real broker, real Spark, crashes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not alone"
+	$(BIN)/python -m pytest --durations=20 -m alone
 
 test-unit: setup ## Only the tests that need no Java
-	$(BIN)/python -m pytest -m "not broker and not spark"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not broker and not spark"
 
 check: setup ## Format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -22,7 +22,7 @@ RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("two-stores", 13, ("executor", "disk", "transaction")),
 ]
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Report:

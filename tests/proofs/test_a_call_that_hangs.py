@@ -18,7 +18,7 @@ from .results import tell
 from .runs import Looking, among, arrivals, at_ms, calls_of, clocked_topic, has, now_ms, ratio
 from .sizes import sized
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
 
 RECORDS = sized(2_000, 50_000)
 KEYS = sized(1_000, 10_000)

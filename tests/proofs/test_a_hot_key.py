@@ -22,7 +22,7 @@ from .results import tell
 from .runs import Looking, arrivals, calls_of, clocked_topic, has, median, now_ms, ratio
 from .sizes import sized
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
 
 CALL_S = 0.010
 PER_SECOND = 800

@@ -23,7 +23,7 @@ from .results import tell
 from .runs import Looking, at_ms, has
 from .sizes import sized
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
 
 FAILING = sized(60, 2_000)
 """Records whose calls always fail."""
