@@ -29,7 +29,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import bytes as bytes_serde
 from penstock.core.plan.internal import is_internal
 from penstock.core.plan.nodes import Sink, Source
-from penstock.core.plan.patterns import mark_of, source_of
+from penstock.core.plan.patterns import check_one_source, mark_of, source_of
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
@@ -124,6 +124,7 @@ class TopologyTestDriver:
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic.
+            TopologyError: If the patterns of two sources mean the topic.
             PenstockError: If the record fails under the policy "fail".
         """
         source = self._source(topic)
@@ -222,6 +223,7 @@ class TopologyTestDriver:
     def _reading(self, topic: str) -> SubTopology | None:
         """Give the part that reads a topic; one that only a pattern means becomes known."""
         if topic not in self._reader and not is_internal(self._plan.application_id, topic):
+            check_one_source((s for sub in self._plan.subtopologies for s in sub.sources), topic)
             for sub in self._plan.subtopologies:
                 if source_of(sub.sources, topic) is not None:
                     self._reader[topic] = sub

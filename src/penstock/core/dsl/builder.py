@@ -16,7 +16,7 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
-from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor
+from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor, source_reading
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec
 from penstock.core.plan.topology import Topology
 
@@ -113,10 +113,11 @@ class StreamsBuilder:
             name: Name of the source node.
 
         Returns:
-            The stream.
+            The stream. Streams of the same topics, or of equal patterns, are read by one source: the first one, which keeps its name.
 
         Raises:
-            TopologyError: If a topic is read twice or a name is taken.
+            TopologyError: If a name is taken; if a table or a stream of other topics reads one of the topics, too; or if another
+                stream of the same topics has other serdes, another extractor or another offset reset.
 
         Example:
             >>> import re
@@ -132,10 +133,8 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         node = graph.name("KSTREAM-SOURCE", name)
-        graph.topology.add_source(
-            node, topic, key=key, value=value, timestamp=timestamp, offset_reset=offset_reset
-        )
-        return KStream(graph, node, key, value, rekeyed=False)
+        source = source_reading(node, topic, key, value, timestamp, offset_reset)
+        return KStream(graph, graph.read(source), key, value, rekeyed=False)
 
     @overload
     def table(

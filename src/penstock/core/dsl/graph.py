@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 from penstock.core.dsl.naming import Names, Naming
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.nodes import Node, Process, Repartition, StreamPartitioner, TableStore
+from penstock.core.plan.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
+from penstock.core.plan.patterns import merged_with
 from penstock.core.plan.processor import provided_stores
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.plan.topology import Topology
@@ -48,6 +49,7 @@ class Graph:
         self.default_value = default_value
         self.names = Names(naming)
         self.counts_null_keys = counts_null_keys
+        self._streams: list[Source] = []
 
     def name(self, kind: str, given: str | None = None) -> str:
         """Give the name of a new node: the given one, or a numbered one."""
@@ -66,6 +68,18 @@ class Graph:
         """Add a node; give its name."""
         self.topology.add(node)
         return node.name
+
+    def read(self, source: Source) -> str:
+        """Add a source, or merge it with that of a stream of the same topics; return the name of the node that reads them.
+
+        Raises:
+            TopologyError: If the topics cannot be read once more.
+        """
+        merged = merged_with(self._streams, source)
+        if merged is not None:
+            return merged.name
+        self._streams.append(source)
+        return self.add(source)
 
     def add_supplied(self, node: Process) -> str:
         """Add a node that runs something of the user's, with the stores that its supplier brings along; give its name."""

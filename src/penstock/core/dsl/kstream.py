@@ -280,7 +280,7 @@ class KStream(JoinableStream[K, V]):
             front of it.
 
         Raises:
-            TopologyError: If the topic is read already or the name is taken.
+            TopologyError: If the name is taken, or the topic is read in another way; see ``StreamsBuilder.stream``.
 
         Source: KIP-28, ``KStream.through``.
         """
@@ -291,8 +291,8 @@ class KStream(JoinableStream[K, V]):
         sink = None if name is None else f"{name}-sink"
         self.to(topic, key=key, value=value, partitioner=partitioner, name=sink)
         node = self._graph.name("KSTREAM-SOURCE", name)
-        self._graph.topology.add_source(node, topic, key=key, value=value)
-        return KStream(self._graph, node, key, value, rekeyed=False)
+        source = nodes.Source(node, (), (topic,), key, value)
+        return KStream(self._graph, self._graph.read(source), key, value, rekeyed=False)
 
     def repartition(
         self,

@@ -8,7 +8,7 @@ its new and its old value); the comment of each group of nodes says which it tak
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeAlias
@@ -90,6 +90,22 @@ class Source(Node):
     timestamp: TimestampExtractor | None = None
     offset_reset: OffsetReset | None = None
     pattern: re.Pattern[str] | None = None
+
+
+def source_reading(
+    name: str,
+    topics: str | Sequence[str] | re.Pattern[str],
+    key: Serde[Any],
+    value: Serde[Any],
+    timestamp: TimestampExtractor | None = None,
+    offset_reset: OffsetReset | None = None,
+) -> Source:
+    """Return a source of one topic, of several, or of those that match a pattern."""
+    pattern = topics if isinstance(topics, re.Pattern) else None
+    named: tuple[str, ...] = ()
+    if not isinstance(topics, re.Pattern):
+        named = (topics,) if isinstance(topics, str) else tuple(topics)
+    return Source(name, (), named, key, value, timestamp, offset_reset, pattern)
 
 
 @dataclass(frozen=True)

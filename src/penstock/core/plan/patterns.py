@@ -42,6 +42,61 @@ def source_of(sources: Iterable[Source], topic: str) -> Source | None:
     return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
 
 
+def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
+    """Return the source that a stream of the same topics, or of an equal pattern, reads too; None if there is none.
+
+    Args:
+        sources: The sources of streams so far.
+        node: What would read the topics once more.
+
+    Raises:
+        TopologyError: If the two are to read the same topics differently.
+
+    Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, which lets the first extractor and the first serdes win.
+    """
+    found = next((other for other in sources if _reads(other) == _reads(node)), None)
+    if found is None:
+        return None
+    for what in ("key", "value", "timestamp", "offset_reset"):
+        one, other = getattr(found, what), getattr(node, what)
+        if one != other:
+            raise TopologyError(
+                f"{_said(node)} is read twice, by {found.name!r} with {what}={one!r} and by {node.name!r} with {what}={other!r}. "
+                f"Both streams are read by one source; give both the same {what}"
+            )
+    return found
+
+
+def _reads(source: Source) -> object:
+    pattern = source.pattern
+    return frozenset(source.topics) if pattern is None else (pattern.pattern, pattern.flags)
+
+
+def _said(source: Source) -> str:
+    if source.pattern is not None:
+        return f"the pattern {source.pattern.pattern!r}"
+    return f"topic {', '.join(map(repr, source.topics))}"
+
+
+def check_one_source(sources: Iterable[Source], topic: str) -> None:
+    """Refuse a topic that several sources mean, now that its name is known.
+
+    Raises:
+        TopologyError: If a pattern means a topic that another source reads.
+    """
+    meant = [s for s in sources if topic in s.topics or (s.pattern is not None and matches(s.pattern, topic))]
+    if len(meant) > 1:
+        raise _two_sources(topic, meant[0].name, meant[1])
+
+
+def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
+    by = "" if second.pattern is None else f" by its pattern {second.pattern.pattern!r}"
+    return TopologyError(
+        f"topic {topic!r} would have two sources: {first!r}, and {second.name!r}{by}. Make the pattern leave it out, or give the "
+        "stream of one source to both places"
+    )
+
+
 def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
     """Give each source with a pattern the topics that it means.
 
@@ -71,10 +126,7 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
         )
         for topic in topics:
             if taken.setdefault(topic, name) != name:
-                raise TopologyError(
-                    f"topic {topic!r} would have two sources: {taken[topic]!r}, and {name!r} by its pattern "
-                    f"{node.pattern.pattern!r}. Make the pattern leave it out, or give the stream of one source to both places"
-                )
+                raise _two_sources(topic, taken[topic], node)
         found[name] = dataclasses.replace(node, topics=topics)
     return found
 
@@ -83,9 +135,14 @@ def check_overlap(node: Source, others: Iterable[Source]) -> None:
     """Refuse a pattern that means a topic that another source names, as far as that is known before anything connects.
 
     Raises:
-        TopologyError: If it does.
+        TopologyError: If it does, or if another source has an equal pattern.
     """
     for other in others:
+        if node.pattern is not None and _reads(node) == _reads(other):
+            raise TopologyError(
+                f"the pattern {node.pattern.pattern!r} has two sources, {other.name!r} and {node.name!r}; "
+                "read it once and give its stream to both places"
+            )
         for pattern, topics in ((node.pattern, other.topics), (other.pattern, node.topics)):
             both = [topic for topic in topics if pattern is not None and matches(pattern, topic)]
             if pattern is not None and both:

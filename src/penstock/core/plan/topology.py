@@ -29,6 +29,7 @@ from penstock.core.plan.checks import check_kept, check_reset
 from penstock.core.plan.functions import check_plain
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
+    Branch,
     Node,
     OffsetReset,
     Process,
@@ -37,6 +38,7 @@ from penstock.core.plan.nodes import (
     StreamPartitioner,
     TimestampExtractor,
     TopicNameExtractor,
+    source_reading,
 )
 from penstock.core.plan.patterns import check_overlap, resolved
 from penstock.core.plan.processor import checked_supplier, provided_stores
@@ -116,9 +118,7 @@ class Topology:
         Raises:
             TopologyError: If the name or a topic is taken, or an argument is impossible.
         """
-        pattern = topics if isinstance(topics, re.Pattern) else None
-        names = () if isinstance(topics, re.Pattern) else _names(topics)
-        return self.add(Source(name, (), names, key, value, timestamp, offset_reset, pattern))
+        return self.add(source_reading(name, topics, key, value, timestamp, offset_reset))
 
     def add_processor(
         self,
@@ -357,6 +357,24 @@ class Topology:
                 )
         self._nodes[processor] = dataclasses.replace(
             node, stores=tuple(dict.fromkeys((*node.stores, *stores)))
+        )
+        return self
+
+    def extend_branch(
+        self, name: str, predicate: Callable[[Any, Any], object] | None, route: str
+    ) -> Topology:
+        """Let a node that branches hand records to one more child, which is added behind it.
+
+        Args:
+            name: The node.
+            predicate: Of key and value; None always holds.
+            route: Name of the child.
+        """
+        node = self._nodes[name]
+        assert isinstance(node, Branch), "only the DSL branches"
+        check_plain(name, [predicate])
+        self._nodes[name] = dataclasses.replace(
+            node, predicates=(*node.predicates, predicate), routes=(*node.routes, route)
         )
         return self
 

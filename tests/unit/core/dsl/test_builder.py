@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 import penstock as ps
@@ -60,12 +63,101 @@ def test_a_table_keeps_its_rows_in_a_store_named_by_its_topic() -> None:
     }
 
 
-@pytest.mark.parametrize("second", ["stream", "table"])
-def test_a_topic_is_read_once(second: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("stream", "table"),
+        ("table", "stream"),
+        ("table", "table"),
+        ("stream", "global_table"),
+        ("global_table", "stream"),
+    ],
+)
+def test_a_table_has_its_topic_for_itself(first: str, second: str) -> None:
     builder = ps.StreamsBuilder()
-    builder.stream("in")
+    getattr(builder, first)("in")
     with pytest.raises(TopologyError, match="topic 'in' has two sources"):
         getattr(builder, second)("in")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("in", "in"),
+        ("in", ["in"]),
+        (["in", "other"], ["other", "in"]),
+        (re.compile("i.*"), re.compile("i.*")),
+    ],
+)
+def test_streams_of_the_same_topics_have_one_source(first: Any, second: Any) -> None:
+    builder = ps.StreamsBuilder(names="numbered")
+    one, other = builder.stream(first), builder.stream(second)
+    other.filter(lambda k, v: True).to("of-other")
+    one.map_values(str.upper).to("of-one")
+    topology = builder.build()
+    assert [name for name in topology.nodes if "SOURCE" in name] == ["KSTREAM-SOURCE-0000000000"]
+    assert "KSTREAM-FILTER-0000000002" in topology.nodes
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        driver.pipe("in", "k", "v")
+        assert [[r.value for r in driver.read(topic)] for topic in ("of-one", "of-other")] == [["V"], ["v"]]
+
+
+def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
+    builder = ps.StreamsBuilder()
+    one, other = builder.stream("in"), builder.stream("in")
+    one.join(other, lambda a, b: a + b, windows=ps.JoinWindows(10, 10, grace=0)).to("out")
+    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "k", "a", 0)
+        driver.pipe("in", "k", "b", 1)
+        assert [r.value for r in driver.read("out")] == ["aa", "ba", "ab", "bb"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"offset_reset": "earliest"}, {"offset_reset": "latest"}),
+        ({"offset_reset": "earliest"}, {}),
+        ({}, {"offset_reset": "latest"}),
+        ({"value": ps.serdes.int64}, {}),
+        ({"key": ps.serdes.int64}, {"key": ps.serdes.json}),
+        ({}, {"timestamp": lambda record, time: 0}),
+    ],
+)
+@pytest.mark.parametrize("topics", ["in", re.compile("i.*")])
+def test_streams_of_the_same_topics_are_read_in_the_same_way(
+    topics: Any, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(topics, **first)
+    [what] = (first | second).keys()
+    with pytest.raises(TopologyError, match=f"is read twice, by .* with {what}=.* give both the same {what}"):
+        builder.stream(topics, **second)
+
+
+def test_topics_that_overlap_are_refused() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(["in", "other"])
+    with pytest.raises(TopologyError, match="topic 'in' has two sources"):
+        builder.stream("in")
+
+
+def test_a_topic_that_two_patterns_mean_is_refused_when_it_comes() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(re.compile("i.*")).to("out")
+    builder.stream(re.compile(".*n")).to("out")
+    driver = ps.testing.TopologyTestDriver(builder.build())
+    driver.pipe("ix", "k", "v")
+    with pytest.raises(TopologyError, match=r"'in' would have two sources: 'KSTREAM-SOURCE-0000000000', and"):
+        driver.pipe("in", "k", "v")
+
+
+def test_what_goes_through_a_topic_and_a_stream_of_it_are_read_once() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").through("topic").to("one")
+    builder.stream("topic").to("other")
+    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "k", "v")
+        assert [len(driver.read(topic)) for topic in ("one", "other")] == [1, 1]
 
 
 def test_a_builder_without_streams_builds_nothing() -> None:

@@ -368,6 +368,46 @@ class TestBranchesThatGoOn:
             assert [record.value for record in driver.read("out")] == ["LONG", "c!"]
             assert [record.value for record in driver.read("two")] == ["ab"]
 
+    def test_it_is_called_when_the_branch_is_made(self) -> None:
+        calls: list[str] = []
+        split = ps.StreamsBuilder().stream("in").split()
+        for name in ("one", "two"):
+            split.branch(lambda k, v: True, name=name, then=lambda s, name=name: calls.append(name))
+            assert calls[-1] == name
+        assert list(split.default(then=lambda s: calls.append("rest"))) == []
+        assert calls == ["one", "two", "rest"]
+
+
+class TestASplitThatEndsWithoutSayingSo:
+    def test_has_its_branches(self) -> None:
+        def define(stream: Stream) -> None:
+            split = stream.split()
+            split.branch(lambda k, v: v == "a", then=lambda s: s.to("a"))
+            split.branch(lambda k, v: v == "b", then=lambda s: s.to("b"))
+
+        with ps.testing.TopologyTestDriver(built(define)) as driver:
+            for value in "abc":
+                driver.pipe("in", "k", value)
+            assert [[r.value for r in driver.read(topic)] for topic in "ab"] == [["a"], ["b"]]
+
+    def test_may_have_no_branch(self) -> None:
+        with ps.testing.TopologyTestDriver(built(lambda stream: stream.split())) as driver:
+            driver.pipe("in", "k", "v")
+            assert driver.metrics()["processed_records"] == 1
+
+    def test_may_go_on_when_its_branches_were_asked_for(self) -> None:
+        split = ps.StreamsBuilder().stream("in").split()
+        first = split.branch(lambda k, v: True).no_default()
+        assert list(first) == ["1"]
+        assert list(split.branch(lambda k, v: True).default()) == ["1", "2", "0"]
+
+    @pytest.mark.parametrize("again", [lambda s: s.default(name="x"), lambda s: s.branch(lambda k, v: True)])
+    def test_has_nothing_behind_its_default_branch(self, again: Callable[[Any], object]) -> None:
+        split = ps.StreamsBuilder().stream("in").split()
+        split.default()
+        with pytest.raises(TopologyError, match="has a default branch already"):
+            again(split)
+
 
 class TestBranch:
     def test_each_record_goes_to_the_first_stream_whose_predicate_holds(self) -> None:
@@ -433,9 +473,11 @@ class TestThrough:
         topology = built(lambda s: s.through("between", name="middle").to("out", name="end"))
         assert {"middle", "middle-sink"} < topology.nodes.keys()
 
-    def test_a_topic_is_read_once(self) -> None:
-        with pytest.raises(TopologyError, match="in"):
-            built(lambda s: s.through("in"))
+    def test_its_topic_cannot_be_that_of_a_table(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.table("prices")
+        with pytest.raises(TopologyError, match="topic 'prices' has two sources"):
+            builder.stream("in").through("prices")
 
 
 class TestPrint:
