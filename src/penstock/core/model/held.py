@@ -50,7 +50,7 @@ def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
         Held(new='b', old=None, timestamp=7, headers=(('h', b'x'),))
     """
     parts = _Held(value.serialize, value.deserialize)
-    return Serde(f"held({key.name}, {value.name})", parts.write, parts.read, value.immutable)
+    return Serde(f"held({key.name}, {value.name})", parts.write, parts.read, value.immutable, (Held,))
 
 
 @dataclass(frozen=True, slots=True)

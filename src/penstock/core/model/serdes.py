@@ -29,10 +29,12 @@ class Serde(Generic[T]):
 
     Attributes:
         name: What the format is called in errors, in ``describe()`` and in the checkpoint.
-        serialize: Object to bytes; raises SerdeError or TypeError when the object does not fit.
+        serialize: Object to bytes, or None for a value that is to count as none; raises SerdeError or TypeError when the object
+            does not fit.
         deserialize: Bytes to object; raises any exception when the bytes do not fit.
         immutable: Whether the objects cannot be changed in place.
-        accepts: Exact types whose objects fit; a store need not serialise an object of such a type to accept it.
+        accepts: Exact types whose objects fit and are never serialised to None; a store need not serialise an object of such a
+            type to accept it.
         verbatim: For a serde that writes exactly the bytes that it has read: raises any exception if some of many bytes do
             not fit, at a fraction of the price of reading each. None if the two may differ.
 
@@ -61,11 +63,11 @@ def of(
     """Make a serde from two functions.
 
     Args:
-        serialize: Object to bytes; never called with None.
+        serialize: Object to bytes; never called with None. It may return None for a value: a store then deletes the key.
         deserialize: Bytes to object; never called with None.
         name: What a store remembers as its format; change it when the format changes.
         immutable: Say True only if objects of this type cannot be changed in place.
-        accepts: Exact types whose objects ``serialize`` takes; for these a put into a store need not try it out.
+        accepts: Exact types for whose objects ``serialize`` returns bytes; for these a put into a store need not try it out.
 
     Example:
         >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")

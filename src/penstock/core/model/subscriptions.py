@@ -97,7 +97,7 @@ def _read_subscription(data: bytes) -> Subscription:
 
 
 SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
-    "subscription", _write_subscription, _read_subscription, True
+    "subscription", _write_subscription, _read_subscription, True, (Subscription,)
 )
 """instruction (1) | length of the mark (1) | mark | serialised key of the left row"""
 

@@ -167,6 +167,11 @@ class ByTime:
     ) -> Iterator[tuple[bytes, int, Any]]:
         """Iterate over all keys of these times, leaving out others."""
         found = scan_key(slices, pack_time(first), pack_time(last + 1), reverse=reverse)
+        return self._between(found, low, high)
+
+    def _between(
+        self, found: Iterator[tuple[bytes, Any]], low: bytes | None, high: bytes | None
+    ) -> Iterator[tuple[bytes, int, Any]]:
         for stored, entry in found:
             key = stored[8:]
             if (low is None or low <= key) and (high is None or key <= high):

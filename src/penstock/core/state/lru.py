@@ -69,7 +69,7 @@ class LruRows:
         """Set the entry of a key; None deletes it."""
         known = self._overlay.has(key)
         self._overlay.put(key, entry)
-        if entry is None:
+        if not self._overlay.has(key):
             self._recent.pop(key, None)
             self._count -= known
             return

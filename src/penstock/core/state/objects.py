@@ -72,7 +72,7 @@ class Objects(Generic[K, V]):
         if entry is not None:
             for _ in range(self._more_stamps):
                 entry = (entry, 0)
-            self.values.check(entry)
+            self.values.checked(entry)
 
     def kept(self, value: V | None) -> Any:
         """Give what an overlay keeps of a value that is put.

@@ -54,7 +54,8 @@ class Overlay:
 
     Attributes:
         get: Gives the entry of a serialised key, or None.
-        put: Sets the entry of a serialised key; None deletes it. Raises SerdeError if the value does not fit.
+        put: Sets the entry of a serialised key; None deletes it, and so does an entry that is serialised to None. Raises
+            SerdeError if the value does not fit.
         put_fitting: The same for a value that is known to fit.
     """
 
@@ -167,8 +168,8 @@ def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], Non
         own[key] = kept(entry)
 
     def put_stamped(key: bytes, entry: Any) -> None:  # the same without a call, for the stores of the DSL
-        if entry is not None and type(entry[0]) not in accepts:
-            encode(entry)
+        if entry is not None and type(entry[0]) not in accepts and encode(entry) is None:
+            entry = None
         own[key] = entry
 
     return put_stamped if values.live and accepts and values.stamps == 1 else put

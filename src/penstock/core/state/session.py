@@ -64,10 +64,10 @@ class SessionStore(Generic[K, V]):
             StoreError: If the key is None, or start and end are not times in this order.
             SerdeError: If key or value do not fit the store's serdes.
         """
-        if aggregate is None and not self._strict:
-            return self.remove(session)
-        stored = self._stored(session)
-        self._keep(stored, session.end, self._objects.kept(aggregate))
+        stored, kept = self._stored(session), self._objects.kept(aggregate)
+        if kept is None and not self._strict:
+            return self._remove(stored, session.end)
+        return self._keep(stored, session.end, kept)
 
     def remove(self, session: Windowed[K]) -> None:
         """Remove a session.
@@ -150,11 +150,11 @@ class SessionStore(Generic[K, V]):
         Raises:
             SerdeError: If the value does not fit the store's value serde.
         """
-        stored = self._layout.stored(key, start, end)
-        if entry is None:
+        stored, kept = self._layout.stored(key, start, end), self._objects.values.kept(entry)
+        if kept is None:
             self._remove(stored, end)
         else:
-            self._keep(stored, end, self._objects.values.kept(entry))
+            self._keep(stored, end, kept)
 
     def drain(self) -> Drained:
         """Give what has changed since the last call, and forget it; see ``Store``."""

@@ -4,9 +4,10 @@ An *entry* is a value, or a pair of an entry and a *stamp*, a number of 64 bits:
 time of the last write of an expiring one. Stamps come first in the bytes, as Kafka Streams stores timestamped values.
 
 A value that does not fit the store's serde is refused when it is put, so that the error belongs to the record that
-caused it and is treated by the error policy. Serialising each value only to find out would cost more than counting it, so
-values of the types that a serde names as fitting are taken at their word. What is still found when the micro-batch is
-written (a number of more than 64 bits, a custom serde that names no types) stops the application with the store and key.
+caused it and is treated by the error policy. A value for which the serializer returns None is not there: putting it deletes
+the key, at once, as in Kafka Streams. Serialising each value only to find out would cost more than counting it, so values of
+the types that a serde names as fitting (``accepts``) are taken at their word. What is still found when the micro-batch is
+written (a number of more than 64 bits, None for a value of such a type) stops the application with the store and key.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class Values:
         for _ in range(stamps):
             self._serialize, self._deserialize = _stamped(self._serialize, self._deserialize)
 
-    def encode(self, entry: Any) -> bytes:
-        """Give an entry as bytes.
+    def encode(self, entry: Any) -> bytes | None:
+        """Give an entry as bytes, None if the serializer returns None.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
         """
         try:
-            data: bytes = self._serialize(entry)
+            data: bytes | None = self._serialize(entry)
         except Exception as error:
             raise SerdeError(f"store {self.store!r}: {_reason(error)}") from error
         return data
@@ -67,8 +68,8 @@ class Values:
                 "was the store's value serde changed without a new store name?"
             ) from error
 
-    def check(self, entry: Any) -> None:
-        """Refuse an entry whose value does not fit, by trying it out if its type does not tell.
+    def checked(self, entry: Any) -> Any:
+        """Return an entry, or None if the serializer returns None for it; it is tried out if its type does not tell.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -76,21 +77,19 @@ class Values:
         value = entry
         for _ in range(self.stamps):
             value = value[0]
-        if type(value) not in self.accepts and (self.accepts or not self.live):
-            self.encode(entry)
+        return entry if type(value) in self.accepts or self.encode(entry) is not None else None
 
     def kept(self, entry: Any) -> Any:
         """Give what an overlay keeps of an entry: objects that cannot be changed as they are, all others as bytes.
+
+        None stays None, and so becomes an entry for which the serializer returns None: it is deleted.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
         """
         if entry is None:
             return None
-        if not self.live:
-            return self.encode(entry)
-        self.check(entry)
-        return entry
+        return self.checked(entry) if self.live else self.encode(entry)
 
     def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
         """Give what a batch has put as changes.
@@ -104,7 +103,12 @@ class Values:
         changes: list[tuple[bytes, bytes | None]] = []
         for key, entry in own.items():
             try:
-                changes.append((key, None if entry is None else serialize(entry)))
+                data = None if entry is None else serialize(entry)
+                if data is None and entry is not None:
+                    raise TypeError(
+                        f"serdes.{self._name} names the type in accepts=..., and serialises it to None"
+                    )
+                changes.append((key, data))
             except Exception as error:
                 raise SerdeError(
                     f"store {self.store!r}, key {key!r}: {_reason(error)}. The value was put in this micro-batch, and no "
@@ -116,9 +120,9 @@ class Values:
 def _stamped(serialize: Any, deserialize: Any) -> tuple[Any, Any]:
     pack, unpack = _STAMP.pack, _STAMP.unpack_from
 
-    def to_bytes(entry: Any) -> bytes:
-        data: bytes = pack(entry[1]) + serialize(entry[0])
-        return data
+    def to_bytes(entry: Any) -> bytes | None:
+        data: bytes | None = serialize(entry[0])
+        return None if data is None else pack(entry[1]) + data
 
     def from_bytes(data: bytes) -> Any:
         return (deserialize(data[8:]), unpack(data)[0])

@@ -145,8 +145,8 @@ class VersionedStore(Generic[K, V]):
 
     def _insert(self, key: bytes, value: Any, timestamp: int) -> int:
         """Put a version between those that are there: the one that is valid then ends where the new one begins."""
-        if value is not None:
-            self._objects.values.check((value, timestamp))
+        if value is not None and self._objects.values.checked((value, timestamp)) is None:
+            value = None
         before = self._at(key, timestamp)
         if before is None:
             end = self._next_start(key, timestamp)

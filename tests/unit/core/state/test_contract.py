@@ -304,3 +304,165 @@ def test_a_timestamped_store_gives_value_and_timestamp(
     with pytest.raises(SerdeError, match="store 'shelf' is timestamped: put ValueAndTimestamp"):
         kind.put(shelf.store, "a", 5)
     shelf.close()
+
+
+def some(number: int) -> bytes | None:
+    """Serialise a number; one below zero is nothing, and so deletes its key."""
+    return None if number < 0 else ps.serdes.int64.serialize(number)
+
+
+def of_some(**options: Any) -> ps.Serde[Any]:
+    return ps.serdes.of(some, ps.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timestamped", [False, True])
+@pytest.mark.parametrize("immutable", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
+    kind: Kind, make: Callable[[], Engine], immutable: bool, timestamped: bool, cut: bool
+) -> None:
+    if timestamped and kind is KINDS["versioned"]:
+        return
+    spec = kind.spec(TEXT, of_some(immutable=immutable))
+    shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
+
+    def put(key: str, value: int) -> None:
+        kind.put(shelf.store, key, ps.ValueAndTimestamp(value, 1) if timestamped else value)
+
+    for key in ("a", "b"):
+        put(key, 1)
+    if cut:
+        shelf.commit()
+    put("a", -1)
+    put("c", -1)
+    for _ in range(2):
+        found = [kind.get(shelf.store, key) for key in ("a", "b", "c")]
+        assert found == [None, (1, 1) if timestamped else 1, None]
+        assert kind.walk is None or [key for key, _ in walked(kind, shelf)] == ["b"]
+        shelf.commit()
+    shelf.close()
+
+
+def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
+    kind: Kind, shelves: Callable[..., Shelf]
+) -> None:
+    shelf = shelves(TEXT, of_some(immutable=True, accepts=(int,)))
+    kind.put(shelf.store, "a", -1)
+    with pytest.raises(SerdeError, match=r"store 'shelf', key b'a.*: TypeError: serdes\.some names the type"):
+        shelf.store.drain()
+
+
+def test_what_is_evicted_does_not_count_what_was_serialised_to_none() -> None:
+    shelf = Shelf(ALL_ENGINES[0], stores.lru("shelf", TEXT, of_some(immutable=True), capacity=1))
+    shelf.store.put("a", 1)
+    shelf.store.put("b", -1)
+    assert (shelf.store.get("a"), shelf.store.approximate_count()) == (1, 1)
+    shelf.store.put("a", -1)
+    assert shelf.store.approximate_count() == 0
+
+
+ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any, ...]]]] = {
+    **{
+        name: (
+            spec,
+            {
+                "all": (),
+                "reverse_all": (),
+                "range": ("a", "z"),
+                "reverse_range": ("a", "z"),
+                "prefix_scan": (b"",),
+            },
+        )
+        for name, spec in {
+            "key-value": kept(stores.key_value),
+            "expiring": kept(stores.key_value, ttl=10),
+            "lru": kept(stores.lru, capacity=100),
+        }.items()
+    },
+    **{
+        f"window by {order}": (
+            kept(stores.window, retention=50_000, size=10, order=order),
+            {
+                "all": (),
+                "reverse_all": (),
+                "fetch": ("k", 0, 2 * AT),
+                "reverse_fetch": ("k", 0, 2 * AT),
+                "fetch_range": ("a", "z", 0, 2 * AT),
+                "reverse_fetch_range": ("a", "z", 0, 2 * AT),
+                "fetch_all": (0, 2 * AT),
+                "reverse_fetch_all": (0, 2 * AT),
+            },
+        )
+        for order in ("key", "time")
+    },
+    **{
+        f"session by {order}": (
+            kept(stores.session, retention=50_000, order=order),
+            {
+                "all": (),
+                "reverse_all": (),
+                "fetch": ("k",),
+                "reverse_fetch": ("k",),
+                "fetch_range": ("a", "z"),
+                "reverse_fetch_range": ("a", "z"),
+                "find_sessions": ("k", 0, 2 * AT),
+                "reverse_find_sessions": ("k", 0, 2 * AT),
+                "find_sessions_range": ("a", "z", 0, 2 * AT),
+                "reverse_find_sessions_range": ("a", "z", 0, 2 * AT),
+            },
+        )
+        for order in ("key", "time")
+    },
+}
+
+
+def test_every_method_that_iterates_is_in_the_table() -> None:
+    for name, (spec, methods) in ITERATORS.items():
+        store = Shelf(ALL_ENGINES[0], spec(TEXT, INT)).store
+        words = ("all", "range", "scan", "fetch", "find_sessions")
+        public = {found for found in dir(store) if not found.startswith("_") and found.endswith(words)}
+        of_one = {"put_all", "fetch"} if hasattr(store, "get") else set()
+        assert public - of_one == set(methods), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "arguments"),
+    [
+        pytest.param(spec, method, arguments, id=f"{name}-{method}")
+        for name, (spec, methods) in ITERATORS.items()
+        for method, arguments in methods.items()
+    ],
+)
+@pytest.mark.parametrize(("committed", "value"), [(False, INT), (True, JSON)], ids=["objects", "bytes"])
+def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
+    make: Callable[[], Engine],
+    spec: Callable[..., stores.StoreSpec],
+    method: str,
+    arguments: tuple[Any, ...],
+    committed: bool,
+    value: ps.Serde[Any],
+) -> None:
+    shelf = Shelf(make, spec(TEXT, value))
+    kind = type(shelf.store).__name__
+
+    def put(number: int, content: int | None) -> None:
+        if kind == "WindowStore":
+            shelf.store.put("k", content, AT + number)
+        elif kind == "SessionStore":
+            shelf.store.put(ps.Windowed("k", AT + number, AT + number), content)
+        else:
+            shelf.store.put(f"k{number}", content)
+
+    for number in (1, 3, 5):
+        put(number, number)
+    if committed:
+        shelf.commit()
+    made = getattr(shelf.store, method)(*arguments)
+    begun = getattr(shelf.store, method)(*arguments)
+    first = next(begun)
+    for number, content in ((0, 0), (1, None), (2, 2), (3, 33), (5, None), (6, 6)):
+        put(number, content)
+    expected = [5, 3, 1] if method.startswith("reverse") else [1, 3, 5]
+    assert [content for _, content in made] == expected
+    assert [content for _, content in (first, *begun)] == expected
+    shelf.close()

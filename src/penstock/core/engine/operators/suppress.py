@@ -88,7 +88,7 @@ class Buffer:
         self._rows = Timeline(stores[node.buffer.name])
         self._places = None if node.places is None else stores[node.places.name]
         self._key = node.key
-        self._check = Values(node.buffer.name, node.value).check
+        self._checked = Values(node.buffer.name, node.value).checked
         self._limits = node.suppressed
         self._memory = compiled.runtime.memory(node.remembered_as)
         self._size = node.buffer.value.serialize
@@ -107,7 +107,7 @@ class Buffer:
             SerdeError: If key or value do not fit the serdes of the table.
         """
         if new is not None:
-            self._check(new)
+            new = self._checked(new)
         place = self._place(key, timestamp)
         before: Held | None = self._rows.get(place)
         held = Held(new, old if before is None else before.old, timestamp, headers)
