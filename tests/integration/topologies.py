@@ -37,6 +37,22 @@ def shout(source: str, sink: str) -> ps.Topology:
     return builder.build()
 
 
+class _Committing(ps.Processor[str, str, str, str]):
+    """Forwards its records, and asks for a commit with those whose value is "commit"."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record)
+        if record.value == "commit":
+            self.context.commit()
+
+
+def committing_copy(source: str, sink: str) -> ps.Topology:
+    """Copy a topic, with commits that records ask for."""
+    builder = ps.StreamsBuilder()
+    builder.stream(source).process(_Committing).to(sink)
+    return builder.build()
+
+
 def _upper(text: str | None) -> str | None:
     return None if text is None else text.upper()
 

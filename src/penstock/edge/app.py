@@ -318,6 +318,7 @@ class Application:
             settings.on_recreated_topic == "restart_from_beginning",
             settings.waits,
             self._clock,
+            settings.trigger_interval_ms,
         )
         query = QuerySpec(
             self.id,
@@ -336,7 +337,6 @@ class Application:
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
-            settings.trigger_interval_ms,
         )
         with configured(session, settings.spark, settings.shuffle_partitions):
             return start(session, query)

@@ -236,6 +236,7 @@ class RunningApplication:
                 "intake": not self._draining.ordered,
                 "paused": sorted(orders.paused),
                 "rates": orders.rates,
+                "commit": self._book.commit_requested,
                 "due": self._book.due(data["now_ms"], rest),
                 "held": self._book.held(self._in_front),
                 "bytes_per_record": self._book.bytes_per_record(),

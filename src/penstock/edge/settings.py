@@ -83,7 +83,9 @@ class Settings(BaseSettings):
         default_factory=dict, description="most records per second, per topic that is to be throttled"
     )
     trigger_interval_ms: int = Field(
-        0, ge=0, description="shortest time between the beginnings of micro-batches"
+        0,
+        ge=0,
+        description="shortest time between the beginnings of micro-batches, unless a processor asks for a commit",
     )
     shuffle_partitions: int | None = Field(
         None,

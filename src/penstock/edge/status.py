@@ -95,6 +95,8 @@ class Book:
     ends: Offsets = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
     waiting: bool = False
+    commit_requested: bool = False
+    """Whether a processor asked for a commit in the last micro-batch."""
     totals: Counter[str] = field(default_factory=Counter)
     tasks: dict[str, Report] = field(default_factory=dict)
     first_record_ms: int | None = None
@@ -134,6 +136,7 @@ class Book:
         offsets = offsets_of(reports)
         with self.lock:
             self.batch = batch
+            self.commit_requested = any(report.commit_requested for report in reports)
             self.restores.clear()  # those of an attempt that failed never end
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:

@@ -35,6 +35,15 @@ def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
     assert restoring(book) == []
 
 
+def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
+    book = Book()
+    asking = Report.decode(Report("0_0", commit_requested=True).encode())
+    book.committed(0, [asking, Report("1_0")])
+    assert book.commit_requested
+    book.committed(1, [Report("0_0"), Report("1_0")])
+    assert not book.commit_requested
+
+
 def test_drops_are_counted_by_task_and_by_reason() -> None:
     book = Book()
     late, null = {"late for a window": 2}, {"null key in a table": 1}

@@ -133,7 +133,14 @@ class ProcessorContext(Protocol[K2, V2]):
         """
 
     def commit(self) -> None:
-        """Ask for a commit as soon as possible; on Spark, every micro-batch ends with one."""
+        """Ask for the next micro-batch as soon as the one under way has ended, as every one does, with a commit.
+
+        The records of the micro-batch under way are processed first. Then stores, results and offsets are committed together, and
+        the next micro-batch begins without waiting for ``trigger_interval_ms``. Within ``ps.spark.transform`` the trigger is your
+        query's own, in the test driver nothing waits, and a global store is not committed: there it does nothing.
+
+        Source: ``ProcessorContext.commit``.
+        """
 
     def state_store(self, name: str) -> Any:
         """Give a store that is connected to this processor, or any global store, which can only be read.

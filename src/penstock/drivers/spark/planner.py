@@ -46,6 +46,8 @@ class Planner:
         """Whether a run to the end has to wait for the broker, for a transaction of its own to be complete, or for what is
         paused or throttled: nothing to plan would tell Spark that it is done."""
         self._throttle = Throttle()
+        self._last_began_s: float | None = None
+        """When the last micro-batch was planned that may bring records, by the monotonic clock."""
         self._globals = GlobalEnds(spec)
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
@@ -76,6 +78,8 @@ class Planner:
                 break
             planned = self._planned(start)
         if planned is not start:
+            if "begin" not in planned:  # the first of a run only initialises the tasks
+                self._last_began_s = time.monotonic()
             planned = self._globals.onto(start, planned, self._recreated_among)
         return planned
 
@@ -99,7 +103,7 @@ class Planner:
         )
         self._throttle.advance(orders.get("rates", {}), int(time.monotonic() * 1000))
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
-        if orders.get("hold") or self._globals.unknown(start):
+        if orders.get("hold") or self._globals.unknown(start) or self._is_early(orders):
             return start
         positions = positions_of(start)
         if not self._begun:
@@ -139,6 +143,12 @@ class Planner:
         if not due:
             return start
         return woken({**offset_after(start, positions, tick, now, spec.topology), **facts}, due)
+
+    def _is_early(self, orders: Mapping[str, Any]) -> bool:
+        """Return whether the trigger interval is not over, and no processor has asked for a commit."""
+        if self._last_began_s is None or self._final is not None or orders.get("commit"):
+            return False
+        return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
 
     def _allowed(self, positions: Offsets, readable: Offsets, orders: Mapping[str, Any]) -> Offsets:
         """Give how far topics may be read now; while the application drains, those from outside not at all."""

@@ -81,6 +81,7 @@ class SourceSpec:
         restart_recreated: Whether a topic that was made again is read from its beginning.
         waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
         clock: Gives the wall clock.
+        trigger_interval_ms: Shortest time between the beginnings of batches, unless a processor asks for a commit.
     """
 
     topology: TopologySpec
@@ -96,6 +97,7 @@ class SourceSpec:
     restart_recreated: bool = False
     waits: WaitSettings = field(default_factory=WaitSettings)
     clock: Clock = host_clock
+    trigger_interval_ms: int = 0
 
     def to_option(self) -> str:
         """Give the spec as the string that a data source's option can carry."""

@@ -80,13 +80,15 @@ def planner(orders: Orders, clock: Clock) -> Planner:
     return planning(builder, orders, clock)
 
 
-def planning(builder: ps.StreamsBuilder, orders: Orders, clock: Clock | None = None) -> Planner:
+def planning(
+    builder: ps.StreamsBuilder, orders: Orders, clock: Clock | None = None, trigger_interval_ms: int = 0
+) -> Planner:
     clock = clock or Clock()
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
     known: Any = (spec, Broker(), None, orders, 1_000, 1 << 20, 1, "earliest", {})
-    made = SourceSpec(*known, clock=clock)
+    made = SourceSpec(*known, clock=clock, trigger_interval_ms=trigger_interval_ms)
     return Planner(made)
 
 
@@ -161,6 +163,50 @@ def test_every_micro_batch_has_the_time_of_the_clock(planner: Planner, orders: O
     clock.now_ms = 70
     assert planner.next(start)["now_ms"] == 70
     assert orders.told["now_ms"] == 70
+
+
+class TestTheTriggerInterval:
+    """The broker has ten records of each topic; with a rate of three, each micro-batch reads three of one of them."""
+
+    SOME: ClassVar[dict[str, Any]] = {"paused": ["other"], "rates": {"in": 3}}
+
+    def planner(self, orders: Orders, trigger_interval_ms: int) -> Planner:
+        builder = ps.StreamsBuilder()
+        builder.stream(list(TOPICS)).to("out")
+        orders.answers = [self.SOME]
+        return planning(builder, orders, trigger_interval_ms=trigger_interval_ms)
+
+    def test_lies_between_the_beginnings_of_micro_batches(self, orders: Orders) -> None:
+        planner = self.planner(orders, 3_600_000)
+        first = planner.next(begun(planner))
+        assert first["topics"]["in"] == {"0": 3}  # what initialises the tasks is not waited for
+        orders.answers = [{}]
+        assert planner.next(first) is first
+
+    def test_ends(self, orders: Orders) -> None:
+        planner = self.planner(orders, 100)
+        first = planner.next(begun(planner))
+        orders.answers, orders.asked = [{}], 0
+        while (second := planner.next(first)) is first:
+            assert orders.asked < 1_000
+        assert orders.asked > 1
+        assert second["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+
+    def test_is_not_waited_for_when_a_processor_asked_for_a_commit(self, orders: Orders) -> None:
+        planner = self.planner(orders, 3_600_000)
+        first = planner.next(begun(planner))
+        orders.answers = [{"commit": True}]
+        second = planner.next(first)
+        assert second["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+        orders.answers = [{"commit": False, "due": ["0_0"]}]
+        assert planner.next(second) is second
+
+    def test_is_not_waited_for_in_a_run_to_the_end(self, orders: Orders) -> None:
+        planner = self.planner(orders, 3_600_000)
+        planner.fix_end()
+        first = planner.next(begun(planner))
+        orders.answers = [{}]
+        assert planner.next(first)["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
 
 
 class Recent(Broker):

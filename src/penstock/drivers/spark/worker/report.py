@@ -98,6 +98,7 @@ class Report:
         calls: What there is to see of asynchronous operators, None if the task has none.
         gone: Whether the task has no state any more, and this is the last that is heard of it.
         threads: What the threads of the task did, None if it has one.
+        commit_requested: Whether a processor asked for a commit.
     """
 
     task: str
@@ -127,6 +128,7 @@ class Report:
     calls: CallReport | None = None
     gone: bool = False
     threads: ThreadFigures | None = None
+    commit_requested: bool = False
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -222,6 +224,7 @@ def report_of(
         idle_until_ms=earliest(outcome.idle_until_ms, look_at_ms),
         calls=calls,
         threads=outcome.threads,
+        commit_requested=outcome.commit_requested,
         **more,
     )
 

@@ -1,0 +1,32 @@
+"""``context.commit()`` with a trigger interval that no test would wait for: the next micro-batch begins at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from .helpers import Apps, eventually
+from .topologies import committing_copy
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+_HOUR_MS = 3_600_000
+
+
+def test_after_a_commit_the_trigger_interval_is_not_waited_for(apps: Apps) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    running = apps.start(committing_copy(source, sink), trigger_interval_ms=_HOUR_MS)
+
+    def committed(offset: int) -> None:
+        eventually(
+            lambda: apps.kafka.committed(apps.id, source).get(0) == offset, f"offset {offset} to be committed"
+        )
+
+    for offset in range(3):  # the first follows the start of the tasks, each other one the commit before it
+        apps.kafka.produce(source, [("k", "commit")])
+        committed(offset + 1)
+    apps.kafka.produce(source, [("k", "no more")])
+    committed(4)
+    apps.kafka.produce(source, [("k", "in an hour")])
+    eventually(lambda: running.status().lag[source] == 1, "the lag of the last record")
+    running.stop()
+    assert apps.kafka.committed(apps.id, source) == {0: 4}
