@@ -58,6 +58,20 @@ def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
     assert (told["threads_ended"], told["dropped_records"]) == (20, 10)
 
 
+def test_the_tasks_that_run_at_once_keep_to_the_limit(apps: Apps) -> None:
+    source = apps.topic("in", 10)
+    apps.kafka.produce(source, [(f"k{n}", "v") for n in range(200)])
+    builder = ps.StreamsBuilder()
+    builder.stream(source).map_values(ending).group_by_key().count(store="counts")
+    slots = 2
+
+    running = apps.run(builder.build(), num_threads_per_task=THREADS, num_stream_threads=5)
+
+    threads = sorted(status.threads for status in running.status().threads.values())
+    assert sum(threads[-slots:]) == 5  # two tasks at once: three threads and two
+    assert len(threads) == 10
+
+
 def in_order(apps: Apps, topic: str) -> list[tuple[str, str]]:
     """Give the keys and values of a topic with one partition, as text."""
     found = [(record.key, record.value) for record in apps.kafka.consume(topic)]

@@ -15,11 +15,12 @@ from penstock.core.model.errors import (
     SettingsError,
     TopologyError,
 )
+from penstock.core.model.ids import TaskId
 from penstock.core.plan.asynchronous import with_their_parts
 from penstock.core.plan.changes import changes, recreated_error
 from penstock.core.plan.describe import started_text
 from penstock.core.plan.evolution import checked_renames
-from penstock.core.plan.layout import default_grouper
+from penstock.core.plan.layout import Layout, default_grouper
 from penstock.core.plan.split import Plan
 from penstock.core.plan.stores import checked_name
 from penstock.core.plan.threads import threads_of_tasks
@@ -211,12 +212,27 @@ class Application:
             lineage,
             global_counts,
             settings.app_config,
-            ThreadsOfTasks(
-                threads_of_tasks(layout.tasks, settings.num_threads_per_task, settings.num_stream_threads)
-            ),
+            ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)
+
+    def _threads_of(self, running: RunningApplication, plan: Plan, layout: Layout) -> dict[TaskId, int]:
+        """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
+        settings = self.settings
+        per_task, total = settings.num_threads_per_task, settings.num_stream_threads
+        slots: int = running._session_of(settings)().sparkContext.defaultParallelism
+        before_shuffle = any(plan.runs_before_shuffle(sub) for sub in plan.subtopologies)
+        at_once = slots if before_shuffle else min(slots, max(len(layout.tasks), 1))
+        if total is not None and total < at_once:
+            log.warning(
+                "num_stream_threads=%d, but Spark runs %d tasks at once, each on a thread of its own; to have fewer, give Spark "
+                "fewer slots (master='local[%d]')",
+                total,
+                at_once,
+                total,
+            )
+        return threads_of_tasks(layout.tasks, per_task, total, at_once=at_once)
 
     def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
         """Read what the tasks of the checkpoint remember."""

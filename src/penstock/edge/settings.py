@@ -144,8 +144,7 @@ class Settings(BaseSettings):
     num_stream_threads: int | None = Field(
         None,
         ge=1,
-        description="threads that are dealt to the tasks, in groups of num_threads_per_task and one of what remains; None: each "
-        "task has as many as it may",
+        description="most threads that call functions at the same time, over all tasks; None: each task has as many as it may",
     )
     task_timeout_ms: int = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"

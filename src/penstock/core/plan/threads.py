@@ -1,8 +1,9 @@
 """Threads of tasks: how many of an application's threads each task gets (KIP-408).
 
-The threads are put into groups of ``num_threads_per_task``; what remains is a group of its own. The tasks are dealt to the
-groups in the order of their ids, and a task runs on as many threads as its group has. So no thread belongs to no group, and no
-task has more threads than it was allowed.
+A task has as many threads as it may have, ``num_threads_per_task``, unless the tasks that run at the same time would then have
+more than ``num_stream_threads`` together. Those share the limit evenly, and the first tasks, in the order of their ids, get what
+remains. So any tasks that run at once keep to it. A task has at least one thread, the one that it runs on: how many tasks run at once
+is not decided here.
 """
 
 from __future__ import annotations
@@ -40,42 +41,27 @@ def check_threads(per_task: int, total: int | None) -> None:
         )
 
 
-def groups_of_threads(per_task: int, total: int | None) -> tuple[int, ...]:
-    """Give the number of threads of each group.
-
-    Args:
-        per_task: The setting ``num_threads_per_task``.
-        total: The setting ``num_stream_threads``; None is no limit.
-
-    Raises:
-        SettingsError: If there are fewer threads than one task is to have.
-
-    Example:
-        >>> groups_of_threads(3, 8)
-        (3, 3, 2)
-    """
-    check_threads(per_task, total)
-    whole, rest = divmod(per_task if total is None else total, per_task)
-    return (per_task,) * whole + ((rest,) if rest else ())
-
-
-def threads_of_tasks(tasks: Iterable[TaskId], per_task: int, total: int | None = None) -> dict[TaskId, int]:
-    """Give the number of threads of each task.
+def threads_of_tasks(
+    tasks: Iterable[TaskId], per_task: int, total: int | None = None, *, at_once: int = 1
+) -> dict[TaskId, int]:
+    """Return the number of threads of each task.
 
     Args:
         tasks: All tasks of the application.
         per_task: The setting ``num_threads_per_task``.
         total: The setting ``num_stream_threads``; None is no limit.
+        at_once: How many tasks may run at the same time, at least 1.
 
     Raises:
         SettingsError: If there are fewer threads than one task is to have.
 
     Example:
-        >>> tasks = [TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)]
-        >>> [str(task) + ": " + str(n) for task, n in threads_of_tasks(tasks, 2, 3).items()]
-        ['0_0: 2', '0_1: 1', '0_2: 2']
+        >>> tasks = [TaskId(0, n) for n in range(4)]
+        >>> [str(task) + ": " + str(n) for task, n in threads_of_tasks(tasks, 4, 8, at_once=3).items()]
+        ['0_0: 3', '0_1: 3', '0_2: 2', '0_3: 2']
 
     Source: KIP-408, "Proposed Changes".
     """
-    groups = groups_of_threads(per_task, total)
-    return {task: groups[number % len(groups)] for number, task in enumerate(sorted(tasks))}
+    check_threads(per_task, total)
+    share, rest = divmod(per_task * at_once if total is None else total, at_once)
+    return {task: max(1, min(per_task, share + (number < rest))) for number, task in enumerate(sorted(tasks))}

@@ -10,63 +10,46 @@ import pytest
 import penstock as ps
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.fronts import front_of
-from penstock.core.plan.threads import groups_of_threads, threads_of_tasks
+from penstock.core.plan.threads import threads_of_tasks
 
 Stream = ps.KStream[Any, Any]
 
 
 @pytest.mark.parametrize(
-    ("per_task", "total", "groups"),
+    ("per_task", "total", "at_once", "dealt"),
     [
-        (1, None, (1,)),
-        (1, 1, (1,)),
-        (1, 3, (1, 1, 1)),
-        (2, None, (2,)),
-        (2, 2, (2,)),
-        (2, 3, (2, 1)),
-        (2, 4, (2, 2)),
-        (3, 7, (3, 3, 1)),
-        (3, 8, (3, 3, 2)),
-        (4, 5, (4, 1)),
-        (4, 7, (4, 3)),
-        (8, 8, (8,)),
+        (1, None, 2, [1, 1, 1, 1, 1]),
+        (3, None, 2, [3, 3, 3, 3, 3]),
+        (4, 8, 2, [4, 4, 4, 4, 4]),
+        (4, 8, 3, [3, 3, 2, 2, 2]),
+        (2, 3, 2, [2, 1, 1, 1, 1]),
+        (3, 8, 3, [3, 3, 2, 2, 2]),
+        (5, 5, 5, [1, 1, 1, 1, 1]),
+        (5, 5, 1, [5, 5, 5, 5, 5]),
+        (2, 2, 5, [1, 1, 1, 1, 1]),
     ],
 )
-def test_what_remains_is_a_group_of_its_own(
-    per_task: int, total: int | None, groups: tuple[int, ...]
+def test_tasks_that_run_at_once_share_the_limit_in_the_order_of_their_ids(
+    per_task: int, total: int | None, at_once: int, dealt: list[int]
 ) -> None:
-    assert groups_of_threads(per_task, total) == groups
+    tasks = [TaskId(1, 1), TaskId(0, 0), TaskId(0, 10), TaskId(1, 0), TaskId(0, 2)]
+    threads = threads_of_tasks(tasks, per_task, total, at_once=at_once)
+    assert [threads[task] for task in sorted(tasks)] == dealt
 
 
 @pytest.mark.parametrize("per_task", range(1, 9))
 @pytest.mark.parametrize("total", range(1, 25))
-def test_no_thread_is_left_out_and_no_group_is_too_large(per_task: int, total: int) -> None:
+def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int) -> None:
+    tasks = [TaskId(0, number) for number in range(10)]
     if total < per_task:
         with pytest.raises(ps.errors.SettingsError, match=f"num_stream_threads={total} is less"):
-            groups_of_threads(per_task, total)
+            threads_of_tasks(tasks, per_task, total)
         return
-    groups = groups_of_threads(per_task, total)
-    assert sum(groups) == total
-    assert all(group == per_task for group in groups[:-1])
-    assert 1 <= groups[-1] <= per_task
-
-
-@pytest.mark.parametrize(
-    ("per_task", "total", "dealt"),
-    [
-        (1, None, [1, 1, 1, 1, 1]),
-        (3, None, [3, 3, 3, 3, 3]),
-        (2, 3, [2, 1, 2, 1, 2]),
-        (3, 8, [3, 3, 2, 3, 3]),
-        (5, 5, [5, 5, 5, 5, 5]),
-    ],
-)
-def test_tasks_are_dealt_to_the_groups_in_the_order_of_their_ids(
-    per_task: int, total: int | None, dealt: list[int]
-) -> None:
-    tasks = [TaskId(1, 1), TaskId(0, 0), TaskId(0, 10), TaskId(1, 0), TaskId(0, 2)]
-    threads = threads_of_tasks(tasks, per_task, total)
-    assert [threads[task] for task in sorted(tasks)] == dealt
+    for at_once in range(1, 11):
+        threads = sorted(threads_of_tasks(tasks, per_task, total, at_once=at_once).values())
+        assert 1 <= threads[0] <= threads[-1] <= per_task
+        assert sum(threads[-at_once:]) <= max(total, at_once)
+        assert sum(threads[-at_once:]) == max(min(total, per_task * at_once), at_once)  # and use all of it
 
 
 def wanted(value: Any) -> bool:
