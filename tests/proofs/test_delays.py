@@ -24,7 +24,12 @@ from .results import tell
 from .runs import at_ms, now_ms
 from .sizes import sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 1_200))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(600, 1_200)),
+]
 
 RECORDS = sized(2_000, 100_000)
 OVER_MS = sized(20_000, 300_000)

@@ -27,7 +27,12 @@ from .results import tell
 from .sizes import sized
 from .working import working
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 7_200))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(300, 7_200)),
+]
 
 KEYS = 500
 AT_ONCE = 50

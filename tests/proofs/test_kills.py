@@ -32,7 +32,12 @@ from .journal import END, Journal, Lines, lines_of, overlaps, read
 from .results import tell
 from .sizes import FULL, sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 3_600))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(600, 3_600)),
+]
 
 MAIN: tuple[Target, ...] = ("program", "driver", "worker", "station")
 OTHERS: tuple[Target, ...] = ("host", "broker", "transaction")

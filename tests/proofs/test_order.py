@@ -22,7 +22,12 @@ from .journal import BEGIN, END, FAILED, Journal, Lines, counts, open_calls, ove
 from .results import tell
 from .sizes import sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 7_200))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(300, 7_200)),
+]
 
 RETRY = ps.Retry(initial=20, jitter=0)
 IN_FLIGHT = 100

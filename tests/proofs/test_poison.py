@@ -19,7 +19,12 @@ from .results import tell
 from .runs import at_ms, calls_of, now_ms, ratio
 from .sizes import sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 1_500))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(600, 1_500)),
+]
 
 CALL_S = 0.020
 IN_FLIGHT = 10

@@ -18,7 +18,12 @@ from .results import tell
 from .runs import arrivals, clocked_topic
 from .sizes import FULL, sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(300, 1_200))]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(sized(300, 1_200)),
+]
 
 KEYS = 10_000
 RUNS = [(100, 150_000, 5_000), (1_000, 1_000_000, 20_000)] if FULL else [(1_000, 20_000, 500)]

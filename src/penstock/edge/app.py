@@ -91,8 +91,8 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self._topology = topology
-        self.plan: Plan = _planned(topology, application_id, self.settings)
+        self._topology = topology.copy()
+        self.plan: Plan = _planned(self._topology, application_id, self.settings)
         _check_rates(self.plan, self.settings)
         self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")

@@ -323,7 +323,7 @@ class StreamsBuilder:
                 another when the program is edited, and then its state is not found again.
 
         Returns:
-            The topology.
+            The topology, which does not change when something is added to the builder later.
 
         Raises:
             TopologyError: If it is not valid, or names are missing; it says which operators lack one.
@@ -333,4 +333,4 @@ class StreamsBuilder:
         self._graph.topology.validate()
         if explicit_names:
             demand_explicit_names(self._graph.topology, self._graph.names.generated)
-        return self._graph.topology
+        return self._graph.topology.copy()

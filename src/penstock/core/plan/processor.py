@@ -221,13 +221,25 @@ def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, 
 def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
     """Give a supplier back if it can make a processor, or a value transformer, for each task.
 
+    A function is called twice to see that it makes a new one each time; a class always does.
+
     Raises:
-        TopologyError: If it is one itself.
+        TopologyError: If it is one itself, or gives the same one again.
+
+    Source: ``ApiUtils.checkSupplier``.
     """
-    is_one = hasattr(supplier, "process") or hasattr(supplier, "transform")
-    if not callable(supplier) or (is_one and not isinstance(supplier, type)):
+    if not callable(supplier) or (_is_processor(supplier) and not isinstance(supplier, type)):
         raise TopologyError(
             f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
             "every task needs one of its own"
         )
+    if not isinstance(supplier, type) and _is_processor(made := supplier()) and made is supplier():
+        raise TopologyError(
+            f"processor {name!r}: the function gives the same processor each time it is called; make a new one in it, because every "
+            "task needs one of its own"
+        )
     return supplier
+
+
+def _is_processor(made: object) -> bool:
+    return hasattr(made, "process") or hasattr(made, "transform")

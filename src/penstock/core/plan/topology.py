@@ -80,6 +80,13 @@ class Topology:
         self._stores: dict[str, StoreSpec] = {}
         self._global_nodes: set[str] = set()
 
+    def copy(self) -> Topology:
+        """Return a topology of the same nodes and stores; what is added to one is not added to the other."""
+        copy = Topology()
+        copy._nodes, copy._stores = dict(self._nodes), dict(self._stores)
+        copy._global_nodes = set(self._global_nodes)
+        return copy
+
     @property
     def nodes(self) -> Mapping[str, Node]:
         """The nodes by name, parents before children."""

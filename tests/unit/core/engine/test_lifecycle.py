@@ -65,7 +65,9 @@ def test_every_task_has_processors_of_its_own() -> None:
         made.append(tracing([], "p")())
         return made[-1]
 
-    host = Host(ps.Topology().add_source("in", "in").add_processor("p", supplier, "in"))
+    topology = ps.Topology().add_source("in", "in").add_processor("p", supplier, "in")
+    made.clear()  # the topology has asked for two, to see that they are two
+    host = Host(topology)
     host.restart()
     assert len(made) == 2
     assert made[0] is not made[1]

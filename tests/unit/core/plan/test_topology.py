@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -162,3 +164,77 @@ def test_a_supplier_may_be_any_function_without_arguments() -> None:
 
 def test_says_how_large_it_is() -> None:
     assert repr(with_store()) == "<Topology of 2 nodes and 1 stores>"
+
+
+def _add_processor(supplier: Callable[[], ps.Processor]) -> None:
+    ps.Topology().add_source("in", "lines").add_processor("shared", supplier, "in")
+
+
+def _add_global_store(supplier: Callable[[], ps.Processor]) -> None:
+    ps.Topology().add_global_store(STORE, "in", "lines", "shared", supplier)
+
+
+def _add_read_only_store(supplier: Callable[[], ps.Processor]) -> None:
+    ps.Topology().add_read_only_state_store(STORE, "in", "lines", "shared", supplier)
+
+
+def _add_global_store_to_builder(supplier: Callable[[], ps.Processor]) -> None:
+    ps.StreamsBuilder().add_global_store(STORE, "lines", supplier)
+
+
+def _process(supplier: Callable[[], ps.Processor]) -> None:
+    ps.StreamsBuilder().stream("in").process(supplier)
+
+
+def _process_values(supplier: Callable[[], ps.Processor]) -> None:
+    ps.StreamsBuilder().stream("in").process_values(supplier)
+
+
+def _transform_values(supplier: Callable[[], ps.Processor]) -> None:
+    ps.StreamsBuilder().table("in").transform_values(supplier)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        _add_processor,
+        _add_global_store,
+        _add_read_only_store,
+        _add_global_store_to_builder,
+        _process,
+        _process_values,
+        _transform_values,
+    ],
+)
+def test_a_supplier_makes_a_new_processor_each_time(
+    use: Callable[[Callable[[], ps.Processor]], None],
+) -> None:
+    shared = Quiet()
+    with pytest.raises(TopologyError, match="gives the same processor each time"):
+        use(lambda: shared)
+    use(lambda: Quiet())
+
+
+def test_what_is_added_to_the_builder_later_is_not_in_what_was_built() -> None:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in")
+    stream.to("out")
+    split = stream.split()
+    built = builder.build()
+    before = built.describe()
+    split.branch(lambda k, v: True, then=lambda s: s.to("branch"))
+    stream.group_by_key().count()
+    builder.stream("more").to("out")
+    assert built.describe() == before
+    assert not built.stores
+    built.add_sink("another", "out", "KSTREAM-SOURCE-0000000000")
+    assert "another" not in builder.build().nodes
+
+
+def test_what_is_added_later_is_not_in_an_application() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(re.compile("in-.*")).to("out")
+    topology = builder.build()
+    application: Any = ps.Application("app", topology, bootstrap_servers="localhost:1")
+    topology.add_source("later", "more").add_sink("end", "out", "later")
+    assert list(application._plan_of(None, {"in-1": 1, "more": 1}).subtopology_of) == ["in-1"]
