@@ -23,8 +23,11 @@ from typer.main import get_command
 import penstock as ps
 from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model import errors
+from penstock.drivers.kafka.fetch import _PRESET
+from penstock.drivers.kafka.produce import DEFAULTS
 from penstock.drivers.spark.worker.report import CallReport, Hottest, Report
 from penstock.edge.cli.app import app as command_line
+from penstock.edge.client_settings import RULES
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
 from penstock.testing.crash import TARGETS
@@ -169,6 +172,29 @@ def test_settings_are_those_of_the_code() -> None:
             assert default == "required", name
         elif name != "state_dir":  # depends on the user
             assert default == f"`{field.get_default(call_default_factory=True)!r}`", name
+
+
+def test_rules_of_client_settings_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/settings.md", "client setting")
+    assert [re.findall("`([^`]+)`", names) for names, *_ in rows] == [list(rule.names) for rule in RULES]
+    for rule, (_, may_be, meaning) in zip(RULES, rows):
+        assert meaning == rule.meaning
+        if rule.allowed is None:
+            assert may_be == "any value", rule
+        elif rule.allowed:
+            assert re.findall("`([^`]+)`", may_be) == list(rule.allowed)
+        else:
+            assert may_be == f"refused: use {rule.instead}"
+
+
+def test_preset_client_settings_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/settings.md", "client")
+    told = {name.strip("`"): value for _, name, value, _ in rows}
+    refused = {
+        name for rule in RULES if rule.allowed is not None and len(rule.allowed) < 2 for name in rule.names
+    }
+    preset = {name: str(value) for name, value in {**_PRESET, **DEFAULTS}.items() if name not in refused}
+    assert told == preset
 
 
 def spelled(annotation: Any) -> str:

@@ -238,16 +238,19 @@ class TestTransactions:
             producer.flush(30)
             (producer.commit_transaction if commits else producer.abort_transaction)(30)
 
-    def test_of_others_are_read_when_they_are_committed(self, apps: Apps) -> None:
+    @pytest.mark.parametrize(
+        "settings", [{"isolation_level": "read_committed"}, {"processing_guarantee": "exactly_once"}], ids=str
+    )
+    def test_of_others_are_read_when_they_are_committed(self, apps: Apps, settings: dict[str, str]) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         self.transactions(apps, source, ("aab", True), ("accc", False), ("b", True), ("ccccc", False))
-        apps.run(topology, isolation_level="read_committed", max_batch_records=2)
+        apps.run(topology, **settings, max_batch_records=2)
         assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1, 2]}
         assert lag(apps.kafka, apps.id, source) == 0
 
         self.transactions(apps, source, ("dd", False))  # a range without a single record
-        nothing = apps.run(topology, isolation_level="read_committed")
+        nothing = apps.run(topology, **settings)
         assert nothing.metrics()["processed_records"] == 0
         assert lag(apps.kafka, apps.id, source) == 0
 
@@ -258,7 +261,10 @@ class TestTransactions:
         assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1]}
         assert lag(apps.kafka, apps.id, source) == 0
 
-    def test_that_are_open_end_what_can_be_read(self, apps: Apps) -> None:
+    @pytest.mark.parametrize(
+        "settings", [{"isolation_level": "read_committed"}, {"processing_guarantee": "exactly_once"}], ids=str
+    )
+    def test_that_are_open_end_what_can_be_read(self, apps: Apps, settings: dict[str, str]) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": source})
@@ -268,10 +274,10 @@ class TestTransactions:
         producer.produce(source, "1", "inside", 0)
         producer.flush(30)
         apps.kafka.produce(source, [("after", "1")])
-        apps.run(topology, isolation_level="read_committed")
+        apps.run(topology, **settings)
         assert latest(apps.kafka.consume(sink)).keys() == {"before"}
         producer.commit_transaction(30)
-        apps.run(topology, isolation_level="read_committed")
+        apps.run(topology, **settings)
         assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {
             "before": [1],
             "inside": [1],

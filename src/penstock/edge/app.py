@@ -128,6 +128,7 @@ class Application:
             The running application.
 
         Raises:
+            SettingsError: If Kafka's clients do not take a setting.
             BrokerUnavailableError: If no broker answers.
             ApplicationRunningError: If the application runs on this state directory already.
             TopicNotFoundError: If a topic does not exist.
@@ -139,6 +140,7 @@ class Application:
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        self._clients.check()
         broker = self._clients.broker()
         running = self._leased(broker)
         try:

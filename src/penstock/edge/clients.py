@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.plan.split import Plan
-from penstock.core.ports import Publisher
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.changelog import KafkaChangelogs
 from penstock.drivers.kafka.clients import hang_up
@@ -29,6 +28,15 @@ class Clients:
     settings: Settings
     application_id: str
 
+    def check(self) -> None:
+        """Refuse settings that Kafka's clients do not take; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not know a setting or refuses its value.
+        """
+        self.fetcher().check()
+        self.publisher().check()
+
     def broker(self) -> Broker:
         """Give what asks the broker."""
         return self._broker(read_committed=self.settings.read_committed)
@@ -42,7 +50,7 @@ class Clients:
         skip_lost = self.settings.on_lost_offsets == "skip"
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
-    def publisher(self) -> Publisher:
+    def publisher(self) -> KafkaPublisher | KafkaTransactions:
         """Give what sends, as the processing guarantee says."""
         if self.settings.exactly_once:
             return self.transactions()

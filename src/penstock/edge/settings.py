@@ -27,6 +27,7 @@ from penstock.core.model.errors import SettingsError
 from penstock.core.plan.threads import check_threads
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.spark.inputs import WaitSettings
+from penstock.edge.client_settings import librdkafka_settings
 
 _ENVIRONMENT = "PENSTOCK_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
@@ -309,44 +310,6 @@ def _explained(problem: Any) -> str:
     hidden = _SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
     shown = "(not shown)" if hidden else repr(problem.get("input"))
     return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
-
-
-_JAVA_ONLY = {
-    "ssl.truststore.location": "ssl.ca.location with a PEM file (keytool -exportcert -rfc)",
-    "ssl.keystore.location": "ssl.certificate.location and ssl.key.location with PEM files",
-    "key.deserializer": "key=ps.serdes... at the source",
-    "value.deserializer": "value=ps.serdes... at the source",
-    "key.serializer": "key=ps.serdes... at the sink",
-    "value.serializer": "value=ps.serdes... at the sink",
-    "group.id": "the application id, which is the group",
-    "enable.auto.commit": "nothing: offsets are committed when they are processed",
-}
-_JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s;]+))""")
-_ESCAPED = re.compile(r"\\(.)")
-
-
-def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Give client settings in librdkafka's names, from its own or Java's.
-
-    Raises:
-        ValueError: For settings that only Java's clients have, with what to write instead.
-
-    Example:
-        >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))
-        ['sasl.password', 'sasl.username']
-    """
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in _JAVA_ONLY:
-            raise ValueError(f"{name!r} cannot be set here; use {_JAVA_ONLY[name]}")
-        if name == "sasl.jaas.config":
-            facts = {fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(str(value))}
-            result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
-        elif name == "sasl.mechanism":
-            result["sasl.mechanisms"] = value
-        else:
-            result[name] = value
-    return result
 
 
 def shown(settings: Settings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import SettingsError
-from penstock.edge.settings import Settings, librdkafka_settings, settings_from, shown
+from penstock.edge.client_settings import RULES, Rule, librdkafka_settings
+from penstock.edge.settings import Settings, settings_from, shown
 
 SERVERS = {"bootstrap_servers": "b:9092"}
 SECRET = "hunter2"
@@ -270,6 +272,87 @@ class TestClients:
     def test_say_what_to_write_instead_of_what_only_java_has(self, name: str, instead: str) -> None:
         with pytest.raises(SettingsError, match=rf"'{name}' cannot be set here; {instead}"):
             settings_from({**SERVERS, "consumer": {name: "x"}})
+
+
+ALLOWED = [(rule, name, value) for rule in RULES for name in rule.names for value in rule.allowed or ()]
+
+
+class TestClientSettingsThatTouchAPromise:
+    """Every rule of the table, under every name, wherever it is written."""
+
+    @pytest.mark.parametrize("where", ["kafka", "consumer", "producer"])
+    @pytest.mark.parametrize("name", [name for rule in RULES if rule.allowed == () for name in rule.names])
+    def test_are_refused_with_what_to_use(self, name: str, where: str) -> None:
+        with pytest.raises(SettingsError, match=rf"'{re.escape(name)}' cannot be set here; use \w+"):
+            settings_from({**SERVERS, where: {name: "x"}})
+
+    @pytest.mark.parametrize("name", [name for rule in RULES if rule.allowed for name in rule.names])
+    def test_are_refused_unless_the_value_is_harmless(self, name: str) -> None:
+        with pytest.raises(SettingsError, match=rf"'{re.escape(name)}' can only be "):
+            settings_from({**SERVERS, "kafka": {name: "something else"}})
+
+    @pytest.mark.parametrize(("rule", "name", "value"), ALLOWED)
+    def test_can_say_what_is_so_anyway(self, rule: Rule, name: str, value: str) -> None:
+        assert settings_from({**SERVERS, "kafka": {name: value}}).kafka == {name: value}
+
+    def test_can_be_written_as_python_values(self) -> None:
+        given = {
+            "enable.idempotence": True,
+            "max.in.flight": 5,
+            "acks": -1,
+            "allow.auto.create.topics": False,
+        }
+        assert settings_from({**SERVERS, "producer": given}).producer == given
+        for name, value in [
+            ("enable.idempotence", False),
+            ("max.in.flight", 6),
+            ("acks", 1),
+            ("partitioner", None),
+        ]:
+            with pytest.raises(SettingsError, match=f"'{name}' can only be "):
+                settings_from({**SERVERS, "producer": {name: value}})
+
+    def test_have_one_rule_each(self) -> None:
+        names = [name for rule in RULES for name in rule.names]
+        assert len(names) == len(set(names))
+
+    def test_are_refused_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PENSTOCK_CONSUMER", '{"isolation.level": "read_uncommitted"}')
+        with pytest.raises(
+            SettingsError, match=r"'isolation\.level' cannot be set here; use isolation_level"
+        ):
+            settings_from({**SERVERS, "processing_guarantee": "exactly_once"})
+
+    def test_are_refused_in_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file(tmp_path, monkeypatch, '[kafka]\n"isolation.level" = "read_committed"\n')
+        with pytest.raises(
+            SettingsError, match=r"'isolation\.level' cannot be set here; use isolation_level"
+        ):
+            settings_from(SERVERS)
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"producer": {"no.such.setting": 1}}, "no.such.setting"),
+        ({"consumer": {"no.such.setting": 1}}, "no.such.setting"),
+        ({"producer": {"retries": 0}}, "`retries` must be set >= 1"),
+        ({"producer": {"linger.ms": "soon"}}, "queue.buffering.max.ms"),
+    ],
+)
+def test_what_librdkafka_refuses_is_told_at_the_start(
+    given: dict[str, Any], told: str, guarantee: str, tmp_path: Path
+) -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").to("out")
+    more = {"processing_guarantee": guarantee, "state_dir": tmp_path}
+    app = ps.Application("app", builder.build(), **{**SERVERS, **more, **given})
+    with pytest.raises(
+        SettingsError, match=rf"does not take a setting: .*{re.escape(told)}.* Correct it in kafka="
+    ):
+        app.start()
+    assert not list(tmp_path.iterdir())
 
 
 SECRETS: list[dict[str, Any]] = [

@@ -99,7 +99,7 @@ class Broker:
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
         """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
         counts: dict[str, int] = {}
-        producer = warm(Producer, {**self.settings, "allow.auto.create.topics": True})
+        producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
         for topic in topics:
             answer = self._ask(
                 f"asking for topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)

@@ -72,16 +72,42 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     client: Client | None = _WARM.get(identity)
     if client is None:
         _ENDING.prepare()
-        try:
-            client = _WARM[identity] = make({"logger": log, **settings})
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_SETTABLE:
-                raise
-            raise SettingsError(
-                f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
-                "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
-            ) from None
+        client = _WARM[identity] = made(make, settings)
     return client
+
+
+def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
+    """Make a client.
+
+    Args:
+        make: Class or function that makes a client of a dict of settings.
+        settings: librdkafka's settings.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value.
+    """
+    try:
+        return make({"logger": log, **settings})
+    except KafkaException as error:
+        if error.args[0].code() not in _NOT_SETTABLE:
+            raise
+        raise SettingsError(
+            f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
+            "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
+        ) from None
+
+
+def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
+    """Make a client that connects to nobody, and let it go.
+
+    Args:
+        make: Class or function that makes a client of a dict of settings.
+        settings: librdkafka's settings.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value.
+    """
+    made(make, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
 
 
 def discard(client: Any) -> None:

@@ -15,7 +15,15 @@ from penstock.core.model.errors import BrokerUnavailableError
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.drivers.kafka.broker import Broker, lost_offsets
-from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, log, translated, warm
+from penstock.drivers.kafka.clients import (
+    ClientSettings,
+    check,
+    discard,
+    is_unavailable,
+    log,
+    translated,
+    warm,
+)
 
 _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
@@ -30,6 +38,8 @@ _FIXED = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
+}
+_PRESET = {
     "fetch.queue.backoff.ms": 5,
     "fetch.wait.max.ms": 10,
     "queued.max.messages.kbytes": 65536,
@@ -54,6 +64,14 @@ class KafkaFetcher:
     read_committed: bool = False
     patience_s: float = 300.0
     skip_lost: bool = False
+
+    def check(self) -> None:
+        """Refuse settings that no consumer can have; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not take a setting.
+        """
+        check(Consumer, self._complete_settings())
 
     def connect(self) -> None:
         """Connect the consumer of this process.
@@ -83,10 +101,12 @@ class KafkaFetcher:
             raise
 
     def _consumer(self) -> Consumer:
+        return warm(Consumer, self._complete_settings())
+
+    def _complete_settings(self) -> dict[str, Any]:
+        """Return what was given between what is preset and what nobody may change."""
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
-        return warm(
-            Consumer, {**_FIXED, "group.id": self.group, "isolation.level": isolation, **self.settings}
-        )
+        return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
         position, patience = planned.start, monotonic() + self.patience_s

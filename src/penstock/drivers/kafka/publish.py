@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.clients import ClientSettings, warm
+from penstock.drivers.kafka.clients import ClientSettings, check, warm
 from penstock.drivers.kafka.produce import CONNECT_S, DEFAULTS, FailingProducer, hand_over, refused
 
 _FLUSH_S = 1.0
@@ -35,6 +35,14 @@ class KafkaPublisher:
         """Get ready to send; the first call in a process connects."""
         producer = warm(_connected, {**DEFAULTS, **self.settings})
         return AcknowledgedDelivery(producer, str(self.settings.get("bootstrap.servers")))
+
+    def check(self) -> None:
+        """Refuse settings that no producer can have; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not take a setting.
+        """
+        check(FailingProducer, {**DEFAULTS, **self.settings})
 
 
 def _connected(settings: dict[str, Any]) -> FailingProducer:

@@ -37,7 +37,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.clients import ClientSettings, is_unavailable, translated, warm
+from penstock.drivers.kafka.clients import ClientSettings, check, is_unavailable, made, translated, warm
 from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record
 from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
@@ -84,6 +84,23 @@ class KafkaTransactions:
         """
         return Transaction(self, partition)
 
+    def producer_settings(self, partition: int) -> dict[str, Any]:
+        """Return the settings of the producer of a Spark partition."""
+        return {
+            **DEFAULTS,
+            **self.settings,
+            "transactional.id": f"{self.application_id}-{partition}",
+            "transaction.timeout.ms": self.timeout_ms,
+        }
+
+    def check(self) -> None:
+        """Refuse settings that no transactional producer can have; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not take a setting.
+        """
+        check(FailingProducer, self.producer_settings(0))
+
     def end_open(self, partitions: int) -> None:
         """End the transactions that an earlier run has left open, instead of waiting until the broker does.
 
@@ -110,15 +127,7 @@ class Transaction:
         self._mark = ClientPartition(commits_topic(spec.application_id), partition)
         self._place = TopicPartition(self._mark.topic, partition)
         self._batch = BatchId("", -1)
-        self._failing = FailingProducer(
-            {
-                "logger": log,
-                **DEFAULTS,
-                **spec.settings,
-                "transactional.id": f"{spec.application_id}-{partition}",
-                "transaction.timeout.ms": spec.timeout_ms,
-            }
-        )
+        self._failing = made(FailingProducer, spec.producer_settings(partition))
         self._producer = self._failing.producer
         with self._aborting():
             self._insist("taking over the transactional id", self._producer.init_transactions)
