@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.core.model.partitioning import partition_of
 
 from .helpers import Apps
 
@@ -48,3 +49,19 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     assert len(found) == 8
     assert running.metrics()["dropped_records"] == 4
     assert running.metrics()["counted: seen"] == 7
+
+
+def test_all_windows_of_a_key_are_in_one_partition(apps: Apps) -> None:
+    source, sink, sessions = apps.topic("in", 2), apps.topic("out", 5), apps.topic("sessions", 3)
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream(source).group_by_key()
+    counts = grouped.windowed_by(ps.TumblingWindows(10, grace=1000)).count(store="tumbling")
+    counts.to_stream().to(sink, value=ps.serdes.int64)
+    visits = grouped.windowed_by(ps.SessionWindows(2, grace=1000)).count(store="sessions")
+    visits.to_stream().to(sessions, value=ps.serdes.int64)
+    keys = [f"key {number}" for number in range(8)]
+    apps.kafka.produce(source, [(key, "v", start) for start in range(0, 50, 10) for key in keys])
+    apps.run(builder.build())
+    for topic, partitions, window_bytes in ((sink, 5, 8), (sessions, 3, 16)):
+        found = {((r.key or b"")[:-window_bytes], r.partition) for r in apps.kafka.consume(topic)}
+        assert found == {(key.encode(), partition_of(key.encode(), partitions)) for key in keys}

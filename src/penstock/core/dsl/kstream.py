@@ -17,10 +17,10 @@ from penstock.core.model.calls import Answer, CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.record import Record
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, window_bytes
 from penstock.core.plan import nodes
 from penstock.core.plan.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
-from penstock.core.plan.nodes import Process, StreamPartitioner, TopicNameExtractor
+from penstock.core.plan.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
 from penstock.core.plan.processor import checked_supplier
 from penstock.core.plan.stores import Kept
 from penstock.core.plan.transforming import ProcessValues
@@ -241,18 +241,16 @@ class KStream(JoinableStream[K, V]):
             key: Serde of the keys; None takes what is known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
             partitioner: ``(topic, key, value, partitions) -> partition``; or to several partitions, each of which gets the record
-                (none drops and counts it), or to None, which does as Java producers do. None for all records is the same.
+                (none drops and counts it), or to None, which does as Java producers do. None for all records is the same, but
+                that all windows of a key go to the partition of the key, if ``key`` is a serde of windowed keys.
                 ``partitions`` is 0 for a topic that a function names and that was not there when the application was started.
             name: Name of the sink node.
         """
-        self._graph.topology.add_sink(
-            self._graph.name("KSTREAM-SINK", name),
-            topic,
-            self._node,
-            key=key or self._key or self._graph.default_key,
-            value=value or self._value or self._graph.default_value,
-            partitioner=partitioner,
-        )
+        key = key or self._key or self._graph.default_key
+        value = value or self._value or self._graph.default_value
+        sink = self._graph.name("KSTREAM-SINK", name)
+        windows = window_bytes(key) if partitioner is None else 0
+        self._graph.topology.add(Sink(sink, (self._node,), topic, key, value, partitioner, windows))
 
     def through(
         self,

@@ -141,7 +141,7 @@ class Runtime:
         self._here = range(0)
         self._shift = 0
         self._rows: dict[str, list[Row]] = {}
-        self._blocks: dict[str, list[Records]] = {}
+        self._blocks: dict[tuple[str, bool], list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
 
     # Where we are.
@@ -209,12 +209,14 @@ class Runtime:
         return self._rows.setdefault(topic, [])
 
     def send(self, topic: str, records: Records) -> None:
-        """Send any number of records at once, behind all that was collected for the topic."""
+        """Send any number of records at once, behind all that was collected for the topic with or without partitions."""
         if not len(records):
             return
-        blocks, rows = self._blocks.setdefault(topic, []), self.rows(topic)
+        placed = records.partitions is not None
+        rows: list[Any] = self.placed(topic) if placed else self.rows(topic)
+        blocks = self._blocks.setdefault((topic, placed), [])
         if rows:
-            blocks.append(_columns(rows))
+            blocks.append(_placed_columns(rows) if placed else _columns(rows))
             rows.clear()
         blocks.append(records)
 
@@ -225,25 +227,25 @@ class Runtime:
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
         """Give what was collected, as columns, and begin anew."""
         sends = [
-            (topic, self._sealed(topic, rows))
+            (topic, self._sealed((topic, False), _columns(rows) if rows else None))
             for topic, rows in self._rows.items()
-            if rows or topic in self._blocks
+            if rows or (topic, False) in self._blocks
         ]
-        for topic, rows in self._placed.items():
-            if rows:
-                records = _columns([row[:4] for row in rows])
-                records.partitions = [row[4] for row in rows]
-                sends.append((topic, records))
+        sends += [
+            (topic, self._sealed((topic, True), _placed_columns(placed) if placed else None))
+            for topic, placed in self._placed.items()
+            if placed or (topic, True) in self._blocks
+        ]
         for collected in (*self._rows.values(), *self._placed.values()):
             collected.clear()  # type: ignore[attr-defined]
         self._blocks.clear()
         return tuple(sends)
 
-    def _sealed(self, topic: str, rows: list[Row]) -> Records:
-        if topic not in self._blocks:
-            return _columns(rows)
+    def _sealed(self, kind: tuple[str, bool], last: Records | None) -> Records:
+        if last is not None and kind not in self._blocks:
+            return last
         sealed = Records()
-        for block in (*self._blocks[topic], *([_columns(rows)] if rows else ())):
+        for block in (*self._blocks[kind], *([] if last is None else [last])):
             sealed.extend(block)
         return sealed
 
@@ -375,6 +377,12 @@ class Runtime:
 def _columns(rows: list[Row]) -> Records:
     keys, values, timestamps, headers = map(list, zip(*rows))
     return Records(keys, values, timestamps, [], headers if any(headers) else None)
+
+
+def _placed_columns(rows: list[PlacedRow]) -> Records:
+    records = _columns([row[:4] for row in rows])
+    records.partitions = [row[4] for row in rows]
+    return records
 
 
 def _shown(data: bytes | None) -> str:

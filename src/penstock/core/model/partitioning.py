@@ -7,6 +7,9 @@ and published to another there is a wrong count.
 
 from __future__ import annotations
 
+from typing import Final
+
+_REMEMBERED: Final = 100_000
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -51,3 +54,25 @@ def partition_of(key: bytes, partitions: int) -> int:
         0
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class Partitions(dict[bytes, int]):
+    """The partition of each key of a topic, remembered for keys that come again.
+
+    Args:
+        count: Number of partitions of the topic, at least 1.
+
+    Example:
+        >>> Partitions(4)[b"spark"]
+        0
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def __missing__(self, key: bytes) -> int:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        partition = self[key] = partition_of(key, self._count)
+        return partition

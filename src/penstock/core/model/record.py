@@ -191,7 +191,8 @@ class Records:
         if (self.partitions is None) != (other.partitions is None) and len(self):
             raise ValueError("records with and without chosen partitions cannot be in one batch")
         if other.partitions is not None:
-            self.partitions = [*(self.partitions or []), *other.partitions]
+            self.partitions = [] if self.partitions is None else self.partitions
+            self.partitions.extend(other.partitions)
         self.keys.extend(other.keys)
         self.values.extend(other.values)
         self.timestamps.extend(other.timestamps)

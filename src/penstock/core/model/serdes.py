@@ -258,6 +258,19 @@ def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
     return isinstance(parts, _TimeWindowed) and parts.to_bytes == key.serialize
 
 
+def window_bytes(serde: Serde[Any]) -> int:
+    """Return how many bytes of a key that a serde writes are those of its window; 0 if it is no serde of windowed keys.
+
+    Example:
+        >>> window_bytes(time_windowed(string, 1000)), window_bytes(session_windowed(string)), window_bytes(string)
+        (8, 16, 0)
+    """
+    parts = getattr(serde.serialize, "__self__", None)
+    if isinstance(parts, _SessionWindowed):
+        return _BOUNDS.size
+    return _LONG.size if isinstance(parts, _TimeWindowed) else 0
+
+
 def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in sessions, as they are written to topics.
 

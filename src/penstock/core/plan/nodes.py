@@ -110,12 +110,21 @@ def source_reading(
 
 @dataclass(frozen=True)
 class Sink(Node):
-    """Sends to a topic, or to the topic that a function chooses (``addSink``)."""
+    """Sends to a topic, or to the topic that a function chooses (``addSink``).
+
+    Attributes:
+        topic: The topic, or the function.
+        key: Serde of the keys.
+        value: Serde of the values.
+        partitioner: Chooses the partition; None leaves it to the key.
+        window_bytes: How many bytes at the end of a serialised key do not choose its partition (``WindowedStreamPartitioner``).
+    """
 
     topic: str | TopicNameExtractor
     key: Serde[Any]
     value: Serde[Any]
     partitioner: StreamPartitioner | None = None
+    window_bytes: int = 0
 
 
 @dataclass(frozen=True)

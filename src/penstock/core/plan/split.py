@@ -178,9 +178,12 @@ class Plan:
 
     @cached_property
     def places_in_any_topic(self) -> bool:
-        """Whether a sink has a partitioner for topics that a function chooses, so that any topic's number of partitions counts."""
+        """Whether a sink chooses partitions of topics that a function names, so that any topic's number of partitions counts."""
         sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
-        return any(sink.partitioner is not None and not isinstance(sink.topic, str) for sink in sinks)
+        return any(
+            (sink.partitioner is not None or sink.window_bytes) and not isinstance(sink.topic, str)
+            for sink in sinks
+        )
 
     def runs_before_shuffle(self, sub: SubTopology) -> bool:
         """Tell whether a sub-topology runs where its records are read."""

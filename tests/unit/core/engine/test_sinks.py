@@ -8,6 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import ProductionError
+from penstock.core.model.partitioning import partition_of
 from unit.helpers import Host, sent
 
 
@@ -92,3 +93,78 @@ def test_two_sinks_of_one_topic_keep_the_order_of_forwarding() -> None:
     stream.map_values(str.upper).to("out")
     outcome = Host(builder.build()).run("in", ("k", "a", 0), ("k", "b", 0))
     assert [value for _, value, _ in sent(outcome)] == ["a", "A", "b", "B"]
+
+
+WINDOWS = [(key, start) for key in ("a", "bb", "ccc") for start in range(0, 50, 10)]
+
+
+def windowed_counts(windows: Any, to: Any, name: str = "sessions") -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    windowed = builder.stream("in").group_by_key().windowed_by(windows)
+    windowed.count(store=name).to_stream().to(to, value=ps.serdes.int64)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("windows", "window_bytes"),
+    [
+        (ps.TumblingWindows(10, grace=1000), 8),
+        (ps.SessionWindows(5, grace=1000), 16),
+        (ps.SlidingWindows(5, grace=1000), 8),
+    ],
+    ids=["tumbling, in columns", "sessions", "sliding"],
+)
+@pytest.mark.parametrize(
+    "to", ["out", lambda key, value, context: "out"], ids=["fixed topic", "chosen topic"]
+)
+def test_all_windows_of_a_key_go_to_the_partition_of_the_key(
+    windows: Any, window_bytes: int, to: Any
+) -> None:
+    host = Host(windowed_counts(windows, to), partitions={"out": 5})
+    sends = host.run("in", *((key, "v", start) for key, start in WINDOWS)).sends
+    found: dict[bytes, set[int]] = {}
+    for topic, records in sends:
+        assert topic == "out"
+        for key, partition in zip(records.keys, records.partitions or [], strict=True):
+            found.setdefault((key or b"")[:-window_bytes], set()).add(partition)
+    assert found == {key.encode(): {partition_of(key.encode(), 5)} for key in ("a", "bb", "ccc")}
+
+
+def test_windowed_keys_of_a_topic_with_unknown_partitions_are_left_to_the_producer() -> None:
+    host = Host(windowed_counts(ps.TumblingWindows(10, grace=0), "out"))
+    assert [records.partitions for _, records in host.run("in", ("a", "v", 0)).sends] == [None]
+
+
+def test_a_windowed_key_that_is_none_goes_anywhere() -> None:
+    key = ps.serdes.time_windowed(ps.serdes.string, 10)
+    builder = ps.StreamsBuilder()
+    builder.stream("in").select_key(lambda k, v: ps.Windowed(k, 0, 10) if v == "v" else None).to(
+        "out", key=key
+    )
+    host = Host(builder.build(), partitions={"out": 5})
+    ((_, records),) = host.run("in", ("a", "v", 0), ("a", "null", 0)).sends
+    assert records.partitions == [partition_of(b"a", 5), -1]
+
+
+def test_a_partitioner_and_a_sink_of_the_processor_api_see_the_whole_windowed_key() -> None:
+    key = ps.serdes.time_windowed(ps.serdes.string, 10)
+    builder = ps.StreamsBuilder()
+    builder.stream("in", key=key).to("out", partitioner=lambda topic, k, v, n: k.start % n)
+    topology = builder.build()
+    topology.add_sink("plain", "plain", "KSTREAM-SOURCE-0000000000", key=key)
+    host = Host(topology, partitions={"out": 5, "plain": 5})
+    outcome = host.run("in", (key.serialize(ps.Windowed("a", 3, 13)), "v", 0))
+    assert {topic: records.partitions for topic, records in outcome.sends} == {"out": [3], "plain": None}
+
+
+def test_windowed_and_other_keys_can_share_a_topic() -> None:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in")
+    counts = stream.group_by_key().windowed_by(ps.TumblingWindows(10, grace=0)).count(store="c")
+    counts.to_stream().to("out", value=ps.serdes.int64)
+    stream.to("out")
+    outcome = Host(builder.build(), partitions={"out": 5}).run("in", ("a", "v", 0), ("a", "v", 1))
+    assert [(len(records), records.partitions) for _, records in outcome.sends] == [
+        (2, None),
+        (2, [partition_of(b"a", 5)] * 2),
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.core.engine.columns import Columns, Form, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.model.partitioning import Partitions
 from penstock.core.model.record import Headers, Records
 from penstock.core.plan import nodes as n
 
@@ -16,6 +17,9 @@ def _(node: n.Sink, compiled: Compiled) -> Call:
     if not isinstance(node.topic, str) or node.partitioner is not None:
         return _choosing_sink(node, compiled)
     runtime, name = compiled.runtime, node.name
+    partitions = _partitions(node, node.topic, compiled)
+    if partitions is not None:
+        return _windowed_sink(node, partitions, compiled)
     append, on_error = runtime.rows(node.topic).append, runtime.on_error
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
 
@@ -40,6 +44,7 @@ def _(node: n.Sink, compiled: Compiled) -> Form | None:
     if not isinstance(node.topic, str) or node.partitioner is not None:
         return None
     runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
+    choose, window_bytes = _partitions(node, topic, compiled), node.window_bytes
 
     def sink(columns: Columns) -> None:
         try:
@@ -47,9 +52,35 @@ def _(node: n.Sink, compiled: Compiled) -> Form | None:
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
         headers = columns.headers if columns.headers and any(columns.headers) else None
-        return runtime.send(topic, Records(keys, values, columns.timestamps, [], headers))
+        records = Records(keys, values, columns.timestamps, [], headers)
+        if choose is not None:
+            records.partitions = [-1 if data is None else choose[data[:-window_bytes]] for data in keys]
+        return runtime.send(topic, records)
 
     return Form(sink)
+
+
+def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | None:
+    """Return what chooses the partitions of windowed keys in a topic; None if there is nothing to choose."""
+    count = compiled.runtime.partitions_of(topic) if node.window_bytes else 0
+    return Partitions(count) if count > 1 else None
+
+
+def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> Call:
+    """Compile a sink that sends all windows of a key to the partition of the key."""
+    runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
+    append = runtime.placed(str(node.topic)).append
+    key_bytes, value_bytes = node.key.serialize, node.value.serialize
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            data = None if key is None else key_bytes(key)
+            partition = -1 if data is None else partitions[data[:-window_bytes]]
+            append((data, None if value is None else value_bytes(value), timestamp, headers, partition))
+        except Exception as error:
+            runtime.on_error("produce", name, error)
+
+    return sink
 
 
 def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
@@ -73,7 +104,8 @@ def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
     """Compile a sink that chooses topics or partitions per record."""
     runtime, name = compiled.runtime, node.name
-    topic_of, partitioner = node.topic, node.partitioner
+    topic_of, partitioner, window_bytes = node.topic, node.partitioner, node.window_bytes
+    partitions_in: dict[str, Partitions | None] = {}
 
     def send(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         topic = (
@@ -90,7 +122,12 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
             headers,
         )
         if partitioner is None:
-            return runtime.rows(topic).append(row)
+            if window_bytes and topic not in partitions_in:
+                partitions_in[topic] = _partitions(node, topic, compiled)
+            choose = partitions_in.get(topic)
+            if choose is None or row[0] is None:
+                return runtime.rows(topic).append(row)
+            return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
         count = runtime.partitions_of(topic)
         chosen = _chosen(partitioner(topic, key, value, count), topic, count)
         if not chosen:
