@@ -88,6 +88,25 @@ def test_readers_cover_everything_once() -> None:
     visits.demand(**{"cut": 10, "several readers": 10})
 
 
+def test_what_is_read_whole_is_never_cut() -> None:
+    visits = Visits()
+
+    @settings(max_examples=100)
+    @given(RANGES, st.sets(st.integers(0, 7)), st.integers(1, 6), st.integers(1, 200))
+    def whole(planned: list[OffsetRange], in_order: set[int], bins: int, smallest: int) -> None:
+        named = [r._replace(topic="calls" if r.partition in in_order else "t") for r in planned]
+        readers = packed(named, bins, smallest, whole={"calls"})
+        parts = [part for share in readers for part in share]
+        assert len(readers) <= bins
+        assert all(readers)
+        assert offsets_in(parts) == offsets_in(named)
+        assert {part for part in parts if part.topic == "calls"} == {r for r in named if r.topic == "calls"}
+        visits["cut beside it"] += len(parts) > len(named) and any(part.topic == "calls" for part in parts)
+
+    whole()
+    visits.demand(**{"cut beside it": 10})
+
+
 def offsets_in(parts: object) -> Counter[tuple[int, int]]:
     return Counter((part.partition, offset) for part in parts for offset in range(part.start, part.end))  # type: ignore[attr-defined]
 

@@ -239,6 +239,7 @@ class RunningApplication:
                 "commit": self._book.commit_requested,
                 "due": self._book.due(data["now_ms"], rest),
                 "held": self._book.held(self._in_front),
+                "times": self._book.times,
                 "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "topics":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from penstock.core.engine.readiness import Waiting
 from penstock.core.engine.threads import ThreadFigures, added
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.plan.positions import positions_from_json
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
@@ -108,6 +109,8 @@ class Book:
     buffered_max: int = 0
     cache_bytes_max: int = 0
     hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
+    times: Offsets = field(default_factory=dict)
+    """The partition times of readers that extract timestamps."""
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
@@ -152,6 +155,8 @@ class Book:
             self.tasks.pop(report.task, None)
         else:
             self.tasks[report.task] = report
+        for topic, times in positions_from_json(report.times).items():
+            self.times.setdefault(topic, {}).update(times)
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])

@@ -25,8 +25,6 @@ def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
 def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
     """Give records without a timestamp the largest one that their partition has had so far.
 
-    In front of a re-key that goes through Spark's shuffle, "so far" is within the micro-batch.
-
     Raises:
         DeserializationError: If there was none before it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.core.ports import OffsetRange, Offsets
 
@@ -52,33 +52,53 @@ def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
     ]
 
 
-def packed(planned: Sequence[OffsetRange], bins: int, smallest: int = 5_000) -> list[list[OffsetRange]]:
+def packed(
+    planned: Sequence[OffsetRange], bins: int, smallest: int = 5_000, whole: Collection[str] = ()
+) -> list[list[OffsetRange]]:
     """Spread ranges evenly over readers.
 
-    A range that is larger than a reader's share is cut; when all ranges together are small, one reader takes them all,
-    because a Spark task costs more than reading a few records.
+    A range that is larger than a reader's share is cut, unless its records have to be taken in their order. When all ranges
+    together are small, one reader takes them all, because a Spark task costs more than reading a few records.
 
     Args:
         planned: The ranges of a batch.
         bins: How many readers can work at once.
         smallest: Records below which a further reader is not worth it.
+        whole: Topics whose ranges are not cut: one reader takes all that a micro-batch reads of a partition.
 
     Returns:
         Ranges per reader.
+
+    Example:
+        >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2)
+        [[OffsetRange(topic='t', partition=0, start=0, end=10000)], [OffsetRange(topic='t', partition=0, start=10000, end=20000)]]
+        >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2, whole={"t"})
+        [[OffsetRange(topic='t', partition=0, start=0, end=20000)]]
     """
     total = sum(r.end - r.start for r in planned)
     wanted = max(1, min(bins, total // smallest))
     share = -(-total // wanted)
-    readers: list[list[OffsetRange]] = [[]]
-    room = share
+    readers: list[list[OffsetRange]] = [[] for _ in range(wanted)]
+    loads = [0] * wanted
+    # The largest first, each to the reader that has least: what can be cut then fills the readers up.
+    for r in sorted((r for r in planned if r.topic in whole), key=lambda r: r.start - r.end):
+        least = loads.index(min(loads))
+        readers[least].append(r)
+        loads[least] += r.end - r.start
+    _fill(readers, [share - load for load in loads], [r for r in planned if r.topic not in whole])
+    return [reader for reader in readers if reader]
+
+
+def _fill(readers: list[list[OffsetRange]], rooms: Sequence[int], planned: Iterable[OffsetRange]) -> None:
+    """Cut ranges where a reader has no more room; the last one takes what is left."""
+    number, room = 0, rooms[0]
     for r in planned:
         start = r.start
         while start < r.end:
-            if room == 0:
-                readers.append([])
-                room = share
-            end = min(r.end, start + room)
-            readers[-1].append(OffsetRange(r.topic, r.partition, start, end))
+            while room <= 0 and number + 1 < len(rooms):
+                number += 1
+                room = rooms[number]
+            end = min(r.end, start + room) if room > 0 else r.end
+            readers[number].append(OffsetRange(r.topic, r.partition, start, end))
             room -= end - start
             start = end
-    return readers if planned else []

@@ -68,6 +68,33 @@ def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
     return SubTopology(sub.id, {name: found.node(name) for name in sub.nodes if name in found.known}, {})
 
 
+def calls_in_order(sub: SubTopology) -> bool:
+    """Return whether a stateless sub-topology calls functions of the user, which see the records of a partition in their order.
+
+    A timestamp extractor is one, and is given the time of the partition. Expressions see one record at a time, and serdes are
+    not asked in an order.
+
+    Args:
+        sub: The sub-topology; all its nodes are pure.
+
+    Example:
+        >>> import penstock as ps
+        >>> def one_of(change):
+        ...     builder = ps.StreamsBuilder()
+        ...     change(builder.stream("in")).to("out")
+        ...     return builder.build().plan("app").subtopologies[0]
+        >>> calls_in_order(one_of(lambda stream: stream.map_values(str.upper)))
+        True
+        >>> calls_in_order(one_of(lambda stream: stream.filter(ps.col("amount") > 10)))
+        False
+    """
+    return any(source.timestamp is not None for source in sub.sources) or any(
+        type(node) not in _FUNCTIONS or _calls_functions(node)
+        for node in sub.nodes.values()
+        if not isinstance(node, n.Source)
+    )
+
+
 def _calls_functions(node: n.Node) -> bool:
     called = _FUNCTIONS[type(node)](node) if type(node) in _FUNCTIONS else ()
     return any(callable(function) and not isinstance(function, Expression) for function in called)

@@ -1,4 +1,6 @@
-"""Intake: which topics bring records to a sub-topology, so that they are read only as far as it has room for unfinished ones.
+"""Intake: which topics bring records to a sub-topology, and how they may be read.
+
+A sub-topology that finishes records later has them read only as far as it has room for unfinished ones.
 
 What a sub-topology reads from the broker is known by its partitions. What comes to it through Spark's shuffle is not: a record of
 any partition in front may go to any of its tasks. So all topics that are read in front of the shuffle count.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.core.plan.fronts import calls_in_order
 from penstock.core.plan.split import Plan
 
 
@@ -36,4 +39,18 @@ def topics_finished_later(plan: Plan) -> frozenset[str]:
         for sub in plan.subtopologies
         if sub.finishes_later
         for topic in (*sub.source_topics, *in_front.get(sub.id, ()))
+    )
+
+
+def topics_read_whole(plan: Plan) -> frozenset[str]:
+    """Return the topics of which one reader takes all that a micro-batch reads of a partition.
+
+    They are those whose readers call functions of the user: the functions see the records of a partition in their order, as
+    in Kafka Streams. A range of any other topic may be cut among readers: nobody sees in which order they read.
+    """
+    return frozenset(
+        topic
+        for sub in plan.subtopologies
+        if plan.runs_before_shuffle(sub) and calls_in_order(sub)
+        for topic in sub.source_topics
     )

@@ -27,6 +27,7 @@ from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from penstock.drivers.spark.offsets import offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
+from penstock.drivers.spark.times import times_after, topics_timed_by_readers
 
 log = logging.getLogger("penstock.source")
 
@@ -52,6 +53,9 @@ class Planner:
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as was told last."""
         topology = spec.topology
+        self._timed = topics_timed_by_readers(topology.plan)
+        self._times: Offsets = {}
+        """The partition times that were reported, as the application said last."""
         self._finished_later = topics_finished_later(topology.plan)
         self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
@@ -81,6 +85,7 @@ class Planner:
             if "begin" not in planned:  # the first of a run only initialises the tasks
                 self._last_began_s = time.monotonic()
             planned = self._globals.onto(start, planned, self._recreated_among)
+            planned = {**planned, **times_after(start, self._times, self._timed)}
         return planned
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +106,7 @@ class Planner:
             )
             or {}
         )
+        self._times = orders.get("times", {})
         self._throttle.advance(orders.get("rates", {}), int(time.monotonic() * 1000))
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
         if orders.get("hold") or self._globals.unknown(start) or self._is_early(orders):

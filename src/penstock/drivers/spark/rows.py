@@ -151,7 +151,9 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [
             RowRead(part)
             for part in packed(
-                ranges(positions_from_json(start), positions_from_json(end)), self._spec.readers
+                ranges(positions_from_json(start), positions_from_json(end)),
+                self._spec.readers,
+                whole=self._spec.partitions,  # what comes behind it may call functions, record by record
             )
         ]
 

@@ -22,13 +22,15 @@ from pyspark.sql.types import StructType
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.admission import packed, ranges
 from penstock.core.plan.evolution import newly_gone
-from penstock.core.ports import OffsetRange
+from penstock.core.plan.intake import topics_read_whole
+from penstock.core.ports import OffsetRange, Offsets
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.globals import positions_text, with_positions
 from penstock.drivers.spark.inputs import InputReader
 from penstock.drivers.spark.offsets import batch_id, positions_of
 from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
+from penstock.drivers.spark.times import times_of
 from penstock.drivers.spark.worker.prefix import Prefix
 
 FORMAT = "penstock"
@@ -63,6 +65,7 @@ class PlannedRead(InputPartition):
         begin: What the tasks are told in the first batch of a run, as JSON.
         inputs: Tasks, and what they are told of their inputs, as JSON.
         positions: How far into their topics the global stores go, as text; empty without global stores.
+        times: The partition times with which the batch begins, where timestamps are extracted here.
     """
 
     ranges: list[OffsetRange]
@@ -72,6 +75,7 @@ class PlannedRead(InputPartition):
     begin: bytes = b""
     inputs: list[tuple[str, bytes]] = field(default_factory=list)
     positions: bytes = b""
+    times: Offsets = field(default_factory=dict)
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -95,6 +99,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _inputs(self) -> InputReader:
         topology = self._spec.topology
         return InputReader(topology.plan, topology.layout, self._spec.waits)
+
+    @cached_property
+    def _whole(self) -> frozenset[str]:
+        return topics_read_whole(self._spec.topology.plan)
 
     # Planning, in the Spark driver.
 
@@ -131,9 +139,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with wire.crossing():
             planned = self._read_now(ranges(positions_of(start), positions_of(end)))
             batch = wire.batch_text(batch_id(end))
+            times = times_of(end)
             begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
             reads = [
-                PlannedRead(part, [], batch, end["now_ms"]) for part in packed(planned, self._spec.readers)
+                PlannedRead(part, [], batch, end["now_ms"], times=times)
+                for part in packed(planned, self._spec.readers, whole=self._whole)
             ]
             tasks = self._ticked(start, end) if end["tick"] != start["tick"] else []
             readers = min(self._spec.readers, len(tasks))
@@ -178,7 +188,7 @@ def _rows(spec: SourceSpec, read: PlannedRead) -> Iterator[pa.RecordBatch]:
     for task, told in read.inputs:
         yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, read, told)])
     for planned in read.ranges:
-        yield from _read_range(spec, planned, read.batch, read.now_ms)
+        yield from _read_range(spec, planned, read)
 
 
 def _task_row(
@@ -188,22 +198,24 @@ def _task_row(
     return (topology.groups[TaskId.parse(task)], kind, task, *where, read.batch, read.now_ms, payload)
 
 
-def _read_range(spec: SourceSpec, planned: OffsetRange, batch: str, now_ms: int) -> Iterator[pa.RecordBatch]:
+def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> Iterator[pa.RecordBatch]:
     topology = spec.topology
     task = topology.layout.task_of[TopicPartition(planned.topic, planned.partition)]
     group = topology.groups[task]
     sub = topology.plan.subtopologies[task.subtopology]
     if topology.plan.runs_before_shuffle(sub):
-        prefix = Prefix(topology, task, planned, batch, now_ms)
+        time_ms = read.times.get(planned.topic, {}).get(planned.partition, -1)
+        prefix = Prefix(topology, task, planned, read.batch, read.now_ms, time_ms)
         for records in spec.fetcher.fetch(planned):
             yield from prefix.run(records)
         yield from prefix.finish()
+        yield from prefix.remember()
         return
     start = planned.start
 
     def row(end: int, payload: bytes) -> pa.RecordBatch:
         where = (planned.topic, planned.partition, "", start, end)
-        cells = (group, wire.RECORDS, str(task), *where, batch, now_ms, payload)
+        cells = (group, wire.RECORDS, str(task), *where, read.batch, read.now_ms, payload)
         return wire.arrow_rows([cells])
 
     for records in spec.fetcher.fetch(planned):

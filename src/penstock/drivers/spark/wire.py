@@ -34,6 +34,8 @@ INPUTS: Final = 5
 """What a task is told of its inputs, as JSON; see ``penstock.drivers.spark.inputs``."""
 GLOBAL: Final = 6
 """How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
+TIMES: Final = 7
+"""The partition times that a reader came to, as JSON; see ``penstock.drivers.spark.times``."""
 
 CHUNK_ROWS = StructType(
     [

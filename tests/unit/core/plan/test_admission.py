@@ -70,3 +70,23 @@ def test_readers_get_equal_shares() -> None:
 
 def test_nothing_needs_no_reader() -> None:
     assert packed([], bins=4) == []
+
+
+def test_a_range_whose_records_are_taken_in_order_is_not_cut() -> None:
+    whole = [OffsetRange("calls", 0, 0, 40_000)]
+    assert packed(whole, bins=4, whole={"calls"}) == [whole]
+
+
+def test_what_can_be_cut_fills_up_the_readers_beside_what_cannot() -> None:
+    planned = [
+        OffsetRange("free", 0, 0, 60),
+        OffsetRange("calls", 0, 0, 50),
+        OffsetRange("calls", 1, 0, 20),
+        OffsetRange("calls", 2, 0, 20),
+    ]
+    readers = packed(planned, bins=3, smallest=1, whole={"calls"})
+    assert readers == [
+        [OffsetRange("calls", 0, 0, 50)],
+        [OffsetRange("calls", 1, 0, 20), OffsetRange("free", 0, 0, 30)],
+        [OffsetRange("calls", 2, 0, 20), OffsetRange("free", 0, 30, 60)],
+    ]

@@ -278,3 +278,37 @@ class TestTopicsOfAPattern:
         start = begun(self.planner(Cluster(a="1", b="2"), orders))
         again = self.planner(Cluster(a="1", b="other"), orders)
         assert again.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
+
+
+class TestPartitionTimesOfReaders:
+    """They are in the offset of a micro-batch, so that one that is run again begins with the same."""
+
+    def planner(self, orders: Orders, **source: Any) -> Planner:
+        builder = ps.StreamsBuilder()
+        builder.stream("in", **source).to("out")
+        builder.stream("other").to("out")
+        return planning(builder, orders)
+
+    def test_are_those_that_were_reported_and_never_go_back(self, orders: Orders) -> None:
+        planner = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        start = begun(planner)
+        assert start["times"] == {}
+        orders.answers = [{"times": {"in": {0: 70}, "other": {0: 9}}, "rates": {"in": 3}}]
+        planned = planner.next(start)
+        assert planned["times"] == {"in": {"0": 70}}
+        orders.answers = [{"times": {"in": {0: 60}}}]
+        assert planner.next(planned)["times"] == {"in": {"0": 70}}
+
+    def test_are_those_of_the_checkpoint_until_the_tasks_have_reported(self, orders: Orders) -> None:
+        before = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        first = before.next(before.first())
+        orders.answers = [{"times": {"in": {0: 70}}}]
+        planned = before.next(first)
+        orders.answers = [{}]
+        again = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        assert again.next(planned)["times"] == {"in": {"0": 70}}
+
+    def test_are_not_written_where_no_reader_extracts_timestamps(self, orders: Orders) -> None:
+        planner = self.planner(orders)
+        orders.answers = [{"times": {"in": {0: 70}}}]
+        assert "times" not in begun(planner)

@@ -91,24 +91,29 @@ class _Chunker:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with wire.crossing(), wire.paused_gc():
             topology: TopologySpec = cloudpickle.loads(self.pickled)
+            times: dict[int, int] = {}
             for batch in batches:
                 partitions = batch.column("partition")
                 for partition in pc.unique(partitions).to_pylist():
                     part = batch.filter(pc.equal(partitions, partition)).sort_by("offset")
-                    yield from _chunk_rows(topology, self.topic, partition, part)
+                    yield from _chunk_rows(topology, self.topic, partition, part, times)
 
 
 def _chunk_rows(
-    topology: TopologySpec, topic: str, partition: int, batch: pa.RecordBatch
+    topology: TopologySpec, topic: str, partition: int, batch: pa.RecordBatch, times: dict[int, int]
 ) -> Iterator[pa.RecordBatch]:
+    """Make chunk rows of the next records of a partition; ``times`` has the partition times, and is brought up to date."""
     records = _records(batch)
     at = TopicPartition(topic, partition % topology.layout.partitions[topic])
     task: TaskId = topology.layout.task_of[at]
     now, start, end = host_now_ms(), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
-        prefix = Prefix(topology, task, OffsetRange(topic, partition, start, end), "", now)
+        prefix = Prefix(
+            topology, task, OffsetRange(topic, partition, start, end), "", now, times.get(partition, -1)
+        )
         yield from prefix.run(records)
         yield from prefix.finish()
+        times[partition] = prefix.time_ms
         return
     lane = "" if partition == at.partition else str(partition)
     row = (

@@ -28,12 +28,14 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.queue import QueueId
 from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.asynchronous import kept_by
 from penstock.core.plan.evolution import check_stores, with_new_names
+from penstock.core.plan.positions import nested, positions_to_json
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
@@ -41,13 +43,14 @@ from penstock.drivers.spark import wire
 from penstock.drivers.spark.globals import positions_from
 from penstock.drivers.spark.inputs import TaskInputs
 from penstock.drivers.spark.spec import TopologySpec
+from penstock.drivers.spark.times import decode_times, latest, timed_topics
 from penstock.drivers.spark.worker.calls import Stations, TaskCalls
 from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from penstock.drivers.spark.worker.progress import Tell, log_progress
-from penstock.drivers.spark.worker.report import call_report, report_of, report_of_gone
+from penstock.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
 from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from penstock.drivers.spark.worker.statelog import StateLog
@@ -154,7 +157,7 @@ class _TaskBatch:
         plan = topology.plan
         sub = plan.subtopologies[self._id.subtopology]
         if not sub.nodes or plan.runs_before_shuffle(sub):  # what is in front of the shuffle has run already
-            yield from self._forget()
+            yield from self._remember_times(sub) if timed_topics(sub) else self._forget()
             return
         stored = self._head.get()
         manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
@@ -235,6 +238,24 @@ class _TaskBatch:
         if removed:
             snapshot = snapshot_from_json(remembered.get("task"), {})
             report = report_of_gone(self._id, removed, {} if snapshot is None else snapshot.progress)
+            yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
+
+    def _remember_times(self, sub: SubTopology) -> Iterator[Row]:
+        """Keep the partition times that readers came to; report them in the first micro-batch of a run."""
+        stored = self._head.get()
+        manifest, remembered = decode_manifest(None if stored is None else bytes(stored[0]))
+        snapshot = snapshot_from_json(remembered.get("task"), {}) or Snapshot()
+        if remembered.get("stores"):  # another topology had state here
+            yield from self._forget()
+            manifest, _ = decode_manifest(None)
+        before = {queue.partition: ms for queue, ms in snapshot.partition_times.items() if not queue.lane}
+        news = [decode_times(bytes(row.payload)) for row in self._rows if row.kind == wire.TIMES]
+        topics = timed_topics(sub)
+        times = {at: ms for at, ms in latest(before, *news).items() if at.topic in topics}
+        kept = Snapshot(partition_times={QueueId(at, ""): ms for at, ms in times.items()})
+        self._head.update((encode_manifest(manifest, {"task": snapshot_to_json(kept)}),))
+        if not news:
+            report = Report(str(self._id), times=positions_to_json(nested(times)))
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _snapshot(self, remembered: Mapping[str, Any], *, rebuilt: bool) -> Snapshot | None:

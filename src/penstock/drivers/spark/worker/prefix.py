@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.queue import QueueId
 from penstock.core.engine.task import Task
 from penstock.core.engine.threads import added
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.positions import nested, positions_to_json
 from penstock.core.ports import OffsetRange
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.partitioning import split_by_partition
+from penstock.drivers.spark.times import encode_times, timed_topics
 from penstock.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
@@ -30,8 +33,19 @@ class Prefix:
     """Runs one task of a stateless sub-topology over one planned range. Owned by the read."""
 
     def __init__(
-        self, topology: TopologySpec, task: TaskId, planned: OffsetRange, batch: str, now_ms: int
+        self,
+        topology: TopologySpec,
+        task: TaskId,
+        planned: OffsetRange,
+        batch: str,
+        now_ms: int,
+        time_ms: int = -1,
     ) -> None:
+        sub = topology.plan.subtopologies[task.subtopology]
+        self._at = TopicPartition(planned.topic, planned.partition)
+        self._timed = planned.topic in timed_topics(sub)
+        self.time_ms = time_ms
+        """The partition time, ms since the epoch; -1 if there is none, or no extractor needs it."""
         self._topology = topology
         self._id = task
         self._planned = planned
@@ -43,23 +57,23 @@ class Prefix:
         self._read_bytes = 0
         self._reports: list[Report] = []
         self._task = Task(
-            topology.plan.subtopologies[task.subtopology],
+            sub,
             task,
             application_id=topology.plan.application_id,
             stores=MemoryStores(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
             threads=topology.threads(task),
+            snapshot=Snapshot(partition_times={QueueId(self._at, ""): time_ms}) if self._timed else None,
         )
         self._task.init(now_ms)
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
         """Process records; give what comes out as chunk rows."""
-        partition = TopicPartition(self._planned.topic, self._planned.partition)
         end = records.offsets[-1] + 1
         self._read += len(records)
         self._read_bytes += records.byte_count()
-        self._task.feed(partition, records, end)
+        self._task.feed(self._at, records, end)
         outcome = self._task.step(self._now_ms)
         yield from self._rows(outcome, end)
         self._reports.append(report_of(self._id, outcome))
@@ -67,6 +81,8 @@ class Prefix:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the task; give its report."""
+        if self._timed:
+            self.time_ms = max(self._task.snapshot().partition_times.values(), default=-1)
         self._task.close()
         dropped: dict[str, int] = {}
         for report in self._reports:
@@ -84,8 +100,18 @@ class Prefix:
             first_record_ms=self._now_ms if self._read else None,
             notices=[notice for r in self._reports for notice in r.notices][:5],
             threads=added(r.threads for r in self._reports),
+            times=positions_to_json(nested(self._times())),
         )
         yield wire.arrow_rows([self._row(self._id, wire.REPORT, "", 0, self._planned.end, report.encode())])
+
+    def remember(self) -> Iterator[pa.RecordBatch]:
+        """Return what is to be kept for the next run, when all records have been processed; most parts keep nothing."""
+        if times := self._times():
+            payload = encode_times(times)
+            yield wire.arrow_rows([self._row(self._id, wire.TIMES, *self._at, self._planned.end, payload)])
+
+    def _times(self) -> dict[TopicPartition, int]:
+        return {self._at: self.time_ms} if self._timed and self.time_ms >= 0 else {}
 
     def _rows(self, outcome: Outcome, end: int) -> Iterator[pa.RecordBatch]:
         plan, layout = self._topology.plan, self._topology.layout

@@ -99,6 +99,7 @@ class Report:
         gone: Whether the task has no state any more, and this is the last that is heard of it.
         threads: What the threads of the task did, None if it has one.
         commit_requested: Whether a processor asked for a commit.
+        times: Topic to partition to the partition time, ms since the epoch, for readers that extract timestamps.
     """
 
     task: str
@@ -129,6 +130,7 @@ class Report:
     gone: bool = False
     threads: ThreadFigures | None = None
     commit_requested: bool = False
+    times: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Write the report for the wire."""

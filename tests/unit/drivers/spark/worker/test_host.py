@@ -14,6 +14,7 @@ import penstock as ps
 from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
 from penstock.core.plan.layout import Layout, lay_out
 from penstock.core.plan.split import Plan
@@ -21,6 +22,7 @@ from penstock.core.state.log import decode_manifest
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.times import encode_times
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 from penstock.drivers.spark.worker.report import Report
@@ -488,3 +490,42 @@ class _Twice(ps.Processor):
             counts.append((store.get(record.key) or 0) + 1)
             store.put(record.key, counts[-1])
         self._context.forward(record.with_value(f"{counts[0]} {counts[1]}"))
+
+
+class TestPartitionTimesOfReaders:
+    """What a reader in front of the shuffle came to is in Spark's state."""
+
+    def topology(self, **source: Any) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream("in", **source).to("out")
+        return builder.build()
+
+    def times(self, ms: int) -> Row:
+        payload = encode_times({TopicPartition("in", 0): ms})
+        return Row(**{**row(wire.TIMES).asDict(), "payload": payload})
+
+    def test_are_reported_in_the_first_micro_batch_of_a_run(self, spark: Spark) -> None:
+        timed = self.topology(timestamp=ps.timestamps.use_partition_time)
+        assert report(spark.batch(timed, [row(wire.TICK)])).times == {}
+        assert spark.batch(timed, [self.times(70)]) == []
+        spark.batch(timed, [self.times(90)], commit=False)  # an attempt that fails
+        spark.batch(timed, [self.times(60)])
+        assert report(spark.batch(timed, [row(wire.TICK)])).times == {"in": {"0": 70}}
+
+    def test_go_when_nothing_extracts_timestamps_any_more(self, spark: Spark) -> None:
+        timed = self.topology(timestamp=ps.timestamps.use_partition_time)
+        spark.batch(timed, [self.times(70)])
+        spark.batch(self.topology(), [row(wire.TICK)])
+        assert spark.head is None
+
+    def test_are_those_of_the_task_that_was_here_before(self, spark: Spark) -> None:
+        """Its part counted, and now it only sends: the counts go, the time of the partition stays."""
+        extractor = ps.timestamps.use_partition_time
+        builder = ps.StreamsBuilder()
+        builder.stream("in", timestamp=extractor).group_by_key().count(store="counts")
+        spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 70))])
+        assert spark.log
+        assert report(spark.batch(self.topology(timestamp=extractor), [row(wire.TICK)])).times == {
+            "in": {"0": 70}
+        }
+        assert not spark.log

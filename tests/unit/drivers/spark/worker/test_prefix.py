@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import penstock as ps
-from penstock.core.model.ids import TaskId
+from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.layout import lay_out
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
+from penstock.drivers.spark.times import decode_times
 from penstock.drivers.spark.worker.prefix import Prefix
 from penstock.drivers.spark.worker.report import Report
 from penstock.drivers.threads import ThreadsOfTasks
@@ -49,3 +51,44 @@ def test_threads_of_its_task_are_in_a_function_at_once_and_give_what_one_gives(c
     assert report.threads is not None
     assert (len(report.threads.executed), sum(report.threads.executed)) == (count, 8)
     assert min(report.threads.executed) > 0
+
+
+def when(record: Any, partition_time: int) -> int:
+    """Extract as ``docs/concepts/time.md`` does."""
+    return int(record.value.split(":")[0]) if ":" in record.value else partition_time
+
+
+def extracted(cuts: list[int]) -> list[int]:
+    """Give the timestamps of records that are read in several micro-batches, each of which begins with what the last one left."""
+    values = ["50:a", "20:b", "c", "d", "70:e", "f", "60:g", "h"]
+    builder = ps.StreamsBuilder()
+    builder.stream("in", timestamp=when).to("out")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {"out": 1})
+    found: list[int] = []
+    times = {TopicPartition("in", 0): -1}
+    bounds = [0, *cuts, len(values)]
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        known = times[TopicPartition("in", 0)]
+        prefix = Prefix(spec, TASK, OffsetRange("in", 0, start, end), f"5f3a:{number}", 0, known)
+        chunk = records([("k", value, 7) for value in values[start:end]], start)
+        for batch in [*prefix.run(chunk), *prefix.finish(), *prefix.remember()]:
+            for row in batch.to_pylist():
+                if row["kind"] == wire.SEND:
+                    found.extend(wire.decode(row["payload"]).timestamps)
+                if row["kind"] == wire.TIMES:
+                    times = dict(decode_times(row["payload"]))
+                if row["kind"] == wire.REPORT:
+                    assert Report.decode(row["payload"]).times == {"in": {"0": prefix.time_ms}}
+    return found
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3, 5], [1, 2, 3, 4, 5, 6, 7]])
+def test_partition_time_goes_on_over_micro_batches(cuts: list[int]) -> None:
+    assert extracted(cuts) == [50, 20, 50, 50, 70, 70, 60, 70]
+
+
+def test_a_part_without_an_extractor_keeps_nothing() -> None:
+    _, report = ran(lambda value: f"{value}!", 1)
+    assert report.times == {}

@@ -1,0 +1,124 @@
+"""What functions in front of Spark's shuffle see of a partition: its records in their order, and its time.
+
+A micro-batch of 40,000 records of one partition is more than one reader would be given, if its records could be cut among
+several.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ProcessingError
+
+from .helpers import Apps, lag
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+RECORDS = 40_000
+KEYS = 20
+EVERY = 7
+"""Each so-manieth record brings a time of its own; the others get the partition's."""
+
+
+class Noted:
+    """Writes each value to the end of a file, where calls of all processes stand in their order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __call__(self, value: str) -> str:
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, f"{value}\n".encode())
+        finally:
+            os.close(file)
+        return value
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_function_sees_the_records_of_a_key_in_their_order(
+    apps: Apps, tmp_path: Path, threads: int
+) -> None:
+    """It is called for an output and for a re-key behind it: once for each record."""
+    source, out, counted = (apps.topic(name, 1) for name in ("in", "out", "counted"))
+    calls = tmp_path / "calls"
+    builder = ps.StreamsBuilder()
+    noted = builder.stream(source).map_values(Noted(calls))
+    noted.to(out)
+    counts = noted.group_by(lambda key, value: key).count(store="counts")
+    counts.to_stream().to(counted, value=ps.serdes.int64)
+    apps.kafka.produce(source, [(f"k{n % KEYS}", str(n)) for n in range(RECORDS)])
+
+    apps.run(builder.build(), num_threads_per_task=threads, max_batch_records=RECORDS)
+
+    called = [int(line) for line in calls.read_text().splitlines()]
+    assert sorted(called) == list(range(RECORDS))
+    if threads == 1:
+        assert called == sorted(called)
+    by_key: dict[int, list[int]] = defaultdict(list)
+    for number in called:
+        by_key[number % KEYS].append(number)
+    assert [key for key, numbers in by_key.items() if numbers != sorted(numbers)] == []
+    assert [int(record.value or b"") for record in apps.kafka.consume(out)] == list(range(RECORDS))
+
+
+def when(record: Any, partition_time: int) -> int:
+    """Extract as ``docs/concepts/time.md`` does."""
+    return int(record.value.split(":")[0]) if ":" in record.value else partition_time
+
+
+class FailsOnce:
+    """Fails at a value, until a file is gone."""
+
+    def __init__(self, value: str, path: Path) -> None:
+        self.value = value
+        self.path = str(path)
+
+    def __call__(self, value: str) -> str:
+        if value == self.value and os.path.exists(self.path):
+            raise ValueError("fails once")
+        return value
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts(
+    apps: Apps, tmp_path: Path, guarantee: str
+) -> None:
+    """The largest time comes first, so that one who begins anew anywhere would give the others less, or nothing."""
+    source, out, again = (apps.topic(name, 1) for name in ("in", "out", "again"))
+    values = [f"{9_000 - n % 50}:{n}" if n % EVERY == 0 else str(n) for n in range(RECORDS)]
+    expected: list[int] = []
+    time = -1
+    for value in values:
+        stamp = int(value.split(":")[0]) if ":" in value else time
+        time = max(time, stamp)
+        expected.append(stamp)
+    flag = tmp_path / "fails"
+    flag.touch()
+    builder = ps.StreamsBuilder()
+    stream = builder.stream(source, timestamp=when).map_values(FailsOnce(values[30_001], flag))
+    stream.to(out)
+    stream.select_key(lambda key, value: value).repartition(partitions=2).to(again)
+    settings: dict[str, Any] = {"max_batch_records": 12_000, "processing_guarantee": guarantee}
+
+    apps.kafka.produce(source, [("k", value) for value in values[:20_000]])
+    apps.run(builder.build(), **settings)
+    apps.kafka.produce(source, [("k", value) for value in values[20_000:]])
+    with pytest.raises(ProcessingError, match="fails once"):
+        apps.run(builder.build(), **settings)
+    flag.unlink()
+    running = apps.run(builder.build(), **settings)
+
+    assert running.metrics()["dropped_records"] == 0
+    found = apps.kafka.consume(out, isolation="read_committed")
+    assert [record.timestamp for record in found] == expected
+    behind = apps.kafka.consume(again, isolation="read_committed")
+    assert sorted(record.timestamp for record in behind) == sorted(expected)
+    if guarantee == "at_least_once":
+        assert lag(apps.kafka, apps.id, source) == 0
