@@ -71,15 +71,46 @@ def test_kafka_streams_joins_it_all_the_same() -> None:
     assert results(stream_join("left_join", windows), CLOSED) == expected
 
 
+def values_by_wall_clock(windows: ps.JoinWindows, steps: list[tuple[str, str, int] | int]) -> list[list[str]]:
+    """Return what a left join sends to `out` after each of its records, between which the wall clock advances."""
+    given = []
+    with ps.testing.TopologyTestDriver(stream_join("left_join", windows), wall_clock_ms=0) as driver:
+        for step in steps:
+            if isinstance(step, int):
+                driver.advance_wall_clock(step)
+            else:
+                topic, value, timestamp = step
+                driver.pipe(topic, value, value, timestamp)
+                given.append([r.value for r in driver.read("out")])
+    return given
+
+
 def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
     windows = ps.JoinWindows(100, 100, grace=0, unmatched_interval=1000)
-    with ps.testing.TopologyTestDriver(stream_join("left_join", windows)) as driver:
-        driver.pipe("left", "a", "a1", 0)
-        driver.pipe("left", "b", "b1", 500)
-        assert driver.read("out") == []
-        driver.advance_wall_clock(1000)
-        driver.pipe("left", "c", "c1", 501)
-        assert [r.value for r in driver.read("out")] == ["a1+None"]
+    steps = [("left", "a", 0), ("left", "b", 500), ("left", "c", 1000), 999, ("left", "d", 1001), 1]
+    assert values_by_wall_clock(windows, [*steps, ("left", "e", 1002)]) == [
+        [],
+        ["a+None"],
+        [],
+        [],
+        ["b+None"],
+    ]
+
+
+@pytest.mark.parametrize(("after", "expected"), [(100, [[], [], []]), (0, [[], ["a+None"], []])])
+def test_kafka_streams_also_waits_after_looking_at_an_empty_store(
+    after: int, expected: list[list[str]]
+) -> None:
+    """Its first look is by the first record, before which there is nothing, unless windows close with their own record."""
+    windows = ps.JoinWindows(100, after, grace=0, unmatched="early", unmatched_interval=1000)
+    steps = [("left", "a", 0), ("left", "b", 500), 999, ("left", "c", 1000)]
+    assert values_by_wall_clock(windows, [*steps, 1, ("left", "d", 1500)])[:3] == expected
+
+
+def test_kafka_streams_lets_a_window_that_ends_before_time_0_end_at_0() -> None:
+    steps: list[tuple[str, str, int] | int] = [("right", "a", 0), ("left", "a", 36)]
+    assert values_by_wall_clock(ps.JoinWindows(300, -100, grace=50, unmatched="early"), steps)[1] == ["a+a"]
+    assert values_by_wall_clock(ps.JoinWindows(300, -100, grace=50), steps)[1] == ["a+None"]
 
 
 def test_the_time_of_a_join_survives_a_restart() -> None:

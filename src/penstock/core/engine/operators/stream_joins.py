@@ -79,6 +79,8 @@ class _Side:
         self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
         if times.prior:
             self._after = min(self._after, -1)
+        # A window that ends before time 0 has no records; Kafka Streams lets it end at 0.
+        self._least_end = self._after if times.final or times.prior else 0
         # So long after its end, a record without a partner gets its result at once.
         self._patience = times.grace if times.final else 0
         other_alone = node.kind == "outer" or (node.kind == "left" and not node.left)
@@ -90,7 +92,7 @@ class _Side:
 
     def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:
         """Add the results of a record with its partners, or remember that it has met none."""
-        low, high = max(timestamp - self._before, 0), timestamp + self._after
+        low, high = max(timestamp - self._before, 0), max(timestamp + self._after, self._least_end)
         if self._final_after is not None:
             low = max(low, time - self._final_after)
         partners = list(self._fetch(key, low, high)) if low <= high else []
@@ -100,7 +102,7 @@ class _Side:
             results.append((key, self.combine(key, value, other), max(timestamp, then)))
         if partners or not self.alone or self.unmatched is None:
             return
-        if timestamp + self._after + self._patience < time:
+        if high + self._patience < time:
             results.append((key, self.combine(key, value, None), timestamp))
         else:
             self.unmatched.add(key, value, timestamp)

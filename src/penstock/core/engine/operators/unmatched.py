@@ -10,7 +10,10 @@ little more than what it gives out.
 
 With ``JoinTimes.final`` false all this is done exactly as Kafka Streams does it, whose looks leave out more than they need
 to: what a side may give out depends on which side's record it was that let time advance, and a look that leaves records in
-the store remembers the time of the last one it read, which may not be the first one that is left.
+the store remembers the time of the last one it read, which may not be the first one that is left. Nor does Kafka Streams know
+an empty store from one that is due: it adds the length of the window to the largest number there is, which overflows. So such a
+look finds nothing, and the next one has to wait for the interval all the same. Only a window that closes with its own record
+does not overflow.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ class Unmatched:
         self._soonest = min(self._closes) if both else times.closes(left=True)
         if not times.final:
             self._soonest = times.closes(left=node.left)
+        self._empty_is_due = not times.final and times.interval > 0 and self._soonest > 0
 
     def add(self, key: Any, value: Any, timestamp: int) -> None:
         """Keep a record that has met no partner."""
@@ -76,7 +80,9 @@ class Unmatched:
         Args:
             time: Stream time of the join, ms.
         """
-        if self._memory.get("first", NEVER) >= time - self._soonest or not self._may_look():
+        first = self._memory.get("first", NEVER)
+        due = self._empty_is_due if first == NEVER else first < time - self._soonest
+        if not due or not self._may_look():
             return []
         return self._look(time) if self._final else self._look_as_kafka_streams(time)
 
@@ -84,7 +90,7 @@ class Unmatched:
         if not self._interval:
             return True
         now = self._runtime.now_ms
-        if now < self._memory.get("next", self._interval):
+        if now < self._memory.get("next", 0):
             return False
         self._memory["next"] = now + self._interval
         return True
