@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from pyspark.sql.streaming import StreamingQuery
@@ -39,7 +39,7 @@ from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.threads import ThreadsOfTasks
 from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
-from penstock.edge.continuity import check_drained, check_finished, continuity
+from penstock.edge.continuity import check_drained, check_finished, check_held, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import global_partitions
 from penstock.edge.group_offsets import GroupOffsets
@@ -180,8 +180,11 @@ class Application:
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
-        if settings.on_removed_operator == "fail" and progress is not None:
-            check_finished(plan, partial(self._manifests, running, progress))
+        if progress is not None:
+            manifests = cache(partial(self._manifests, running, progress))
+            check_held(plan, layout, manifests)
+            if settings.on_removed_operator == "fail":
+                check_finished(plan, manifests)
         topics = Topics(broker, settings.replication_factor)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)

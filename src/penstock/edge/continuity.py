@@ -11,24 +11,28 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from penstock.core.engine.outcome import Snapshot
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import (
     Lineage,
     Remembered,
     appeared,
-    check_repartitions,
     check_stores,
     continued,
     parts_of,
     with_new_names,
 )
 from penstock.core.plan.layout import Layout, lay_out
+from penstock.core.plan.older import assumed, check_older
+from penstock.core.plan.patterns import source_of
+from penstock.core.plan.routing import check_routing, left_by, routing_of
 from penstock.core.plan.split import Plan
 from penstock.core.ports import PartitionGrouper, TopicFacts
 from penstock.core.state.log import decode_manifest
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.submit.checkpoint import Progress
+from penstock.drivers.spark.worker.snapshots import snapshot_from_json
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,22 @@ class Continuity:
         """Lay the plan out; repartitions keep the numbers of partitions that they had.
 
         Raises:
-            IncompatibleTopologyError: If a repartition now asks for another number.
+            IncompatibleTopologyError: If records would reach a store in other tasks than before.
             PenstockError: As ``lay_out``.
         """
         layout = lay_out(self.plan, external, grouper, self.remembered.internal)
-        internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
-        check_repartitions(self.remembered.internal, internal)
+        routing = routing_of(self.plan, layout)
+        if self.remembered.routing is None:
+            check_older(self.remembered, routing)
+        else:
+            check_routing(self.remembered.routing, routing)
         return layout
 
     def running_on(self, layout: Layout) -> Continuity:
-        """Give what a restart in place would continue: the repartitions have their numbers by now."""
+        """Give what a restart in place would continue: the repartitions have their numbers by now, and partitions their tasks."""
         internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
-        return replace(self, remembered=replace(self.remembered, internal=internal))
+        routing = routing_of(self.plan, layout)
+        return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
         """Give what the micro-batches to come pass on."""
@@ -70,6 +78,25 @@ class Continuity:
             {**self.remembered.topic_ids, **ids} if self.plan.has_patterns else ids,
             self.renamed_stores,
             appeared(self.plan, self.remembered),
+            routing_of(self.plan, layout),
+        )
+
+    def left(self, layout: Layout) -> frozenset[str]:
+        """Return the topics that were read by tasks and go to others now, or are no longer read."""
+        routing = routing_of(self.plan, layout)
+        before = self.remembered.routing or assumed(self.remembered, routing)
+        home = self.plan.subtopology_of
+        renumbered = {
+            topic
+            for number, part in self.remembered.parts.items()
+            for topic in before.routes.keys() & part.topics
+            if topic in home and home[topic].id != number
+        }
+        sources = [source for sub in self.plan.subtopologies for source in sub.sources]
+        return frozenset(
+            topic
+            for topic in left_by(before, routing) | renumbered
+            if topic in home or source_of(sources, topic) is None  # else it is only gone for now
         )
 
     def fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
@@ -139,6 +166,35 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
                 f"{left[store]:,} of them wait there. Run the old topology until they are finished and stop it with "
                 "stop(drain_timeout_s=...); if the operator only has another name now, give the store's new name with "
                 "renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
+            )
+
+
+def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:
+    """Refuse to leave records behind that tasks hold, because they wait for other inputs, if their topics go elsewhere now.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        manifests: Reads what the tasks remember, as they have left it; asked only if a topic goes elsewhere.
+
+    Raises:
+        IncompatibleTopologyError: If a task holds records of such a topic.
+    """
+    left = now.left(layout)
+    if not left:
+        return
+    held: Counter[str] = Counter()
+    for manifest in manifests():
+        _, remembered = decode_manifest(manifest)
+        snapshot = snapshot_from_json(remembered.get("task")) or Snapshot()
+        for queue, records in snapshot.buffered.items():
+            held[queue.partition.topic] += len(records)
+    for topic in sorted(left):
+        if held[topic]:
+            raise IncompatibleTopologyError(
+                f"tasks hold {held[topic]:,} records of {topic!r} that have been read and wait for other inputs, and this topology "
+                "would not process them: it no longer reads the topic, or in other tasks. Run the old topology to its end first, with "
+                "run(until='end'), which processes them"
             )
 
 

@@ -154,7 +154,13 @@ def _through_topic(
 
 
 def _by_key(partitioner: Callable[[Any, int], int]) -> StreamPartitioner:
-    return lambda topic, key, value, partitions: None if key is None else partitioner(key, partitions)
+    def placed(topic: str, key: Any, value: Any, partitions: int) -> int | None:
+        return None if key is None else partitioner(key, partitions)
+
+    placed.__name__ = getattr(
+        partitioner, "__name__", placed.__name__
+    )  # a checkpoint knows a partitioner by its name
+    return placed
 
 
 def _subscriptions(

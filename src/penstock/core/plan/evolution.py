@@ -10,6 +10,8 @@ from there:
 2. Any other takes the number of the part with which it has the most source topics in common.
 3. What is left is new, and gets a number that no part ever had.
 
+How records reach the tasks of a part that has stores must stay as it is, see ``penstock.core.plan.routing``.
+
 A part whose sub-topology is gone keeps its number for ever, without topics: its state is deleted, and its number is not
 given away, so that nothing new ever finds something old. In a plan, such a number is a sub-topology without nodes.
 
@@ -28,6 +30,7 @@ from penstock.core.plan.internal import repartition_topic
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.patterns import mark_of
 from penstock.core.plan.positions import positions_from_json
+from penstock.core.plan.routing import Routing
 from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.plan.stores import checked_name
 
@@ -59,6 +62,7 @@ class Remembered:
         topic_ids: The broker's id of each topic that was read.
         positions: Per topic and partition the first offset that was not planned.
         unfinished: The stores of unfinished records of asynchronous operators.
+        routing: How records reach tasks; None if an older Penstock wrote the offset.
     """
 
     stores: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class Remembered:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unfinished: frozenset[str] = frozenset()
+    routing: Routing | None = None
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
@@ -78,6 +83,7 @@ class Remembered:
             offset.get("topic_ids", {}),
             positions_from_json(offset.get("topics", {})),
             frozenset(offset.get("unfinished", ())),
+            Routing.from_json(offset["routing"]) if "routing" in offset else None,
         )
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
@@ -103,7 +109,10 @@ class Remembered:
         internal = {**with_new_names(self.internal, topics), **self.internal}
         stores = with_new_names(self.stores, names)
         unfinished = frozenset(names.get(store, store) for store in self.unfinished)
-        return replace(self, stores=stores, internal=internal, parts=parts, unfinished=unfinished)
+        routing = None if self.routing is None else self.routing.renamed(names, topics)
+        return replace(
+            self, stores=stores, internal=internal, parts=parts, unfinished=unfinished, routing=routing
+        )
 
 
 @dataclass(frozen=True)
@@ -115,19 +124,21 @@ class Lineage:
         topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, as far as it gives them.
         renamed_stores: New name per old name of a store.
         appeared: Topics that a pattern matches now and that were not there when it was looked for them last.
+        routing: How records reach tasks.
     """
 
     parts: Mapping[int, Part] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     renamed_stores: Mapping[str, str] = field(default_factory=dict)
     appeared: frozenset[str] = frozenset()
+    routing: Routing = field(default_factory=Routing)
 
     def to_json(self) -> dict[str, Any]:
         """Give what the offset carries."""
         parts = {
             str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
         }
-        return {"parts": parts, "topic_ids": dict(self.topic_ids)}
+        return {"parts": parts, "topic_ids": dict(self.topic_ids), "routing": self.routing.to_json()}
 
     def gone_tasks(self) -> list[TaskId]:
         """Give the tasks of all parts whose sub-topology is gone."""
@@ -203,21 +214,6 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
                 f"store {store!r} is {now[store]!r} in this topology, but {fingerprint!r} in the checkpoint, so its content "
                 "cannot be read. Give the changed store a new name (it starts empty), go back to the old topology, or "
                 "start over with another application id or checkpoint_location"
-            )
-
-
-def check_repartitions(before: Mapping[str, int], now: Mapping[str, int]) -> None:
-    """Refuse a repartition with another number of partitions: its keys would look for their state in other tasks.
-
-    Raises:
-        IncompatibleTopologyError: If a number has changed.
-    """
-    for topic, count in before.items():
-        if now.get(topic, count) != count:
-            raise IncompatibleTopologyError(
-                f"the repartition {topic!r} had {count} partitions when the checkpoint was begun and would have {now[topic]} "
-                "now, so its keys would not find their state. It takes its number from the topics in front of it: put "
-                f"repartition(partitions={count}) there, or start over with another application id or checkpoint_location"
             )
 
 

@@ -147,16 +147,26 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
     return max(found)
 
 
+def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
+    """Return the sources whose records reach each store of a sub-topology."""
+    reach: dict[str, dict[str, Source]] = {}
+    per_store: dict[str, dict[str, Source]] = {}
+    for node in sub.nodes.values():
+        own = reach[node.name] = {node.name: node} if isinstance(node, Source) else {}
+        for parent in node.parents:
+            own.update(reach[parent])
+        for store in node.store_names:
+            per_store.setdefault(store, {}).update(own)
+    return {store: tuple(sources.values()) for store, sources in per_store.items()}
+
+
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
     """Give the sets of source topics whose records reach one store."""
-    reach: dict[str, set[str]] = {}
-    per_store: dict[str, set[str]] = {}
-    for node in sub.nodes.values():
-        own = set(node.topics) if isinstance(node, Source) else set()
-        reach[node.name] = own.union(*(reach[parent] for parent in node.parents))
-        for store in node.store_names:
-            per_store.setdefault(store, set()).update(reach[node.name])
-    return [tuple(sorted(topics)) for topics in per_store.values() if len(topics) > 1]
+    per_store = (
+        {topic for source in sources for topic in source.topics}
+        for sources in sources_of_stores(sub).values()
+    )
+    return [tuple(sorted(topics)) for topics in per_store if len(topics) > 1]
 
 
 def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:

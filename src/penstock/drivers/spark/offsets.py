@@ -4,7 +4,8 @@ An offset is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
-     "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "woken": [task], "inputs": facts,
+     "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
+     "routing": {"routes": {topic: [tasks, by]}, "stores": {store: [topic]}}, "woken": [task], "inputs": facts,
      "times": {topic: {partition: ms}}, "begin": what the first batch of a run is told}
 
 * ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
@@ -18,6 +19,7 @@ An offset is JSON:
 * ``stores`` and ``internal`` are what a later topology is checked against; ``unfinished`` names the stores that hold unfinished
   records of asynchronous operators, which must not go without a word; by ``parts`` it finds its state (see
   ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
+* ``routing`` is how records reach the tasks that have state (see ``penstock.core.plan.routing``).
 """
 
 from __future__ import annotations

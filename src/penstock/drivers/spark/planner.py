@@ -19,7 +19,7 @@ from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError,
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
-from penstock.core.plan.evolution import check_repartitions, check_stores, with_new_names
+from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.intake import topics_finished_later
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
@@ -222,12 +222,11 @@ class Planner:
         """Refuse a checkpoint of another topology; later offsets are this planner's own.
 
         Raises:
-            IncompatibleTopologyError: If its stores or repartitions are not those of the topology.
+            IncompatibleTopologyError: If its stores are not those of the topology.
         """
         topology = self._spec.topology
         known = with_new_names(start["stores"], topology.lineage.renamed_stores)
         check_stores(known, topology.plan.store_fingerprints())
-        check_repartitions(start["internal"], topology.internal_partitions())
 
     def _awaits_transactions(self, ends: Offsets) -> bool:
         """Tell whether the application's own topics have records that cannot be read until a transaction is complete.

@@ -19,6 +19,7 @@ from penstock.core.plan.evolution import (
     parts_of,
 )
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.routing import Route, Routing
 from penstock.core.plan.split import Plan
 
 
@@ -101,11 +102,12 @@ class TestNumbers:
 
 class TestWhatTheOffsetCarries:
     def test_is_read_as_it_was_written(self) -> None:
-        lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"})
+        routing = Routing({"a": Route((0, 1), "producer"), "b": Route((1, 0), "key")}, {"s": ("a", "b")})
+        lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"}, routing=routing)
         offset = lineage.to_json()
         assert parts_from_json(offset["parts"]) == lineage.parts
         assert Remembered.from_offset({**offset, "topics": {"a": {"0": 4}}}) == Remembered(
-            parts=lineage.parts, topic_ids={"a": "id"}, positions={"a": {0: 4}}
+            parts=lineage.parts, topic_ids={"a": "id"}, positions={"a": {0: 4}}, routing=routing
         )
         assert list(map(str, lineage.gone_tasks())) == ["7_0", "7_1"]
 

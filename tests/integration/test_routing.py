@@ -1,0 +1,132 @@
+"""How records reach tasks stays as the checkpoint knows it: what would bring keys to other tasks than their counts is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import IncompatibleTopologyError
+from penstock.core.model.ids import TopicPartition
+
+from .helpers import Apps, eventually, latest
+from .test_changing_topics import add_partitions, meeting, planned
+from .topologies import key_count
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+KEYS = [f"k{i}" for i in range(16)]
+
+
+def counting(source: str, sink: str, wide: int = 0) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream(source)
+    if wide:
+        stream = stream.repartition(partitions=wide, name="wide")
+    stream.group_by_key().count(store="c").to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def parity(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
+    every = [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
+    return [frozenset(at for at in every if at.partition % 2 == odd) for odd in (0, 1)]
+
+
+def halves(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
+    every = [(TopicPartition(t, p), p < n / 2) for t, n in partitions.items() for p in range(n)]
+    return [frozenset(at for at, first in every if first is wanted) for wanted in (True, False)]
+
+
+def halves_of_four(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
+    """The first two and the last two of four, and what is new with the last."""
+    every = [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
+    return [frozenset(at for at in every if (at.partition < 2) is first) for first in (True, False)]
+
+
+def forget_routing(apps: Apps) -> None:
+    """Make the checkpoint one that was written before the routing was remembered."""
+    offsets = apps.home / apps.id / "checkpoint" / "offsets"
+    for file in [path for path in offsets.iterdir() if path.name.isdigit()]:
+        version, conf, text = file.read_text().splitlines()
+        offset = json.loads(text)
+        offset.pop("routing", None)
+        file.write_text("\n".join([version, conf, json.dumps(offset)]))
+        (offsets / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def counts(apps: Apps, sink: str) -> set[int]:
+    return set(latest(apps.kafka.consume(sink), ps.serdes.int64).values())
+
+
+def refused(apps: Apps, topology: ps.Topology, told: str) -> None:
+    """Refuse it, with what the checkpoint has, and with what it would have if it were older; which can then be continued."""
+    for forgets in (lambda: None, lambda: forget_routing(apps)):
+        forgets()
+        with pytest.raises(IncompatibleTopologyError, match=told):
+            apps.run(topology)
+
+
+def test_a_repartition_in_front_of_counts_comes_changes_or_goes(apps: Apps) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    apps.kafka.produce(source, [(key, "v") for key in KEYS])
+    apps.run(counting(source, sink))
+    apps.kafka.produce(source, [(key, "v") for key in KEYS])
+    told = rf"store 'c'.*'{source}' by its 1 partitions and would come from .*wide-repartition' by key over 8"
+    refused(apps, counting(source, sink, wide=8), told)
+    apps.run(counting(source, sink))
+    assert counts(apps, sink) == {2}
+
+    other = Apps(apps.kafka, f"{apps.id}-wide", apps.home)
+    sink = other.topic("out", 1)
+    other.run(counting(source, sink, wide=8))
+    refused(other, counting(source, sink, wide=4), "had 8 partitions and would have 4")
+    refused(other, counting(source, sink), "by key over 8 .* by its 1 partitions")
+    other.kafka.produce(source, [(key, "v") for key in KEYS])
+    other.run(counting(source, sink, wide=8))
+    assert counts(other, sink) == {3}
+    assert "routing" in planned(other)
+
+
+def test_another_grouper_and_a_topic_that_grows_under_one(apps: Apps) -> None:
+    source, sink = apps.topic("in", 4), apps.topic("out", 1)
+    topology = key_count(source, sink)
+    apps.kafka.produce(source, [(key, "v") for key in KEYS])
+    running = apps.start(topology, partition_grouper=halves, metadata_max_age_ms=200)
+    eventually(lambda: len(apps.kafka.consume(sink)) == len(KEYS), "the first counts")
+    add_partitions(apps, source, 6)
+    with pytest.raises(
+        IncompatibleTopologyError, match=rf"partition 2 of '{source}' was in task 1 .* task 0"
+    ):
+        running.await_termination(60)
+    assert running.status().state == "failed"
+    for grouper in (halves, parity):
+        with pytest.raises(IncompatibleTopologyError, match=rf"of '{source}' was in task"):
+            apps.run(topology, partition_grouper=grouper)
+
+    was = {record.key: record.partition for record in apps.kafka.consume(source)}
+    for key, partition in was.items():  # where they were: a producer may choose any partition
+        apps.kafka.produce(source, [(key, "v")], partition=partition)
+    apps.kafka.produce(source, [("new", "v"), ("new", "v")], partition=5)
+    apps.run(topology, partition_grouper=halves_of_four)
+    assert counts(apps, sink) == {2}
+    assert planned(apps)["routing"]["routes"] == {source: [[0, 0, 1, 1, 1, 1], "producer"]}
+
+
+def test_records_that_tasks_hold_are_not_left_behind(apps: Apps) -> None:
+    left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
+    both = meeting(left, right, sink)
+    apps.kafka.produce(left, [("a", "v"), ("b", "v")])
+    running = apps.start(both, max_task_idle_ms=600_000)
+    eventually(lambda: running.status().buffered.get(left) == 2, "records that wait for the other topic")
+    running.stop()
+    edited = ps.StreamsBuilder()
+    edited.stream(right).group_by_key().count(store="both").to_stream().to(sink, value=ps.serdes.int64)
+    with pytest.raises(IncompatibleTopologyError, match=rf"hold 2 records of '{left}'.*until='end'"):
+        apps.run(edited.build())
+    apps.run(both, max_task_idle_ms=600_000)
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1, "b": 1}
+    apps.kafka.produce(right, [("a", "v")])
+    apps.run(edited.build())
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 2, "b": 1}
