@@ -96,10 +96,6 @@ def _parts(
     takes: tuple[str, ...],
     batch: tuple[int, Duration] | None = None,
 ) -> tuple[str, Calls, Carried]:
-    if not callable(function):
-        raise TopologyError(
-            f"an asynchronous operator calls a function or a coroutine function, not {function!r}"
-        )
     check_takes(function, takes)
     graph = stream._graph
     calls = Calls(**options, batch=batch)

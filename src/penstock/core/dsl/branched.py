@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan import nodes
 
@@ -15,6 +16,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@checked_methods
 class BranchedKStream(Generic[K, V]):
     """A stream that is being split (``BranchedKStream``).
 

@@ -13,6 +13,7 @@ from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KTable
 from penstock.core.dsl.naming import Naming
 from penstock.core.model import serdes
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
@@ -24,6 +25,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@checked_methods
 class StreamsBuilder:
     """Builds a topology from streams and tables.
 

@@ -9,6 +9,7 @@ from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.late import OfLate, with_late
 from penstock.core.dsl.windowed import session_store, window_store, windowed_key, word_of
 from penstock.core.model import serdes
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calendars import Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -54,6 +55,7 @@ MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int],
 _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 
 
+@checked_methods
 class CogroupedKStream(Generic[K, A]):
     """Several grouped streams whose records change one aggregate per key. Made by ``KGroupedStream.cogroup``.
 
@@ -157,6 +159,7 @@ class CogroupedKStream(Generic[K, A]):
         return TimeWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows, late)
 
 
+@checked_methods
 class _WindowedCogroup(Generic[K, A, W]):
     """Several grouped streams with their windows."""
 
@@ -177,6 +180,7 @@ class _WindowedCogroup(Generic[K, A, W]):
         self._late = late
 
 
+@checked_methods
 class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows | Windows"]):
     """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
 
@@ -226,6 +230,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         return nodes.table(make, self._key, windowed_key(self._key, windows))
 
 
+@checked_methods
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
     """Several grouped streams by key and session. Made by ``CogroupedKStream.windowed_by``.
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.model import means, serdes
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.expressions import applied, col
 from penstock.core.plan.folds import Fold
 from penstock.core.plan.stores import Kept
@@ -20,6 +21,7 @@ MEAN = applied(means.mean_of, col())
 """The mean as an expression of its sums."""
 
 
+@checked_methods
 class Folding(ABC, Generic[R, V]):
     """A grouped stream, with or without windows, whose values can be added up and compared.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.dsl.graph import Graph
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.global_nodes import GlobalJoin
 from penstock.core.plan.joins import Joiner, JoinKind
@@ -18,6 +19,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@checked_methods
 class GlobalKTable(Generic[K, V]):
     """The newest value per key of a topic, all partitions of it, for every task. Made by ``StreamsBuilder.global_table``.
 

@@ -10,6 +10,7 @@ from penstock.core.dsl.cogrouped import CogroupedKStream, Input
 from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calendars import Windows
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windows import (
@@ -32,6 +33,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
+@checked_methods
 class KGroupedStream(Folding[K, V], Generic[K, V]):
     """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
 

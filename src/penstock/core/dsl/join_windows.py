@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.core.model.arguments import checked_constructor
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.joins import JoinTimes
 
 
+@checked_constructor
 @dataclass(frozen=True)
 class JoinWindows:
     """A left record of time t joins the right records of its key with times from ``t - before`` to ``t + after``.

@@ -13,6 +13,7 @@ from penstock.core.dsl.global_table import GlobalKTable, join_global
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.joins import JoinOptions
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -30,6 +31,7 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 
+@checked_methods
 class JoinableStream(Generic[K, V]):
     """What a ``KStream`` is joined with."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 from penstock.core.dsl import foreign_keys, joins
 from penstock.core.dsl.foreign_keys import ForeignKeyOptions
 from penstock.core.dsl.graph import Graph
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.joins import JoinKind
@@ -29,6 +30,7 @@ NullForeignKey: TypeAlias = Literal["deletes", "ignored"]
 """What a join by a foreign key does with a row that names no other."""
 
 
+@checked_methods
 class JoinableTable(Generic[K, V]):
     """What a ``KTable`` is joined with."""
 

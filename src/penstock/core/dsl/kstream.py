@@ -13,6 +13,7 @@ from penstock.core.dsl.branched import BranchedKStream
 from penstock.core.dsl.grouped import KGroupedStream
 from penstock.core.dsl.joinable import JoinableStream
 from penstock.core.dsl.printing import Printing
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calls import Answer, CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
@@ -42,6 +43,7 @@ _COUNTED_AS: Final[dict[type[Process], str]] = {
 }
 
 
+@checked_methods
 class KStream(JoinableStream[K, V]):
     """A stream of records: every record counts by itself. Made by ``StreamsBuilder.stream``.
 

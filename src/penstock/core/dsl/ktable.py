@@ -13,6 +13,7 @@ from penstock.core.dsl.joinable_table import JoinableTable
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.suppressing import suppressing
 from penstock.core.model import means, serdes
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.plan import nodes
@@ -29,6 +30,7 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 
+@checked_methods
 class KTable(JoinableTable[K, V]):
     """A table: the newest value per key. Made by ``StreamsBuilder.table`` and by aggregations.
 
@@ -248,6 +250,7 @@ class KTable(JoinableTable[K, V]):
         return KTable(graph, name, self._key, value)
 
 
+@checked_methods
 class KGroupedTable(Generic[K, V]):
     """Rows of a table by a new key. Made by ``KTable.group_by``.
 

@@ -10,6 +10,7 @@ from penstock.core.dsl.folding import Folding
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calendars import NO_END, UnlimitedWindows, Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -35,6 +36,7 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 
+@checked_methods
 class _WindowedKStream(Generic[K, V, W]):
     """A grouped stream with its windows."""
 
@@ -60,6 +62,7 @@ class _WindowedKStream(Generic[K, V, W]):
         check_emit(windows, emit)
 
 
+@checked_methods
 class TimeWindowedKStream(
     _WindowedKStream[K, V, "TimeWindows | SlidingWindows | Windows"], Folding["Windowed[K]", V]
 ):
@@ -187,6 +190,7 @@ class TimeWindowedKStream(
         return KTable(graph, made, windowed_key(self._key, windows), value)
 
 
+@checked_methods
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Windowed[K]", V]):
     """Records by key and session. Made by ``KGroupedStream.windowed_by``.
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
 
+from penstock.core.model.arguments import checked_constructor
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 
@@ -100,6 +101,7 @@ class Windows(ABC):
         return found
 
 
+@checked_constructor
 class UnlimitedWindows(Windows):
     """One window, which begins at a time and never ends: records before it are left out.
 

@@ -24,6 +24,10 @@ class TopologyError(PenstockError):
     """The topology is not valid; the program that builds it has to change (Kafka Streams: TopologyException)."""
 
 
+class ArgumentError(TopologyError, TypeError):
+    """What builds a topology was given None, or an object of a wrong type, where that means nothing."""
+
+
 class SettingsError(PenstockError):
     """A setting does not exist or has an impossible value."""
 

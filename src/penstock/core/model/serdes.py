@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.core.model.arguments import checked, checked_constructor
 from penstock.core.model.calendars import Windows
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SerdeError
@@ -23,6 +24,7 @@ from penstock.core.model.windowed import Windowed
 T = TypeVar("T")
 
 
+@checked_constructor
 @dataclass(frozen=True)
 class Serde(Generic[T]):
     """A pair of functions between objects and bytes, with the name that state compatibility is checked by.
@@ -52,6 +54,7 @@ class Serde(Generic[T]):
         return f"serdes.{self.name}"
 
 
+@checked
 def of(
     serialize: Callable[[T], builtins.bytes],
     deserialize: Callable[[builtins.bytes], T],
@@ -221,6 +224,7 @@ def change(of: Serde[Any]) -> Serde[Any]:
     return Serde(f"change({of.name})", serialize, deserialize, of.immutable)
 
 
+@checked
 def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
 
@@ -271,6 +275,7 @@ def window_bytes(serde: Serde[Any]) -> int:
     return _LONG.size if isinstance(parts, _TimeWindowed) else 0
 
 
+@checked
 def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in sessions, as they are written to topics.
 

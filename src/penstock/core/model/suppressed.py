@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.windows import idle_millis
@@ -18,6 +19,7 @@ WhenFull = Literal["emit_early", "fail"]
 """What a buffer with too much in it does: give its oldest updates, or stop the application."""
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Suppressed:
     """How long updates are held back, and in how large a buffer. Made by its two functions.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.core.model.arguments import checked_constructor, checked_methods
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 
@@ -32,6 +33,7 @@ def idle_millis(after: Duration | None) -> int | None:
     return millis(after)
 
 
+@checked_methods
 @dataclass(frozen=True)
 class EmitStrategy:
     """When a windowed aggregation gives results.
@@ -146,6 +148,7 @@ class TimeWindows:
         return start - start % self.advance_ms if start >= 0 else -self.advance_ms
 
 
+@checked_constructor
 class TumblingWindows(TimeWindows):
     """Windows side by side: every record belongs to one.
 
@@ -167,6 +170,7 @@ class TumblingWindows(TimeWindows):
         super().__init__(millis(size), millis(size), millis(grace))
 
 
+@checked_constructor
 class HoppingWindows(TimeWindows):
     """Windows that overlap: every record belongs to ``size / advance`` of them.
 
@@ -185,6 +189,7 @@ class HoppingWindows(TimeWindows):
         super().__init__(millis(size), millis(advance), millis(grace))
 
 
+@checked_constructor
 @dataclass(frozen=True, init=False)
 class SessionWindows:
     """Sessions: records of a key that follow each other within a gap.
@@ -219,6 +224,7 @@ class SessionWindows:
             raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")
 
 
+@checked_constructor
 @dataclass(frozen=True, init=False)
 class SlidingWindows:
     """Windows that slide with the records of a key: each distinct set of records at most a difference apart is one.

@@ -228,7 +228,7 @@ def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any
 
     Source: ``ApiUtils.checkSupplier``.
     """
-    if not callable(supplier) or (_is_processor(supplier) and not isinstance(supplier, type)):
+    if _is_processor(supplier) and not isinstance(supplier, type):
         raise TopologyError(
             f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
             "every task needs one of its own"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.model.arguments import checked
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.specs import (
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 
+@checked
 def options(
     name: str,
     *,
@@ -96,6 +98,7 @@ def options(
     )
 
 
+@checked
 def key_value(
     name: str,
     key: Serde[Any],
@@ -141,6 +144,7 @@ def key_value(
     )
 
 
+@checked
 def lru(
     name: str,
     key: Serde[Any],
@@ -186,6 +190,7 @@ def lru(
     )
 
 
+@checked
 def window(
     name: str,
     key: Serde[Any],
@@ -246,6 +251,7 @@ def window(
     )
 
 
+@checked
 def session(
     name: str,
     key: Serde[Any],
@@ -300,6 +306,7 @@ def session(
     )
 
 
+@checked
 def versioned(
     name: str,
     key: Serde[Any],

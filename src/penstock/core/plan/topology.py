@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
@@ -47,6 +48,7 @@ from penstock.core.plan.stores import StoreSpec, checked_name
 from penstock.core.plan.transforming import KeepStore
 
 
+@checked_methods
 class Topology:
     """A graph of sources, processors, stores and sinks.
 
@@ -351,7 +353,7 @@ class Topology:
         """Let a processor use stores (``connectProcessorAndStateStores``).
 
         Raises:
-            TopologyError: If the processor or a store is unknown.
+            TopologyError: If the processor or a store is unknown, or there is no store.
         """
         node = self._nodes.get(processor)
         if not isinstance(node, Process):
@@ -362,6 +364,8 @@ class Topology:
                     f"processor {processor!r} is to use store {store!r}, which does not exist; "
                     f"add it with add_state_store(...){_nearby(store, self._stores)}"
                 )
+        if not stores:
+            raise TopologyError(f"connect({processor!r}) names no store to connect; give it at least one")
         self._nodes[processor] = dataclasses.replace(
             node, stores=tuple(dict.fromkeys((*node.stores, *stores)))
         )

@@ -643,7 +643,7 @@ def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) 
 def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
     builder = ps.StreamsBuilder()
     stream = builder.stream("in")
-    with pytest.raises(TopologyError, match="calls a function or a coroutine function, not 'text'"):
+    with pytest.raises(TopologyError, match="function must be callable, not 'text'"):
         stream.map_values_async("text")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="no key-value store of that name"):
         stream.process_async(print, stores=["nowhere"])

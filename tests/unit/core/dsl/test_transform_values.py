@@ -84,7 +84,7 @@ def test_it_forwards_nothing() -> None:
 def test_a_supplier_makes_transformers() -> None:
     builder = ps.StreamsBuilder()
     supplier: Any = Numbered()
-    with pytest.raises(TopologyError, match="every task needs one of its own"):
+    with pytest.raises(TopologyError, match="supplier must be callable"):
         builder.table("in").transform_values(supplier)
     changes_of(builder.table("in2").transform_values(lambda: ps.Processor()))  # type: ignore[arg-type, return-value]
     with pytest.raises(

@@ -134,7 +134,7 @@ class TestRefused:
             with_names().validate()
 
     def test_a_processor_in_place_of_its_class(self) -> None:
-        with pytest.raises(TopologyError, match="processor 'keep': give the class"):
+        with pytest.raises(TopologyError, match="supplier must be callable"):
             ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(

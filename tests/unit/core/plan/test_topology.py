@@ -65,9 +65,9 @@ def with_store() -> ps.Topology:
         ),
         (
             lambda: begun().add_processor("late", Quiet(), "in"),
-            r"^processor 'late': give the class or a function that makes a new processor, not <.*Quiet.*>; every task",
+            r"^Topology.add_processor: supplier must be callable, not <.*Quiet.*>$",
         ),
-        (lambda: begun().add_processor("late", 5, "in"), r"^processor 'late': give the class .* not 5; "),
+        (lambda: begun().add_processor("late", 5, "in"), r"supplier must be callable, not 5$"),
         (
             lambda: begun().add_sink("out", "x", "worker").add_sink("more", "y", "out"),
             r"^node 'more' has the sink 'out' as its parent; nothing comes out of a sink$",
@@ -90,6 +90,7 @@ def with_store() -> ps.Topology:
             lambda: begun().add_state_store(STORE, processors=["in"]),
             r"^there is no processor 'in' to connect stores to; add it first$",
         ),
+        (lambda: with_store().connect("worker"), r"^connect\('worker'\) names no store to connect"),
         (
             lambda: with_store().connect("worker", "count"),
             r"^processor 'worker' is to use store 'count', which does not exist; add it with .* \(there are: counts\)$",

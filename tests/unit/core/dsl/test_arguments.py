@@ -1,0 +1,193 @@
+"""What builds a topology refuses None, and what cannot be called, where it is said.
+
+The cases are made from the signatures: a new method, parameter or function of the public API is a case by itself. Each parameter
+whose annotation does not admit None is given None, and the message must name it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import penstock as ps
+from penstock.core import dsl
+from penstock.core.model.errors import ArgumentError, TopologyError
+
+INSIDE = ("Graph", "Names", "Printing", "quickly", "change", "writes_windows_of", "window_bytes")
+"""What is in these modules and no user meets."""
+
+
+STORE = ps.stores.key_value("store", ps.serdes.string, ps.serdes.string)
+
+
+class Case(NamedTuple):
+    """A parameter that does not take None."""
+
+    function: Callable[..., Any]
+    owner: type | None
+    parameter: str
+
+    def __str__(self) -> str:
+        return f"{self.function.__qualname__}-{self.parameter}"
+
+
+def classes() -> Iterator[type]:
+    """Yield the classes that topologies are built with."""
+    for found in pkgutil.iter_modules(dsl.__path__):
+        module = importlib.import_module(f"{dsl.__name__}.{found.name}")
+        own = (
+            cls
+            for cls in vars(module).values()
+            if isinstance(cls, type) and cls.__module__ == module.__name__
+        )
+        yield from (
+            cls
+            for cls in own
+            if not (issubclass(cls, tuple) or cls.__name__ in INSIDE or cls.__name__[0] == "_")
+        )
+    yield from (ps.Topology, ps.Suppressed, ps.EmitStrategy)
+
+
+def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
+    for cls in classes():
+        for name, member in inspect.getmembers_static(cls):
+            plain = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+            if inspect.isfunction(plain) and not name.startswith("_"):
+                yield plain, None if isinstance(member, staticmethod) else cls
+    for module in (ps.stores, ps.serdes):
+        for name, member in vars(module).items():
+            if (
+                inspect.isfunction(member)
+                and member.__module__ == module.__name__
+                and name[0] != "_"
+                and name not in INSIDE
+            ):
+                yield member, None
+    for name in (
+        "StreamsBuilder",
+        "JoinWindows",
+        "TumblingWindows",
+        "HoppingWindows",
+        "SessionWindows",
+        "SlidingWindows",
+        "UnlimitedWindows",
+        "Serde",
+    ):
+        cls = getattr(ps, name)
+        yield cls.__init__, cls
+
+
+def members(annotation: str) -> list[str]:
+    """Split a union where it is not inside of brackets."""
+    parts, depth = [""], 0
+    for letter in annotation:
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def admits_none(annotation: str) -> bool:
+    return any(
+        part in ("None", "Any", "object") or re.fullmatch("[A-Z][0-9]?", part) for part in members(annotation)
+    )
+
+
+def cases() -> Iterator[Case]:
+    for function, owner in functions():
+        for name, parameter in list(inspect.signature(function).parameters.items()):
+            if name in ("self", "cls") or parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                continue
+            if not admits_none(str(parameter.annotation)):
+                yield Case(function, owner, name)
+
+
+CASES = list(dict.fromkeys(cases()))
+
+
+def fitting(annotation: str) -> object:
+    """Return something that a parameter takes."""
+    first = members(annotation)[0]
+    some = {"str": "x", "Serde": ps.serdes.string, "StoreSpec": STORE, "Callable": len}
+    return next((each for start, each in some.items() if first.startswith(start)), object())
+
+
+def call(case: Case, value: object) -> None:
+    """Call with a value for the parameter, and with something for what else is demanded."""
+    args: list[object] = [] if case.owner is None else [case.owner.__new__(case.owner)]
+    kwargs: dict[str, object] = {}
+    for name, parameter in inspect.signature(case.function).parameters.items():
+        if name in ("self", "cls") or parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        given = value if name == case.parameter else fitting(str(parameter.annotation))
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            args.extend([given] if name == case.parameter else [])
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            if name == case.parameter or parameter.default is inspect.Parameter.empty:
+                kwargs[name] = given
+        elif name == case.parameter or parameter.default is inspect.Parameter.empty:
+            args.append(given)
+        else:
+            args.append(parameter.default)
+    case.function(*args, **kwargs)
+
+
+def test_there_are_cases_of_every_kind() -> None:
+    assert len(CASES) > 220
+    assert {"filter", "aggregate", "add_sink", "window", "of", "windowed_by", "cogroup"} <= {
+        c.function.__name__ for c in CASES
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_none_is_refused_with_the_name_of_the_parameter(case: Case) -> None:
+    with pytest.raises(ArgumentError, match=rf"{case.parameter} must .*None"):
+        call(case, None)
+
+
+FUNCTIONS = [
+    case
+    for case in CASES
+    if all(
+        member.startswith("Callable")
+        for member in members(str(inspect.signature(case.function).parameters[case.parameter].annotation))
+    )
+]
+
+
+@pytest.mark.parametrize("case", FUNCTIONS, ids=str)
+def test_what_cannot_be_called_is_no_function(case: Case) -> None:
+    with pytest.raises(ArgumentError, match=rf"{case.parameter} must be callable, not 5"):
+        call(case, 5)
+
+
+USES: dict[str, Callable[[ps.KStream[str, str]], object]] = {
+    "initializer": lambda s: s.group_by_key().aggregate(None, lambda k, v, a: a),  # type: ignore[arg-type]
+    "predicates": lambda s: s.branch(lambda k, v: True, None),  # type: ignore[arg-type]
+    "predicate": lambda s: s.split().branch(None),  # type: ignore[arg-type]
+    "windows": lambda s: s.group_by_key().windowed_by(None),  # type: ignore[call-overload]
+    "other": lambda s: s.merge("stream"),  # type: ignore[arg-type]
+    "mapper": lambda s: s.map_values(None),  # type: ignore[arg-type, call-overload]
+    "topic": lambda s: s.to(None),  # type: ignore[arg-type]
+    "key": lambda s: s.to("out", key="string"),  # type: ignore[arg-type]
+    "name": lambda s: s.filter(lambda k, v: True, name=5),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("parameter", USES)
+def test_it_is_refused_where_it_is_said(parameter: str) -> None:
+    with pytest.raises(TopologyError, match=f"{parameter} must "):
+        USES[parameter](ps.StreamsBuilder().stream("in"))
+
+
+def test_a_missing_argument_is_what_python_says_it_is() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'predicate'"):
+        ps.StreamsBuilder().stream("in").filter()  # type: ignore[call-arg]
