@@ -16,36 +16,45 @@ from typing import Any
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.model.calls import Calls
+from penstock.core.model.ids import TaskId
 
 _CLOSE_ENOUGH = 1e-7
 """Seconds: what adding up floating-point times may be off by."""
+
+_At = tuple[TaskId, str]
+"""A task and the name of an asynchronous operator in it."""
 
 
 class ManualStation:
     """Executes the calls of all tasks of a test driver.
 
     Args:
-        operators: The options of each asynchronous operator, by number of the sub-topology and name.
         now_ms: The time, ms since the epoch.
     """
 
-    def __init__(self, operators: Mapping[tuple[int, str], Calls], now_ms: int) -> None:
-        self._dispatchers = {at: Dispatcher(calls, seed=str(at)) for at, calls in operators.items()}
+    def __init__(self, now_ms: int) -> None:
+        self._dispatchers: dict[_At, Dispatcher] = {}
         self._loop = _ManualLoop(_Selector(), now_ms)
-        self._running: dict[tuple[tuple[int, str], int], asyncio.Future[Any]] = {}
+        self._running: dict[tuple[_At, int], asyncio.Future[Any]] = {}
+
+    def add(self, task: TaskId, operators: Mapping[str, Calls]) -> None:
+        """Execute the calls of a task, too, whose asynchronous operators have these options."""
+        for name, calls in operators.items():
+            seed = str((task.subtopology, name))
+            self._dispatchers[task, name] = Dispatcher(calls, seed=seed)
 
     @property
     def now_ms(self) -> int:
         """The time, ms since the epoch."""
         return self._loop.now_ms
 
-    def offer(self, number: int, calls: Iterable[Call]) -> None:
+    def offer(self, task: TaskId, calls: Iterable[Call]) -> None:
         """Take in what a task issues."""
         for call in calls:
-            self._dispatchers[number, call.ticket.operator].offer(call, self.now_ms)
+            self._dispatchers[task, call.ticket.operator].offer(call, self.now_ms)
 
-    def work(self) -> list[tuple[int, Ticket, Settled]]:
-        """Do what can be done without time going on; give what has been settled, with the number of its sub-topology."""
+    def work(self) -> list[tuple[TaskId, Ticket, Settled]]:
+        """Do what can be done without time going on; return what has been settled, with its task."""
         begun = True
         while begun:
             begun = False
@@ -72,7 +81,7 @@ class ManualStation:
         self._loop.run_to(self.now_ms)
         self._loop.close()
 
-    def _begin(self, at: tuple[int, str], dispatcher: Dispatcher, start: Start) -> None:
+    def _begin(self, at: _At, dispatcher: Dispatcher, start: Start) -> None:
         try:
             result = start.run()
         except (Exception, asyncio.CancelledError) as error:
@@ -95,10 +104,10 @@ class ManualStation:
         self._running[at, start.number] = future
         future.add_done_callback(ended)
 
-    def _settled(self) -> Iterator[tuple[int, Ticket, Settled]]:
-        for (number, _), dispatcher in self._dispatchers.items():
+    def _settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:
+        for (task, _), dispatcher in self._dispatchers.items():
             for ticket, settled in dispatcher.take_settled():
-                yield number, ticket, settled
+                yield task, ticket, settled
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

@@ -19,6 +19,7 @@ from penstock.core.model.errors import (
     TopicNotFoundError,
     TopologyError,
 )
+from penstock.core.state.keyvalue import KeyValueStore
 from unit.helpers import one_processor, processing
 
 Driver = ps.testing.TopologyTestDriver
@@ -292,6 +293,132 @@ def test_close_is_called_at_the_end_of_the_with_block() -> None:
     with Driver(one_processor(Closing)):
         assert closed == []
     assert closed == ["closed"]
+
+
+class TestMicroBatches:
+    """Each call of `pipe` is one, or each that fills up `commit_every` records."""
+
+    class Counting(ps.Processor[str, str, str, str]):
+        """Counts in an attribute, which is wrong, and in a store."""
+
+        stores = (ps.stores.key_value("seen", ps.serdes.string, INT),)
+
+        def init(self, context: ps.ProcessorContext[str, str]) -> None:
+            super().init(context)
+            self.here = 0
+            self.seen = context.state_store("seen")
+
+        def process(self, record: ps.Record[str, str]) -> None:
+            self.here += 1
+            self.seen.put("all", (self.seen.get("all") or 0) + 1)
+            self.context.forward(record.with_value(f"{self.here} of {self.seen.get('all')}"))
+
+    def counting(self) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").process(self.Counting).to("out")
+        return builder.build()
+
+    def counted(self, records: int, **options: Any) -> list[str]:
+        with Driver(self.counting(), **options) as driver:
+            for _ in range(records):
+                driver.pipe("in", "k", "v")
+            driver.commit()
+            return [record.value for record in driver.read("out")]
+
+    def test_a_processor_does_not_outlive_one(self) -> None:
+        assert self.counted(3) == ["1 of 1", "1 of 2", "1 of 3"]
+
+    def test_a_processor_may_be_kept(self) -> None:
+        assert self.counted(3, keep_processors=True) == ["1 of 1", "2 of 2", "3 of 3"]
+
+    def test_records_of_one_share_a_processor(self) -> None:
+        assert self.counted(5, commit_every=2) == ["1 of 1", "2 of 2", "1 of 3", "2 of 4", "1 of 5"]
+
+    def test_transformers_and_processors_of_values_and_of_global_stores_are_made_anew_too(self) -> None:
+        made: list[str] = []
+
+        def supplier(name: str, base: Any) -> Any:
+            class Noting(base):  # type: ignore[misc]
+                def init(self, context: Any) -> None:
+                    super().init(context)
+                    made.append(name)
+
+                def process(self, record: Any) -> None: ...
+
+                def transform(self, key: Any, value: Any) -> Any:
+                    return value
+
+            return Noting
+
+        builder = ps.StreamsBuilder()
+        spec = ps.stores.key_value("global", ps.serdes.string, ps.serdes.string)
+        builder.add_global_store(spec, "global", supplier("global", ps.Processor))
+        builder.stream("in").process_values(supplier("values", ps.Processor))
+        builder.table("rows").transform_values(supplier("rows", ps.ValueTransformer))
+        with Driver(builder.build()) as driver:
+            made.clear()
+            driver.pipe("in", "k", "v")
+            assert sorted(made) == ["global", "rows", "values"]
+
+    def test_times_and_schedules_outlive_one(self) -> None:
+        def init(context: ps.ProcessorContext) -> None:
+            for kind in (ps.wall_clock, ps.stream_time):
+                context.schedule(10, kind, lambda now: context.forward(ps.Record("k", "tick", now)))
+
+        with Driver(one_processor(processing(lambda context, record: None, init=init))) as driver:
+            driver.pipe("in", "k", "v", 5)
+            driver.advance_wall_clock(9)
+            driver.pipe("in", "k", "v", 9)
+            assert [record.timestamp for record in driver.read("out")] == [5]
+            driver.advance_wall_clock(1)
+            driver.pipe("in", "k", "v", 10)
+            assert [record.timestamp for record in driver.read("out")] == [10, 10]
+
+    def test_a_store_is_that_of_the_task_there_is_now(self) -> None:
+        with Driver(self.counting()) as driver:
+            store = driver.store("seen")
+            driver.pipe("in", "k", "v")
+            assert store.get("all") == 1
+            store.put("all", 41)
+            driver.pipe("in", "k", "v")
+            assert (store.get("all"), list(store.all())) == (42, [("all", 42)])
+            assert isinstance(store, KeyValueStore)
+
+    def test_rows_of_one_are_sent_once(self) -> None:
+        with Driver(word_count(), commit_every=2) as driver:
+            driver.pipe("lines", None, "a b", 1)
+            assert driver.read("out") == []
+            driver.pipe("lines", None, "a", 2)
+            assert driver.read("out") == [ps.Record("b", 1, 1), ps.Record("a", 2, 2)]
+
+    def test_records_of_several_topics_are_taken_in_the_order_of_their_times(self) -> None:
+        with Driver(one_processor(processing(forwarded), topics=["a", "b"]), commit_every=3) as driver:
+            for topic, timestamp in (("a", 5), ("b", 1), ("a", 6)):
+                driver.pipe(topic, "k", "v", timestamp)
+            assert [record.timestamp for record in driver.read("out")] == [1, 5, 6]
+
+    def test_what_was_collected_is_processed_before_the_clock_goes_on(self) -> None:
+        with Driver(self.counting(), commit_every=5) as driver:
+            driver.pipe("in", "k", "v")
+            driver.advance_wall_clock(1)
+            assert len(driver.read("out")) == 1
+
+    @pytest.mark.parametrize("count", [0, -1, 1.5, None, "2"])
+    def test_have_a_whole_number_of_records(self, count: Any) -> None:
+        with pytest.raises(SettingsError, match=r"^commit_every=.* whole number of records, at least 1"):
+            Driver(echo(), commit_every=count)
+
+
+def forwarded(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+    context.forward(record)
+
+
+def test_there_is_no_topic_without_a_name() -> None:
+    with (
+        Driver(echo()) as driver,
+        pytest.raises(TopicNotFoundError, match="does not read topic None; it reads: in"),
+    ):
+        driver.pipe(None, "k", "v")  # type: ignore[arg-type]
 
 
 class TestAPattern:

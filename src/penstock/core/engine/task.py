@@ -329,6 +329,11 @@ class Task:
         queues = self._group.queues.values()
         return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
 
+    @property
+    def has_processors(self) -> bool:
+        """Whether it runs objects of the user's classes: what these keep in attributes ends with the task."""
+        return bool(self._compiled.contexts)
+
     def buffered_count(self) -> int:
         """Give the number of records that were fed and not processed."""
         return self._group.buffered_count()

@@ -39,7 +39,7 @@ def test_what_a_processor_counts_is_among_the_metrics() -> None:
         context.count("records")
 
     topology = one_processor(processing(count, init=lambda context: context.count("tasks")))
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ps.testing.TopologyTestDriver(topology, keep_processors=True) as driver:
         for value in ("ab", "c"):
             driver.pipe("in", "k", value)
         metrics = driver.metrics()

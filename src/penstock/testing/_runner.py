@@ -1,0 +1,356 @@
+"""All tasks of a topology in one thread: what the test driver runs micro-batches with."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from penstock.core.engine.global_task import global_task
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import TopicNotFoundError
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Headers, Record, Records
+from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import bytes as bytes_serde
+from penstock.core.plan.inputs import Input, informed
+from penstock.core.plan.internal import is_internal
+from penstock.core.plan.layout import Layout
+from penstock.core.plan.nodes import Sink, Source
+from penstock.core.plan.patterns import check_one_source, mark_of, source_of
+from penstock.core.plan.split import Plan, SubTopology
+from penstock.core.ports import Threads
+from penstock.core.state.memory import MemoryStores
+from penstock.testing._calls import ManualStation
+from penstock.testing._tasks import DriverTask
+from penstock.testing._topics import Topics
+
+CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
+"""What is counted of calls, by the name of its metric."""
+
+Serdes = tuple[Serde[Any], Serde[Any]]
+
+
+class Sent(NamedTuple):
+    """A record that was sent to a topic.
+
+    Attributes:
+        key: Serialised.
+        value: Serialised.
+        timestamp: Milliseconds since the epoch.
+        headers: Its headers.
+        partition: Where it is in the topic.
+        serdes: Those of the sink.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    partition: int
+    serdes: Serdes
+
+    def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
+        """Return it with objects, made by the serdes of the sink where others are not given."""
+        key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
+        return Record(
+            None if self.key is None else key.deserialize(self.key),
+            None if self.value is None else value.deserialize(self.value),
+            self.timestamp,
+            self.headers,
+        )
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """How tasks are run; see ``TopologyTestDriver``."""
+
+    policies: ErrorPolicies
+    cache_bytes: int
+    app_config: Mapping[str, Any]
+    threads: Threads | None
+    keep_processors: bool
+    one_by_one: bool
+    max_task_idle_ms: int | None
+
+
+class Runner:
+    """Runs the tasks of a plan. Owned by the driver.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        topics: The topics.
+        settings: How tasks are run.
+        now_ms: The wall clock, ms since the epoch.
+        snapshots: What tasks begin with.
+        stores: Committed content that tasks begin with.
+        global_stores: Content of the global stores.
+
+    Attributes:
+        now_ms: The wall clock.
+        tasks: The tasks, those of global stores first.
+        sent: What was sent, by topic.
+        dropped: Records left out, by reason.
+        processed: Records processed.
+        enforced: Records taken while an input was empty that might still have brought an earlier one.
+        counted: What processors have counted.
+        calls: What became of calls.
+        committable: Per partition the offset before which every record is finished.
+        waiting: Why tasks wait that do.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: Layout,
+        topics: Topics,
+        settings: RunnerSettings,
+        now_ms: int,
+        snapshots: Mapping[TaskId, Snapshot],
+        stores: Mapping[TaskId, MemoryStores],
+        global_stores: MemoryStores,
+    ) -> None:
+        self.plan = plan
+        self.layout = layout
+        self.topics = topics
+        self.now_ms = now_ms
+        self.tasks: dict[TaskId, DriverTask] = {}
+        self.sent: dict[str, deque[Sent]] = defaultdict(deque)
+        self.dropped: Counter[str] = Counter()
+        self.processed = 0
+        self.enforced = 0
+        self.counted: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self.committable: dict[TopicPartition, int] = {}
+        self.waiting: dict[TaskId, str] = {}
+        self.global_stores = global_stores
+        self._settings = settings
+        self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
+        self._coming: deque[tuple[TopicPartition, Records]] = deque()
+        self._station: ManualStation | None = None
+        self._attempts_due: dict[TaskId, int] = {}
+        self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
+        if settings.max_task_idle_ms is not None:
+            self._inputs = informed(plan, layout, waits=settings.max_task_idle_ms != NEVER_WAIT)
+        ids = [TaskId(part.id, 0) for part in plan.global_parts]
+        ids += sorted({*layout.tasks, *(TaskId(sub.id, 0) for sub in plan.subtopologies if sub.nodes)})
+        for task_id in ids:
+            self._make(task_id, snapshots.get(task_id), stores.get(task_id))
+        for task_id in ids:
+            self._start(self.tasks[task_id])
+
+    @property
+    def makes_calls(self) -> bool:
+        """Whether the topology has asynchronous operators."""
+        return self._station is not None
+
+    # Topics.
+
+    def reading(self, topic: str) -> SubTopology | None:
+        """Return the part that reads a topic; one that only a pattern means becomes known."""
+        if topic not in self._reader and not is_internal(self.plan.application_id, topic):
+            check_one_source((s for sub in self.plan.subtopologies for s in sub.sources), topic)
+            for sub in self.plan.subtopologies:
+                if source_of(sub.sources, topic) is not None:
+                    self._reader[topic] = sub
+        return self._reader.get(topic)
+
+    def source(self, topic: str) -> Source:
+        """Return the node that reads a topic.
+
+        Raises:
+            TopicNotFoundError: If there is none.
+        """
+        sub = self.reading(topic) if isinstance(topic, str) else None
+        if sub is None:
+            patterns = (s.pattern for part in self.plan.subtopologies for s in part.sources if s.pattern)
+            known = ", ".join([*self._reader, *map(mark_of, patterns)])
+            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        named = next((source for source in sub.sources if topic in source.topics), None)
+        return named or next(source for source in sub.sources if source_of([source], topic))
+
+    # Micro-batches.
+
+    def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
+        """Process records, and what follows from them, to the end."""
+        self.begin()
+        for at, given in records:
+            self._feed(at, given)
+        self._run()
+
+    def advance(self, to_ms: int) -> None:
+        """Move the wall clock on, from one moment at which calls end or begin to the next."""
+        station = self._station
+        while station is not None and self.now_ms < to_ms:
+            due = [at for at in self._attempts_due.values() if at > self.now_ms]
+            station.advance(min([to_ms, *due]))
+            self.now_ms = station.now_ms
+            if self.now_ms < to_ms:
+                self.begin()
+                self._run()
+        self.now_ms = to_ms
+        self.begin()
+        for each in self.tasks.values():
+            self._carry_out(each, each.step(to_ms, None))
+        self._run()
+
+    def begin(self) -> None:
+        """Begin a micro-batch."""
+        for each in self.tasks.values():
+            each.begin(self.now_ms)
+            self._inform(each)
+
+    def close(self) -> None:
+        """Close the processors, and give up the calls that have not ended."""
+        if self._station is not None:
+            self._station.close()
+        for each in self.tasks.values():
+            each.task.close()
+
+    def _feed(self, at: TopicPartition, records: Records) -> None:
+        self._task_of(at).task.feed(at, records, self.topics.appended(at, records))
+
+    def _run(self) -> None:
+        while True:
+            for each in list(self.tasks.values()):
+                self._steps(each)
+            if self._station is not None and (settled := self._station.work()):
+                for task_id, ticket, answer in settled:
+                    self.tasks[task_id].task.done(ticket, answer)
+                continue
+            if not self._coming:
+                return
+            self._feed(*self._coming.popleft())
+            while self._coming and not self._settings.one_by_one:
+                self._feed(*self._coming.popleft())
+
+    def _steps(self, each: DriverTask) -> None:
+        """Let a task process what it has, one record after the other if each is a commit of its own."""
+        budget = 1 if self._settings.one_by_one else None
+        taken = 1
+        self._carry_out(each, each.step(self.now_ms, budget))
+        while taken and each.task.buffered_count():
+            outcome = each.step(self.now_ms, budget)
+            taken = outcome.metrics.processed
+            self._carry_out(each, outcome)
+
+    def _inform(self, each: DriverTask) -> None:
+        """Tell a task what is known of its inputs, if it waits for them: what is held back is left on the broker."""
+        inputs = self._inputs.get(each.id)
+        if inputs is not None:
+            lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.held_records, i.feeders)))}
+            shuffled = frozenset(i.partition.topic for i in inputs if i.shuffled)
+            each.task.inform(InputFacts(tuple(i.partition for i in inputs), lag, shuffled=shuffled))
+
+    def _carry_out(self, each: DriverTask, outcome: Outcome) -> None:
+        metrics = outcome.metrics
+        self.dropped.update(metrics.dropped)
+        self.processed += metrics.processed
+        self.enforced += metrics.enforced
+        self.counted.update(metrics.counted)
+        for figures in outcome.calls.values():
+            self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
+        self.committable |= outcome.committable
+        self.waiting.pop(each.id, None)
+        if outcome.waiting is not None:
+            self.waiting[each.id] = outcome.waiting.line()
+        if self._station is not None:
+            self._station.offer(each.id, outcome.issue)
+            self._attempts_due.pop(each.id, None)
+            if outcome.attempts_due_ms is not None:
+                self._attempts_due[each.id] = outcome.attempts_due_ms
+        for topic, records in outcome.sends:
+            self._send(each.id, topic, records)
+
+    def _send(self, task: TaskId, topic: str, records: Records) -> None:
+        serdes, is_read = self._serdes(task, topic), self.reading(topic) is not None
+        for at, placed in self.topics.placed(topic, records):
+            headers = placed.headers or [()] * len(placed)
+            rows = zip(placed.keys, placed.values, placed.timestamps, headers)
+            self.sent[topic].extend(Sent(*row, at.partition, serdes) for row in rows)
+            if is_read:
+                self._coming.append((at, placed))
+
+    def _serdes(self, task: TaskId, topic: str) -> Serdes:
+        nodes = self._part(task.subtopology).nodes.values()
+        sinks = [node for node in nodes if isinstance(node, Sink)]
+        named = [sink for sink in sinks if sink.topic == topic]
+        dead_letters = topic == self._settings.policies.dead_letter_topic
+        choosing = [sink for sink in sinks if callable(sink.topic) and not dead_letters]
+        for sink in [*named, *choosing]:
+            return sink.key, sink.value
+        return bytes_serde, bytes_serde
+
+    # Tasks.
+
+    def _part(self, number: int) -> SubTopology:
+        subs = self.plan.subtopologies
+        return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
+
+    def _task_of(self, at: TopicPartition) -> DriverTask:
+        """Return the task that a partition belongs to; that of a topic that a pattern means may be new."""
+        sub = self._reader[at.topic]
+        number = 0 if sub in self.plan.global_parts else at.partition
+        task_id = self.layout.task_of.get(at, TaskId(sub.id, number))
+        if task_id not in self.tasks:
+            self._make(task_id, None, None)
+            self._start(self.tasks[task_id])
+        return self.tasks[task_id]
+
+    def _make(self, task_id: TaskId, snapshot: Snapshot | None, stores: MemoryStores | None) -> None:
+        part = self._part(task_id.subtopology)
+        if part in self.plan.global_parts:
+            stores = self.global_stores
+            make = partial(self._global_task, part)
+        else:
+            stores = stores or MemoryStores()
+            make = partial(self._task, part, task_id, stores)
+        kept = self._settings.keep_processors
+        self.tasks[task_id] = DriverTask(make, stores, keep_processors=kept, snapshot=snapshot)
+
+    def _task(
+        self, part: SubTopology, task_id: TaskId, stores: MemoryStores, snapshot: Snapshot | None
+    ) -> Task:
+        settings = self._settings
+        return Task(
+            part,
+            task_id,
+            application_id=self.plan.application_id,
+            stores=stores,
+            global_stores=self.global_stores,
+            policies=settings.policies,
+            partitions_of=self.topics.partitions_of,
+            max_task_idle_ms=settings.max_task_idle_ms or 0,
+            cache_bytes=settings.cache_bytes,
+            app_config=settings.app_config,
+            snapshot=snapshot,
+            threads=settings.threads,
+        )
+
+    def _global_task(self, part: SubTopology, snapshot: Snapshot | None) -> Task:
+        return global_task(
+            part,
+            application_id=self.plan.application_id,
+            stores=self.global_stores,
+            policies=self._settings.policies,
+            app_config=self._settings.app_config,
+            snapshot=snapshot,
+        )
+
+    def _start(self, each: DriverTask) -> None:
+        """Initialise a task, and issue again the calls that were under way when its snapshot was taken."""
+        task = each.task
+        if task.calls:
+            if self._station is None:
+                self._station = ManualStation(self.now_ms)
+            self._station.add(each.id, task.calls)
+        task.init(self.now_ms)
+        self._inform(each)
+        task.lost(task.under_way())
+        self._carry_out(each, each.step(self.now_ms, None))
