@@ -17,6 +17,7 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Named;
+import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
@@ -28,6 +29,8 @@ import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
 /**
@@ -40,6 +43,15 @@ public final class DescribeNames {
     private static final TimeWindows TUMBLING = TimeWindows.ofSizeWithNoGrace(MS);
     private static final SlidingWindows SLIDING = SlidingWindows.ofTimeDifferenceWithNoGrace(MS);
     private static final SessionWindows SESSIONS = SessionWindows.ofInactivityGapWithNoGrace(MS);
+
+    private static final StoreBuilder<KeyValueStore<String, String>> KEPT = Stores.keyValueStoreBuilder(
+        Stores.inMemoryKeyValueStore("kept"), Serdes.String(), Serdes.String());
+
+    /** A processor that forwards nothing. */
+    private static final class Absorbing implements Processor<String, String, Void, Void> {
+        @Override
+        public void process(final Record<String, String> record) { }
+    }
 
     private static void show(final String name, final Consumer<StreamsBuilder> define) {
         final StreamsBuilder builder = new StreamsBuilder();
@@ -59,6 +71,10 @@ public final class DescribeNames {
 
     private static String left(final String one, final String other) {
         return one;
+    }
+
+    private static String third(final String key, final String value, final String aggregate) {
+        return aggregate;
     }
 
     public static void main(final String[] args) {
@@ -180,6 +196,76 @@ public final class DescribeNames {
         show("foreign_key_join_named", b -> b.<String, String>table("in")
             .join(b.<String, String>table("other"), (String v) -> v, DescribeNames::left, TableJoined.as("rich"))
             .toStream().to("out"));
+        show("joined_twice", b -> {
+            final KStream<String, String> stream = in(b).selectKey((k, v) -> v);
+            final KStream<String, String> other = b.stream("other");
+            stream.join(other, DescribeNames::left, NEAR).to("out");
+            stream.join(other, DescribeNames::left, NEAR).to("again");
+        });
+        show("joined_twice_with_tables", b -> {
+            final KStream<String, String> stream = in(b).selectKey((k, v) -> v);
+            final KTable<String, String> table = b.table("table");
+            stream.join(table, DescribeNames::left).to("out");
+            stream.join(table, DescribeNames::left).to("again");
+        });
+        show("joined_with_itself", b -> {
+            final KStream<String, String> stream = in(b).selectKey((k, v) -> v);
+            stream.join(stream, DescribeNames::left, NEAR).to("out");
+        });
+        show("joined_and_grouped", b -> {
+            final KStream<String, String> stream = in(b).selectKey((k, v) -> v);
+            stream.join(b.<String, String>stream("other"), DescribeNames::left, NEAR).to("out");
+            stream.groupByKey().count();
+        });
+        show("then", b -> {
+            in(b).split()
+                .branch((k, v) -> true, Branched.withConsumer(s -> s.groupByKey().count()))
+                .branch((k, v) -> true, Branched.withFunction(s -> s.mapValues(v -> v)))
+                .defaultBranch(Branched.withConsumer(s -> s.groupBy((k, v) -> v).count()));
+            b.<String, String>stream("other").filter((k, v) -> true).to("out");
+        });
+        show("same_topic_twice", b -> {
+            in(b).filter((k, v) -> true).to("out");
+            in(b).mapValues(v -> v).to("again");
+        });
+        show("named_operators", b -> {
+            in(b).filter((k, v) -> true, Named.as("some")).mapValues(v -> v, Named.as("values"))
+                .selectKey((k, v) -> v, Named.as("keys")).peek((k, v) -> { }, Named.as("seen")).to("out", Produced.as("sent"));
+            in(b).filter((k, v) -> true).to("again");
+        });
+        show("named_table_operators", b -> {
+            b.table("in", Consumed.<String, String>as("read"), Materialized.as("rows"))
+                .filter((k, v) -> true, Named.as("some")).mapValues(v -> v, Named.as("values")).toStream(Named.as("rows-as-stream"))
+                .to("out");
+            b.<String, String>stream("other").to("again");
+        });
+        show("named_count_rekeyed", b -> {
+            in(b).groupBy((k, v) -> v).count(Named.as("mine")).toStream().to("out");
+            b.<String, String>stream("other").to("again");
+        });
+        show("named_ends", b -> {
+            final KStream<String, String> stream = in(b);
+            stream.merge(b.stream("other"), Named.as("both")).foreach((k, v) -> { }, Named.as("each"));
+            stream.toTable(Named.as("rows"));
+            stream.flatMap((k, v) -> List.of(new KeyValue<>(k, v)), Named.as("flat")).to("out");
+        });
+        show("cogroup_one_rekeyed", b -> grouped(b).<String>cogroup(DescribeNames::third)
+            .cogroup(b.<String, String>stream("other").groupBy((k, v) -> v), DescribeNames::third)
+            .aggregate(() -> "").toStream().to("out"));
+        show("cogroup_one_rekeyed_store", b -> grouped(b).<String>cogroup(DescribeNames::third)
+            .cogroup(b.<String, String>stream("other").groupBy((k, v) -> v), DescribeNames::third)
+            .aggregate(() -> "", Materialized.as("kept")).toStream().to("out"));
+        show("cogroup_named", b -> grouped(b).<String>cogroup(DescribeNames::third)
+            .cogroup(b.<String, String>stream("other").groupBy((k, v) -> v, Grouped.as("by")), DescribeNames::third)
+            .aggregate(() -> "", Named.as("mine"), Materialized.as("kept")).toStream().to("out"));
+        show("global_store", b -> {
+            b.addGlobalStore(KEPT, "table", Consumed.with(Serdes.String(), Serdes.String()), () -> new Absorbing());
+            in(b).to("out");
+        });
+        show("named_global_store", b -> {
+            b.addGlobalStore(KEPT, "table", Consumed.with(Serdes.String(), Serdes.String()).withName("fill"), () -> new Absorbing());
+            in(b).to("out");
+        });
     }
 
     private static final class Nothing implements Processor<String, String, String, String> {

@@ -99,6 +99,81 @@ def stream_table_join_grace(b: ps.StreamsBuilder) -> None:
     stream.join(table, left, grace=10).to("out")
 
 
+def joined_twice(b: ps.StreamsBuilder) -> None:
+    stream, other = rekeyed(b), b.stream("other")
+    stream.join(other, left, windows=NEAR).to("out")
+    stream.join(other, left, windows=NEAR).to("again")
+
+
+def joined_twice_with_tables(b: ps.StreamsBuilder) -> None:
+    stream, table = rekeyed(b), b.table("table")
+    stream.join(table, left).to("out")
+    stream.join(table, left).to("again")
+
+
+def joined_with_itself(b: ps.StreamsBuilder) -> None:
+    stream = rekeyed(b)
+    stream.join(stream, left, windows=NEAR).to("out")
+
+
+def joined_and_grouped(b: ps.StreamsBuilder) -> None:
+    stream = rekeyed(b)
+    stream.join(b.stream("other"), left, windows=NEAR).to("out")
+    stream.group_by_key().count()
+
+
+def then(b: ps.StreamsBuilder) -> None:
+    split = read(b).split().branch(always, then=lambda s: s.group_by_key().count() and None)
+    split = split.branch(always, then=lambda s: s.map_values(str))
+    split.default(then=lambda s: s.group_by(second).count() and None)
+    b.stream("other").filter(always).to("out")
+
+
+def same_topic_twice(b: ps.StreamsBuilder) -> None:
+    read(b).filter(always).to("out")
+    read(b).map_values(str).to("again")
+
+
+def named_operators(b: ps.StreamsBuilder) -> None:
+    stream = (
+        read(b).filter(always, name="some").map_values(str, name="values").select_key(second, name="keys")
+    )
+    stream.peek(always, name="seen").to("out", name="sent")
+    read(b).filter(always).to("again")
+
+
+def named_table_operators(b: ps.StreamsBuilder) -> None:
+    table = (
+        b.table("in", name="read", store="rows").filter(always, name="some").map_values(str, name="values")
+    )
+    table.to_stream(name="rows-as-stream").to("out")
+    b.stream("other").to("again")
+
+
+def named_count_rekeyed(b: ps.StreamsBuilder) -> None:
+    out(regrouped(b).count(name="mine"))
+    b.stream("other").to("again")
+
+
+def named_ends(b: ps.StreamsBuilder) -> None:
+    stream = read(b)
+    stream.merge(b.stream("other"), name="both").foreach(always, name="each")
+    stream.to_table(name="rows")
+    stream.flat_map(lambda k, v: [(k, v)], name="flat").to("out")
+
+
+def cogroup_one_rekeyed(b: ps.StreamsBuilder, **names: Any) -> None:
+    first = grouped(b).cogroup(third)
+    group = b.stream("other").group_by(second, name="by" if "name" in names else None)
+    out(first.cogroup(group, third).aggregate(str, **names))
+
+
+def global_store(b: ps.StreamsBuilder, name: str | None = None) -> None:
+    kept = ps.stores.key_value("kept", ps.serdes.string, ps.serdes.string)
+    b.add_global_store(kept, "table", Nothing, name=name)
+    read(b).to("out")
+
+
 TOPOLOGIES: dict[str, Define] = {
     "stateless": stateless,
     "named_stateless": lambda b: (
@@ -204,4 +279,19 @@ TOPOLOGIES: dict[str, Define] = {
         b.table("in").left_join(b.table("other"), left, on=str, store="rows")
     ),
     "foreign_key_join_named": lambda b: out(b.table("in").join(b.table("other"), left, on=str, name="rich")),
+    "joined_twice": joined_twice,
+    "joined_twice_with_tables": joined_twice_with_tables,
+    "joined_with_itself": joined_with_itself,
+    "joined_and_grouped": joined_and_grouped,
+    "then": then,
+    "same_topic_twice": same_topic_twice,
+    "named_operators": named_operators,
+    "named_table_operators": named_table_operators,
+    "named_count_rekeyed": named_count_rekeyed,
+    "named_ends": named_ends,
+    "cogroup_one_rekeyed": cogroup_one_rekeyed,
+    "cogroup_one_rekeyed_store": lambda b: cogroup_one_rekeyed(b, store="kept"),
+    "cogroup_named": lambda b: cogroup_one_rekeyed(b, store="kept", name="mine"),
+    "global_store": global_store,
+    "named_global_store": lambda b: global_store(b, "fill"),
 }

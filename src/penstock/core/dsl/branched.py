@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core.model.arguments import checked_methods
@@ -31,7 +32,8 @@ class BranchedKStream(Generic[K, V]):
         self._names: list[str] = []
         self._ended = False
         self._results: dict[str, KStream[K, V]] = {}
-        stream._graph.add(nodes.Branch(self._node, (stream._node,), (), ()))
+        self._branch = nodes.Branch(self._node, (stream._node,), (), ())
+        stream._graph.add(self._branch)
 
     def branch(
         self,
@@ -103,7 +105,12 @@ class BranchedKStream(Generic[K, V]):
         self._names.append(name)
         route = self._node + name
         graph.name("KSTREAM-BRANCH")  # Kafka Streams counts each branch
-        graph.topology.extend_branch(self._node, predicate, route)
+        self._branch = replace(
+            self._branch,
+            predicates=(*self._branch.predicates, predicate),
+            routes=(*self._branch.routes, route),
+        )
+        graph.topology.replace(self._branch)
         graph.add(nodes.Pass(route, (self._node,)))
         if self._prefix:
             graph.names.begin(route, route)

@@ -287,8 +287,18 @@ class StreamsBuilder:
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         timestamp: TimestampExtractor | None = None,
+        name: str | None = None,
     ) -> StreamsBuilder:
-        """Add a store that every task can read, filled from a topic by a processor; see ``Topology.add_global_store``.
+        """Add a store that every task can read, filled from a topic by a processor.
+
+        Args:
+            store: As in ``Topology.add_global_store``.
+            topic: Likewise.
+            supplier: Likewise.
+            key: Serde of the topic's keys; None is the builder's default.
+            value: Serde of the topic's values; None is the builder's default.
+            timestamp: As in :meth:`stream`.
+            name: Name of the processor's node; that of its source is ``<name>-source``.
 
         Raises:
             TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
@@ -297,9 +307,9 @@ class StreamsBuilder:
         graph.names.give(store.name)
         graph.topology.add_global_store(
             store,
-            graph.name("KSTREAM-SOURCE"),
+            graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source"),
             topic,
-            graph.name("KTABLE-SOURCE"),
+            graph.name("KTABLE-SOURCE", name),
             supplier,
             key=key or graph.default_key,
             value=value or graph.default_value,

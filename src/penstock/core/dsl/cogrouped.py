@@ -42,12 +42,14 @@ class Input(NamedTuple):
         path: Its path.
         value: Serde of its values.
         aggregator: Key, value and aggregate to the new aggregate.
+        unnamed: Whether it needs a repartition that was given no name.
     """
 
     source: Callable[[str], str]
     path: str
     value: Serde[Any]
     aggregator: Callable[[Any, Any, Any], Any]
+    unnamed: bool
 
 
 MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int], Materialised]
@@ -85,7 +87,7 @@ class CogroupedKStream(Generic[K, A]):
         """
         if grouped._graph is not self._graph:
             raise TopologyError("the streams of a cogroup come from different builders; make both with one")
-        added = Input(grouped._source, grouped._path, grouped._value, aggregator)
+        added = grouped._input(aggregator)
         return CogroupedKStream(self._graph, self._path, self._key, (*self._inputs, added))
 
     def aggregate(
@@ -310,18 +312,32 @@ class _Nodes:
 
         graph, store = self._graph, self._store
         graph.topology.add_state_store(store)
+        name, first = self._name, self._first_topic()
         sources = [
-            given.source(graph.names.part(store.name, f"-{number}") if number else store.name)
+            given.source(store.name if number == first else graph.names.part(store.name, f"-{number}"))
             for number, given in enumerate(self._inputs)
         ]
         parents = [
-            graph.add(make(graph.name(_KIND), (source,), given.aggregator, number))
+            graph.add(
+                make(
+                    graph.name(_KIND, name and f"{name}-cogroup-agg-{number}"),
+                    (source,),
+                    given.aggregator,
+                    number,
+                )
+            )
             for number, (source, given) in enumerate(zip(sources, self._inputs))
         ]
-        last = graph.name("COGROUPKSTREAM-MERGE", self._name)
+        last = graph.name("COGROUPKSTREAM-MERGE", name and f"{name}-cogroup-merge")
         graph.add(Cogroup(last, tuple(parents), store))
-        graph.begin(last, store.name, self._name)
+        graph.names.begin(last, name or store.name)
         for parent, given in zip(parents, self._inputs):
             graph.begin(parent, given.path)
             with_late(graph, parent, of_records, given.value, self._late)
         return KTable(graph, last, key, store.value)
+
+    def _first_topic(self) -> int:
+        """Return the number of the input whose repartition is named by the store alone; the others have their numbers behind it."""
+        if not self._graph.names.numbered:
+            return 0
+        return next((number for number, given in enumerate(self._inputs) if given.unnamed), 0)

@@ -197,7 +197,18 @@ class Graph:
             partitioner,
             parts if numbered and topic_name.startswith(_NUMBERED_THROUGHOUT) else None,
         )
-        return self.add(node)
+        return self._shared(node) if numbered else self.add(node)
+
+    def _shared(self, node: Repartition) -> str:
+        """Add a repartition, or go through the one that a join of the same stream has made already; return its name."""
+        made = self.topology.nodes.get(node.name)
+        if not isinstance(made, Repartition):
+            return self.add(node)
+        shared = replace(made, drop_null_keys=made.drop_null_keys and node.drop_null_keys)
+        if replace(node, parts=shared.parts, drop_null_keys=shared.drop_null_keys) != shared:
+            return self.add(node)  # which refuses it
+        self.topology.replace(shared)
+        return made.name
 
     def count_repartition(self, kinds: Parts = STREAM_PARTS) -> Parts:
         """Count the parts of a repartition, whether it is made or not; give the names of its filter, sink and source."""

@@ -133,8 +133,12 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             >>> [record.value for record in driver.read("balances")]
             [-7, -2, 0]
         """
-        first = Input(self._source, self._path, self._value, aggregator)
-        return CogroupedKStream(self._graph, self._path, self._key, (first,))
+        return CogroupedKStream(self._graph, self._path, self._key, (self._input(aggregator),))
+
+    def _input(self, aggregator: Callable[[K, V, A], A | None]) -> Input:
+        """Return this stream as one of those of a cogroup."""
+        unnamed = self._rekeyed and self._repartitioned is None and self._name is None
+        return Input(self._source, self._path, self._value, aggregator, unnamed)
 
     @overload
     def windowed_by(

@@ -30,7 +30,6 @@ from penstock.core.plan.checks import check_kept, check_reset
 from penstock.core.plan.functions import check_plain
 from penstock.core.plan.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.plan.nodes import (
-    Branch,
     Node,
     OffsetReset,
     Process,
@@ -371,22 +370,14 @@ class Topology:
         )
         return self
 
-    def extend_branch(
-        self, name: str, predicate: Callable[[Any, Any], object] | None, route: str
-    ) -> Topology:
-        """Let a node that branches hand records to one more child, which is added behind it.
+    def replace(self, node: Node) -> Topology:
+        """Put a node in the place of the one that has its name and its parents.
 
-        Args:
-            name: The node.
-            predicate: Of key and value; None always holds.
-            route: Name of the child.
+        Raises:
+            TopologyError: If the node does not fit.
         """
-        node = self._nodes[name]
-        assert isinstance(node, Branch), "only the DSL branches"
-        check_plain(name, [predicate])
-        self._nodes[name] = dataclasses.replace(
-            node, predicates=(*node.predicates, predicate), routes=(*node.routes, route)
-        )
+        check_plain(node.name, vars(node).values())
+        self._nodes[node.name] = node
         return self
 
     def add(self, node: Node) -> Topology:

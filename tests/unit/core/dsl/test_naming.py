@@ -414,8 +414,9 @@ class TestNamesOfNodes:
             *("a-count", "a-sum", "a-min", "a-max", "a-reduce", "an-aggregate"),
             *(f"TumblingWindows-{operator}" for operator in ("count", "reduce", "aggregate")),
             *(f"SlidingWindows-{operator}" for operator in ("count", "reduce", "aggregate")),
-            *(f"sessions-{operator}" for operator in ("count", "reduce", "aggregate", "cogroup")),
-            *("cogroup", "windowed-cogroup"),
+            *(f"sessions-{operator}" for operator in ("count", "reduce", "aggregate")),
+            *(f"{name}-cogroup-merge" for name in ("cogroup", "windowed-cogroup", "sessions-cogroup")),
+            *("cogroup-cogroup-agg-0", "windowed-cogroup-cogroup-agg-0", "sessions-cogroup-cogroup-agg-0"),
         }
         assert given_names <= set(built(define).nodes)
 
