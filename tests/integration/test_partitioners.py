@@ -60,7 +60,7 @@ def test_all_windows_of_a_key_are_in_one_partition(apps: Apps) -> None:
     visits = grouped.windowed_by(ps.SessionWindows(2, grace=1000)).count(store="sessions")
     visits.to_stream().to(sessions, value=ps.serdes.int64)
     keys = [f"key {number}" for number in range(8)]
-    apps.kafka.produce(source, [(key, "v", start) for start in range(0, 50, 10) for key in keys])
+    apps.kafka.produce(source, [(key, "v", start) for start in range(1, 50, 10) for key in keys])
     apps.run(builder.build())
     for topic, partitions, window_bytes in ((sink, 5, 8), (sessions, 3, 16)):
         found = {((r.key or b"")[:-window_bytes], r.partition) for r in apps.kafka.consume(topic)}

@@ -27,6 +27,7 @@ from penstock.core.plan.threads import threads_of_tasks
 from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
 from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.internal_topics import InternalTopics
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
@@ -147,6 +148,8 @@ class Application:
             running._query = self._launch(running, broker, until_end=until == "end")
             contact.announce(running._lease.home, running._control.address)
             running._await_first_batch()
+            if running._plan.purged_topics:
+                running._purge_every(self.settings.repartition_purge_interval_ms / 1000)
             if until is None:
                 self._keep_up(running, broker)
         except BaseException:
@@ -163,7 +166,8 @@ class Application:
             known = self._plan_of(broker).broker_topics
             orders = StandingOrders.at_start(lease.home, known, rates)
             drain_timeout_s = self.settings.drain_timeout_ms / 1000
-            return RunningApplication(self.id, group, lease, orders, self._clients.hang_up, drain_timeout_s)
+            deleter, hang_up = InternalTopics(broker), self._clients.hang_up
+            return RunningApplication(self.id, group, lease, orders, deleter, hang_up, drain_timeout_s)
         except BaseException:
             lease.release()
             self._clients.hang_up()
@@ -185,7 +189,8 @@ class Application:
             check_held(plan, layout, manifests)
             if settings.on_removed_operator == "fail":
                 check_finished(plan, manifests)
-        topics = Topics(broker, settings.replication_factor)
+        topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
+        topics.check_configs(plan.plan, existing)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)
         created = topics.prepare_changelogs(plan.plan, layout, existing)
@@ -197,7 +202,7 @@ class Application:
         facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         commits = self._prepare_commits(running, plan.plan, progress)
-        log.info("%s", started_text(plan.plan, layout, self.id, commits))
+        log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
         running._continues = plan.running_on(layout), facts
         running._rescale_later = rescale.at_start(
             progress,
@@ -261,7 +266,7 @@ class Application:
             return 0
         wanted = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
         count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
-        self._clients.marks().prepare(count, settings.replication_factor)
+        self._clients.marks().prepare(count, settings.replication_factor, settings.internal_topic_config)
         return count
 
     def _keep_up(self, running: RunningApplication, broker: Broker) -> None:

@@ -33,6 +33,7 @@ from penstock.edge.draining import Draining, unread
 from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
+from penstock.edge.purging import Purge, RecordDeleter
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
 from penstock.edge.upkeep import Upkeep
@@ -52,6 +53,7 @@ class RunningApplication:
         group: GroupOffsets | None,
         lease: Lease,
         orders: StandingOrders,
+        deleter: RecordDeleter,
         hang_up: Callable[[], None],
         drain_timeout_s: float = 0.0,
     ) -> None:
@@ -68,6 +70,8 @@ class RunningApplication:
         self._relaunch: Callable[[], StreamingQuery]
         self._rescale_later = False
         self._upkeep: Upkeep | None = None
+        self._purge = Purge(deleter, lambda: self._plan.purged_topics)
+        self._purging: Upkeep | None = None
         self._changing = threading.RLock()
         self._steady = threading.Event()
         self._steady.set()
@@ -221,6 +225,7 @@ class RunningApplication:
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
+            self._purge.planned(data["positions"])
             if self._group is not None and data["ends"] is not None:
                 self._group.planned(data["positions"])
                 self._commit({})
@@ -254,7 +259,8 @@ class RunningApplication:
             offsets = self._book.committed(data["batch"], reports)
             for line in self._book.waiting_lines():
                 log.warning("%s", line)
-            self._commit(offsets)
+            if self._commit(offsets):
+                self._purge.committed(offsets)
             self._first_batch.set()
             return True
         if question == RESTORING:
@@ -264,6 +270,10 @@ class RunningApplication:
         if question == contact.ORDER:
             return contact.carried_out(self, *data)
         raise PenstockError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _purge_every(self, interval_s: float) -> None:
+        """Delete from time to time what nobody needs any more."""
+        self._purging = Upkeep(self._purge.purge, interval_s)
 
     def _standing(self) -> StandingOrders:
         """Give the orders to change; behind the end they, and their file, are another application's."""
@@ -283,14 +293,16 @@ class RunningApplication:
         """The topics that bring records to a sub-topology through Spark's shuffle."""
         return topics_in_front(self._plan)
 
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets, and those that could not be committed before."""
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit offsets, and those that could not be committed before; return whether all of them are committed."""
         if self._group is None:
-            return
+            return True
         try:
             self._group.commit({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)})
         except BrokerUnavailableError as error:
             log.warning("offsets are committed a little later: %s", error)
+            return False
+        return True
 
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
@@ -404,6 +416,7 @@ class RunningApplication:
         with self._ending:
             if self._state != "failed":
                 self._state = "stopped"
+                self._purge.purge()
             self._release()
 
     def _abandon(self) -> None:
@@ -413,8 +426,9 @@ class RunningApplication:
 
     def _release(self) -> None:
         """Give back what nobody else can use while the application is at work."""
-        if self._upkeep is not None:
-            self._upkeep.close()
+        for upkeep in (self._upkeep, self._purging):
+            if upkeep is not None:
+                upkeep.close()
         self._control.close()
         if self._lease.held:
             contact.withdraw(self._lease.home)

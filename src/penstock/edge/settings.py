@@ -25,6 +25,7 @@ from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import ErrorPolicies, Policy
 from penstock.core.model.errors import SettingsError
 from penstock.core.plan.threads import check_threads
+from penstock.core.plan.topic_config import checked_topic_config
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.spark.inputs import WaitSettings
 from penstock.edge.client_settings import librdkafka_settings
@@ -63,8 +64,8 @@ class Settings(BaseSettings):
     checkpoint_location: str | None = Field(
         None, description="Spark checkpoint, a directory or URL of this application's own"
     )
-    auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "earliest", description="where to begin without offsets"
+    auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
+        "earliest", description="where to begin without offsets; none: that is an error"
     )
     processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
         "at_least_once", description="delivery guarantee"
@@ -159,6 +160,14 @@ class Settings(BaseSettings):
     replication_factor: int = Field(
         -1, ge=-1, description="replicas of internal topics; -1: the broker's default"
     )
+    internal_topic_config: dict[str, str] = Field(
+        default_factory=dict, description="further configuration of internal topics, by Kafka's names"
+    )
+    repartition_purge_interval_ms: int = Field(
+        30_000,
+        ge=100,
+        description="shortest time between two deletions of what has been processed from repartition topics on the broker",
+    )
     on_deserialize_error: Policy = Field("fail", description="fail, skip or dead_letter")
     on_process_error: Policy = Field("fail", description="fail, skip or dead_letter")
     on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
@@ -201,6 +210,11 @@ class Settings(BaseSettings):
     @classmethod
     def _client_names(cls, settings: dict[str, Any]) -> dict[str, Any]:
         return librdkafka_settings(settings)
+
+    @field_validator("internal_topic_config")
+    @classmethod
+    def _internal_topics(cls, config: dict[str, str]) -> dict[str, str]:
+        return checked_topic_config(config)
 
     @model_validator(mode="after")
     def _dead_letters_have_a_topic(self) -> Settings:

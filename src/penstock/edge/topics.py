@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
-from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config
+from penstock.core.plan.internal import changelog_config, repartition_config, wrong_config
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.internal_topics import InternalTopics
 
 _WAIT_S = 3.0
 
@@ -23,10 +24,35 @@ class Topics:
     Attributes:
         broker: Where they are.
         replication_factor: Replicas of internal topics; -1 is the broker's default.
+        given: What the user adds to the configuration of internal topics.
     """
 
     broker: Broker
     replication_factor: int
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def check_configs(self, plan: Plan, existing: Mapping[str, int]) -> None:
+        """Refuse internal topics that exist with a configuration that makes results wrong.
+
+        Raises:
+            SettingsError: If the broker replaces times of records, or compacts or deletes what is needed.
+        """
+        wanted = {name: repartition_config({}) for name in plan.purged_topics}
+        for sub in plan.subtopologies:
+            for store in sub.stores.values():
+                if store.name in plan.changelogs:
+                    wanted[plan.changelogs[store.name]] = changelog_config(store, {})
+        there = [topic for topic in wanted if topic in existing]
+        for topic, found in InternalTopics(self.broker).topic_configs(there).items():
+            wrong = wrong_config(wanted[topic], found)
+            if wrong:
+                now = ", ".join(f"{name}={found[name]}" for name in wrong)
+                right = ",".join(f"{name}=[{value}]" for name, value in wrong.items())
+                raise SettingsError(
+                    f"the internal topic {topic!r} has {now}: with that event times or records of equal keys get lost. Configure it "
+                    f"with kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}. What it has "
+                    f"lost does not come back: `penstock reset {plan.application_id}` starts over"
+                )
 
     def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
         """Create the repartition topics that are not there, and check the others.
@@ -39,7 +65,9 @@ class Topics:
                 continue
             wanted = layout.partitions[topic.name]
             if topic.name not in existing:
-                self.broker.create_topic(topic.name, wanted, REPARTITION_CONFIG, self.replication_factor)
+                self.broker.create_topic(
+                    topic.name, wanted, repartition_config(self.given), self.replication_factor
+                )
             elif existing[topic.name] != wanted:
                 raise _unfit(topic.name, existing[topic.name], wanted)
 
@@ -63,7 +91,8 @@ class Topics:
                 if there > wanted:
                     raise _unfit(topic, there, wanted)
                 if there < wanted:
-                    self.broker.ensure_topic(topic, wanted, changelog_config(store), self.replication_factor)
+                    config = changelog_config(store, self.given)
+                    self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
                 if topic not in existing:
                     created.append(store.name)
         return created

@@ -42,6 +42,9 @@ class AwayOnce:
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return {}
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
+        raise AssertionError("there is no repartition topic")
+
 
 PLAN = {"positions": {"in": {0: 0}}, "ends": {"in": {0: 5}}, "now_ms": 1_000, "held_back_ms": 0}
 
@@ -55,7 +58,7 @@ def group() -> AwayOnce:
 def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
     lease = Lease.take(tmp_path, "app", "running")
     made = RunningApplication(
-        "app", GroupOffsets(group), lease, StandingOrders(tmp_path, Orders()), lambda: None
+        "app", GroupOffsets(group), lease, StandingOrders(tmp_path, Orders()), group, lambda: None
     )
     made._continues = continuity(plan(), None, {}), {}
     yield made

@@ -64,7 +64,11 @@ class TestValues:
         [
             ("max_batch_records", 0, r"cannot be 0: Input should be greater than or equal to 1"),
             ("max_batch_records", "many", r"cannot be 'many': Input should be a valid integer"),
-            ("auto_offset_reset", "first", r"cannot be 'first': Input should be 'earliest' or 'latest'"),
+            (
+                "auto_offset_reset",
+                "first",
+                r"cannot be 'first': Input should be 'earliest', 'latest' or 'none'",
+            ),
             (
                 "on_process_error",
                 "ignore",

@@ -169,6 +169,13 @@ def _subscriptions(
     """Add the store of subscriptions, kept as the results are."""
     kept = results or StoreOptions(name)
     pairs = dataclasses.replace(serdes.bytes, name=f"{other_key.name} and {key.name}")
-    spec = key_value(name, pairs, serdes.bytes, engine=kept.engine, changelog=kept.changelog)
+    spec = key_value(
+        name,
+        pairs,
+        serdes.bytes,
+        engine=kept.engine,
+        changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
+    )
     graph.topology.add_state_store(spec)
     return spec

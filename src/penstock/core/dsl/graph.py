@@ -140,7 +140,13 @@ class Graph:
                 "deleted. Leave it out"
             )
         spec = key_value(
-            kept.name, key, value, timestamped=True, engine=kept.engine, changelog=kept.changelog
+            kept.name,
+            key,
+            value,
+            timestamped=True,
+            engine=kept.engine,
+            changelog=kept.changelog,
+            changelog_config=kept.changelog_config,
         )
         return replace(spec, cache=kept.cache)
 
@@ -155,6 +161,7 @@ class Graph:
             history_retention=kept.history_retention_ms,
             engine=kept.engine,
             changelog=kept.changelog,
+            changelog_config=kept.changelog_config,
         )
         self.topology.add_state_store(spec)
         return spec

@@ -294,7 +294,14 @@ def _buffer(
         dataclasses.replace(serdes.bytes, name=f"{what} {serde.name}")
         for what, serde in (("time and", key), ("held", value))
     )
-    spec = key_value(kept.name, times, records, engine=kept.engine, changelog=kept.changelog)
+    spec = key_value(
+        kept.name,
+        times,
+        records,
+        engine=kept.engine,
+        changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
+    )
     graph.topology.add_state_store(spec)
     return graph.add(joins.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
 
@@ -312,6 +319,7 @@ def _records(
         retain_duplicates=True,
         engine=kept.engine,
         changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
     )
     spec = dataclasses.replace(spec, expired="late for a join")
     graph.topology.add_state_store(spec)
@@ -320,6 +328,8 @@ def _records(
 
 def _unmatched(graph: Graph, kept: StoreOptions, name: str) -> StoreSpec:
     spec = key_value(name, serdes.bytes, serdes.bytes)
-    spec = dataclasses.replace(spec, engine=kept.engine, changelog=kept.changelog)
+    spec = dataclasses.replace(
+        spec, engine=kept.engine, changelog=kept.changelog, changelog_config=kept.changelog_config
+    )
     graph.topology.add_state_store(spec)
     return spec

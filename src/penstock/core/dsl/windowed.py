@@ -366,6 +366,7 @@ def window_store(
         timestamped=True,
         engine=kept.engine,
         changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
         cache=kept.cache,
         retention_ms=retention,
         size_ms=size,
@@ -389,6 +390,7 @@ def session_store(
         value=value,
         engine=kept.engine,
         changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
         cache=kept.cache,
         retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
         with_open=emit.at_close,
@@ -403,6 +405,7 @@ def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
         value=serdes.bytes,
         engine=kept.engine,
         changelog=kept.changelog,
+        changelog_config=kept.changelog_config,
     )
     graph.topology.add_state_store(spec)
     return spec

@@ -185,7 +185,14 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
 
     def kept(part: str, by: Serde[Any]) -> StoreSpec:
         name = f"{store.name}{part}"
-        return key_value(name, by, serdes.pickle, engine=store.engine, changelog=store.changelog)
+        return key_value(
+            name,
+            by,
+            serdes.pickle,
+            engine=store.engine,
+            changelog=store.changelog,
+            changelog_config=store.changelog_config,
+        )
 
     delayed, delayed_keys, parked = (kept(part, serdes.bytes) for part in _PARTS)
     return Carried(kept("", serdes.int64), delayed, delayed_keys, parked, key, value)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.core.plan.internal import COMMITS_CONFIG, REPARTITION_CONFIG, changelog_config
+from penstock.core.plan.internal import COMMITS_CONFIG, changelog_config, repartition_config
 from penstock.core.plan.nodes import Sink
 from penstock.core.plan.walk import Shape, parts_of
 
@@ -48,7 +48,9 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([f"Application {plan.application_id}", *_plan_lines(plan, {})])
 
 
-def started_text(plan: Plan, layout: Layout, group: str, commits: int = 0) -> str:
+def started_text(
+    plan: Plan, layout: Layout, group: str, commits: int = 0, given: Mapping[str, str] | None = None
+) -> str:
     """Say what an application that is about to start reads, keeps and writes, in how many tasks and partitions.
 
     Args:
@@ -56,19 +58,23 @@ def started_text(plan: Plan, layout: Layout, group: str, commits: int = 0) -> st
         layout: Its tasks and numbers of partitions.
         group: The consumer group.
         commits: Partitions of the topic of commits, 0 if there is none.
+        given: What the user adds to the configuration of internal topics.
     """
+    given = given or {}
     tasks = Counter(task.subtopology for task in layout.tasks)
     notes = {sub.id: f", {_counted(tasks[sub.id], 'task')}" for sub in plan.subtopologies}
     lines = [f"Application {plan.application_id} (consumer group {group})", *_plan_lines(plan, notes, layout)]
     for topic in plan.internal_topics.values():
         if not topic.through_shuffle:
-            lines.append(_internal(topic.name, layout.partitions[topic.name], REPARTITION_CONFIG))
+            lines.append(_internal(topic.name, layout.partitions[topic.name], repartition_config(given)))
     for sub in plan.subtopologies:
         for store in sub.stores.values():
             if store.name in plan.changelogs:
-                lines.append(_internal(plan.changelogs[store.name], tasks[sub.id], changelog_config(store)))
+                lines.append(
+                    _internal(plan.changelogs[store.name], tasks[sub.id], changelog_config(store, given))
+                )
     if commits:
-        lines.append(_internal(plan.commits_topic, commits, COMMITS_CONFIG))
+        lines.append(_internal(plan.commits_topic, commits, {**COMMITS_CONFIG, **given}))
     return "\n".join(lines)
 
 

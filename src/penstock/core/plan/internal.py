@@ -10,8 +10,12 @@ from typing import Final
 
 from penstock.core.plan.specs import SlicedSpec, StoreSpec, VersionedSpec
 
-REPARTITION_CONFIG: Mapping[str, str] = {"retention.ms": "-1"}
-"""How a repartition topic is created: nothing is deleted that may not have been read yet."""
+_TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
+"""The times of records stay as they are, whatever the broker's default is."""
+
+_REPARTITION: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", **_TIMES}
+_REPARTITION_SEGMENT: Final = str(50 << 20)
+"""Bytes of a segment: the broker frees the space of what was purged a segment at a time."""
 
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
 """How the topic of commits is created: of each mark and each task's snapshot the last one counts."""
@@ -62,15 +66,58 @@ def is_internal(application_id: str, topic: str) -> bool:
     return begins or topic == commits_topic(application_id)
 
 
-def changelog_config(spec: StoreSpec) -> dict[str, str]:
-    """Give how a store's changelog topic is created.
+def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
+    """Return how a repartition topic is created: nothing is deleted that may not have been read yet.
+
+    Args:
+        given: What the user adds for all internal topics.
+
+    Source: ``RepartitionTopicConfig``.
+
+    Example:
+        >>> repartition_config({"segment.bytes": "1000000"})["segment.bytes"]
+        '1000000'
+    """
+    return {**_REPARTITION, "segment.bytes": _REPARTITION_SEGMENT, **given}
+
+
+def changelog_config(spec: StoreSpec, given: Mapping[str, str]) -> dict[str, str]:
+    """Return how a store's changelog topic is created.
+
+    Args:
+        spec: The store; what it says itself goes before what is given for all.
+        given: What the user adds for all internal topics.
 
     Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
     a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
     """
+    return {**_changelog(spec), **_TIMES, **given, **spec.changelog_config}
+
+
+def _changelog(spec: StoreSpec) -> dict[str, str]:
+    if not isinstance(spec, SlicedSpec):
+        return {"cleanup.policy": "compact"}
+    kept = str(min(spec.retention_ms + _DAY_MS, _LONGEST_MS))
     if isinstance(spec, VersionedSpec):
-        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(spec.retention_ms + _DAY_MS)}
-    if isinstance(spec, SlicedSpec):
-        kept = min(spec.retention_ms + _DAY_MS, _LONGEST_MS)
-        return {"cleanup.policy": "compact,delete", "retention.ms": str(kept)}
-    return {"cleanup.policy": "compact"}
+        return {"cleanup.policy": "compact", "min.compaction.lag.ms": kept}
+    return {"cleanup.policy": "compact,delete", "retention.ms": kept}
+
+
+def wrong_config(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """Return what has to change in the configuration of an internal topic that exists, because results would be wrong.
+
+    Args:
+        wanted: How it would be created.
+        found: How it is, the broker's defaults included; what is unknown is taken for right.
+
+    Example:
+        >>> wrong_config(repartition_config({}), {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
+        {'cleanup.policy': 'delete'}
+    """
+    matter = ("cleanup.policy", "message.timestamp.type")
+    return {name: wanted[name] for name in matter if name in found and not _fits(wanted[name], found[name])}
+
+
+def _fits(wanted: str, found: str) -> bool:
+    """Return whether a value does what another should; a topic that is compacted and never deleted from keeps more than enough."""
+    return set(found.split(",")) == set(wanted.split(",")) or (found == "compact" and "compact" in wanted)

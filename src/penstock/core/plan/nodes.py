@@ -21,7 +21,7 @@ from penstock.core.plan.stores import StoreSpec
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
 """Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
 OffsetReset: TypeAlias = "str | timedelta"
-"""``"earliest"``, ``"latest"``, or how far back before now (KIP-1106)."""
+"""``"earliest"``, ``"latest"``, ``"none"`` (an error), or how far back before now (KIP-1106)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 """Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
 StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
@@ -79,7 +79,7 @@ class Source(Node):
         key: Serde of the keys.
         value: Serde of the values.
         timestamp: Gives each record's timestamp; None takes its own.
-        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or how far back; None is the
+        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None is the
             application's setting.
         pattern: Matches the whole names of the topics; None for a source that names them.
     """

@@ -7,12 +7,14 @@ copy and where changes are published may differ from one start of the applicatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from penstock.core.model.calendars import Windows
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
+from penstock.core.plan.topic_config import checked_topic_config
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
 """What holds the local copy of a store; None in a specification is the application's setting."""
@@ -41,6 +43,7 @@ class StoreSpec:
         changelog: Where changes are published.
         cache: Whether a table of the DSL that is kept in it merges updates before it forwards them, if the application has
             caches.
+        changelog_config: Further configuration of the changelog topic, by Kafka's names.
     """
 
     name: str
@@ -50,11 +53,20 @@ class StoreSpec:
     engine: Engine | None = None
     changelog: Changelog = "spark"
     cache: bool = True
+    changelog_config: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")
         _one_of(self.name, "engine", self.engine, (None, *get_args(Engine)))
         _one_of(self.name, "changelog", self.changelog, get_args(Changelog))
+        try:
+            checked_topic_config(self.changelog_config)
+        except ValueError as error:
+            raise TopologyError(f"store {self.name!r}: changelog_config: {error}") from None
+        if self.changelog_config and self.changelog != "kafka":
+            raise TopologyError(
+                f"store {self.name!r}: changelog_config needs changelog='kafka', else there is no topic"
+            )
 
     @property
     def kind(self) -> str:
@@ -215,6 +227,7 @@ class StoreOptions:
         history_retention_ms: How far back a versioned table can be read; None is a table without versions.
         retention_ms: How long windows and sessions are kept; None is as long as they can change.
         cache: Whether updates are merged before they are forwarded, if the application has caches.
+        changelog_config: Further configuration of the changelog topic, by Kafka's names.
     """
 
     name: str
@@ -223,6 +236,7 @@ class StoreOptions:
     history_retention_ms: int | None = None
     retention_ms: int | None = None
     cache: bool = True
+    changelog_config: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 Kept: TypeAlias = "str | StoreOptions"

@@ -161,6 +161,11 @@ class Plan:
         }
 
     @property
+    def purged_topics(self) -> tuple[str, ...]:
+        """The internal topics on the broker that are deleted from as far as they have been processed."""
+        return tuple(topic.name for topic in self.internal_topics.values() if not topic.through_shuffle)
+
+    @property
     def commits_topic(self) -> str:
         """The internal topic that holds the marks of delivered batches, and the snapshots of tasks with changelogs."""
         return commits_topic(self.application_id)

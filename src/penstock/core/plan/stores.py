@@ -5,6 +5,7 @@ What they give is defined in ``penstock.core.plan.specs``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.model.arguments import checked
@@ -58,6 +59,7 @@ def options(
     *,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
     history_retention: Duration | None = None,
     retention: Duration | None = None,
     cache: bool = True,
@@ -68,6 +70,7 @@ def options(
         name: Letters, digits, dots, dashes and underscores.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
         history_retention: How long earlier versions of each row can be read, by the table's own time: a timedelta, or
             milliseconds; None keeps only the newest by offset. Only for ``table`` and ``to_table``.
         retention: How long windows can be read after they began, in stream time; None is size and grace together, the
@@ -95,6 +98,7 @@ def options(
         history_retention_ms=None if history_retention is None else millis(history_retention),
         retention_ms=None if retention is None else millis(retention),
         cache=cache,
+        changelog_config=changelog_config or {},
     )
 
 
@@ -108,6 +112,7 @@ def key_value(
     ttl: Duration | None = None,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
 ) -> KeyValueSpec:
     """Specify a key-value store.
 
@@ -119,6 +124,7 @@ def key_value(
         ttl: An entry expires so long after its last write, by the task's stream time: a timedelta, or milliseconds.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
 
     Returns:
         What ``add_state_store`` takes.
@@ -141,6 +147,7 @@ def key_value(
         ttl_ms=None if ttl is None else millis(ttl),
         engine=engine,
         changelog=changelog,
+        changelog_config=changelog_config or {},
     )
 
 
@@ -154,6 +161,7 @@ def lru(
     timestamped: bool = False,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
 ) -> LruSpec:
     """Specify a key-value store that gives up its least recently used entry when it has too many.
 
@@ -165,6 +173,7 @@ def lru(
         timestamped: Keep a timestamp with each value; ``get`` then gives ``ValueAndTimestamp``.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
 
     Returns:
         What ``add_state_store`` takes.
@@ -187,6 +196,7 @@ def lru(
         timestamped=timestamped,
         engine=engine,
         changelog=changelog,
+        changelog_config=changelog_config or {},
     )
 
 
@@ -204,6 +214,7 @@ def window(
     strict: bool = False,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
 ) -> WindowSpec:
     """Specify a window store: values by key and start of a window.
 
@@ -221,6 +232,7 @@ def window(
             time has expired.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
 
     Returns:
         What ``add_state_store`` takes.
@@ -248,6 +260,7 @@ def window(
         strict=strict,
         engine=engine,
         changelog=changelog,
+        changelog_config=changelog_config or {},
     )
 
 
@@ -263,6 +276,7 @@ def session(
     strict: bool = False,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
 ) -> SessionSpec:
     """Specify a session store: values by key, start and end of a session.
 
@@ -278,6 +292,7 @@ def session(
             time has expired.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
 
     Returns:
         What ``add_state_store`` takes.
@@ -303,6 +318,7 @@ def session(
         strict=strict,
         engine=engine,
         changelog=changelog,
+        changelog_config=changelog_config or {},
     )
 
 
@@ -315,6 +331,7 @@ def versioned(
     history_retention: Duration,
     engine: Engine | None = None,
     changelog: Changelog = "spark",
+    changelog_config: Mapping[str, str] | None = None,
 ) -> VersionedSpec:
     """Specify a versioned store: the values of each key over time.
 
@@ -325,6 +342,7 @@ def versioned(
         history_retention: How far back ``get(key, as_of)`` can look; the latest version of a key never expires.
         engine: What holds the local copy; None is the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
+        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
 
     Returns:
         What ``add_state_store`` takes.
@@ -346,4 +364,5 @@ def versioned(
         retention_ms=millis(history_retention),
         engine=engine,
         changelog=changelog,
+        changelog_config=changelog_config or {},
     )

@@ -64,9 +64,7 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        known = self._ask(
-            "asking for topics", lambda: self._admin().list_topics(timeout=self.timeout_s)
-        ).topics
+        known = self.ask("asking for topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
@@ -79,10 +77,10 @@ class Broker:
         wanted = list(topics)
         if not wanted:
             return {}
-        return self._ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
+        return self.ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
 
     def _described(self, topics: list[str]) -> dict[str, TopicFacts]:
-        admin = self._admin()
+        admin = self.admin()
         futures = admin.describe_topics(TopicCollection(topics), request_timeout=self.timeout_s)
         facts: dict[str, TopicFacts] = {}
         for topic, future in futures.items():
@@ -101,7 +99,7 @@ class Broker:
         counts: dict[str, int] = {}
         producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
         for topic in topics:
-            answer = self._ask(
+            answer = self.ask(
                 f"asking for topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)
             )
             counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
@@ -122,10 +120,10 @@ class Broker:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
         """
         new = NewTopic(topic, partitions, replication_factor, config=dict(config))
-        admin = self._admin()
+        admin = self.admin()
         future = admin.create_topics([new], operation_timeout=self.timeout_s)[topic]
         try:
-            self._ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
+            self.ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
         except Exception:
             if topic not in self.partition_counts([topic]):
                 raise
@@ -148,9 +146,9 @@ class Broker:
             self.create_topic(topic, partitions, config, replication_factor)
         elif existing < partitions:
             more = [NewPartitions(topic, partitions)]
-            admin = self._admin()
+            admin = self.admin()
             future = admin.create_partitions(more, operation_timeout=self.timeout_s)[topic]
-            self._ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
+            self.ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
             self._await_partitions(topic, partitions)
         return max(existing, partitions)
 
@@ -177,10 +175,10 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
         """
-        admin = self._admin()
+        admin = self.admin()
         future = admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic]
         with suppress(TopicNotFoundError):
-            self._ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
+            self.ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
         self._await_count(
             topic,
             lambda count: count == 0,
@@ -190,9 +188,9 @@ class Broker:
 
     def groups(self) -> list[str]:
         """Give the ids of all consumer groups."""
-        admin = self._admin()
+        admin = self.admin()
         listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
-        found = self._ask("asking for groups", lambda: listing.result(self.timeout_s))
+        found = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
         return [group.group_id for group in found.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
@@ -230,7 +228,7 @@ class Broker:
             return {}
         asked = {ClientPartition(*at): spec for at, spec in wanted.items()}
         doing = f"asking for times of {', '.join(sorted({at.topic for at in wanted}))}"
-        found = self._ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
+        found = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
         return {
             TopicPartition(at.topic, at.partition): TimedOffset(answer.offset, answer.timestamp)
             for at, answer in found.items()
@@ -239,7 +237,7 @@ class Broker:
 
     def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
         isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        admin = self._admin()
+        admin = self.admin()
         futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
         return {at: future.result() for at, future in futures.items()}
 
@@ -267,7 +265,7 @@ class Broker:
     def _committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         consumer = self._consumer()
-        found = self._ask(
+        found = self.ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
         return [at for at in found if at.offset >= 0]
@@ -287,7 +285,7 @@ class Broker:
                 ClientPartition(at.topic, at.partition, offset, metadata) for at, offset in offsets.items()
             ]
             consumer = self._consumer()
-            self._ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
+            self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
     def _offsets(
         self,
@@ -301,7 +299,7 @@ class Broker:
         if not wanted:
             return {}
         doing = f"asking for offsets of {', '.join(partitions)}"
-        return self._ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
+        return self.ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
 
     def _listed(
         self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
@@ -318,7 +316,7 @@ class Broker:
             offsets.setdefault(at.topic, {})[at.partition] = offset
         return offsets
 
-    def _admin(self) -> AdminClient:
+    def admin(self) -> AdminClient:
         """Give the client to ask; whoever waits for a future of it keeps it, for it is destroyed when nobody does."""
         return warm(AdminClient, self.settings)
 
@@ -328,8 +326,17 @@ class Broker:
         settings = {"group.id": self.group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self.settings, **settings})
 
-    def _ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
-        """Ask, and ask again while the broker says that it is not ready yet."""
+    def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
+        """Ask, and ask again while the broker says that it is not ready yet.
+
+        Args:
+            doing: What is being done, for people.
+            question: Asks once.
+            again: The codes of errors after which it is asked again.
+
+        Raises:
+            PenstockError: What the client raised, as an error for people.
+        """
         deadline = monotonic() + self.timeout_s
         while True:
             try:
@@ -341,7 +348,7 @@ class Broker:
                 sleep(_RETRY_S)
                 # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
                 with suppress(KafkaException):
-                    self._admin().list_topics(timeout=self.timeout_s)
+                    self.admin().list_topics(timeout=self.timeout_s)
 
 
 def _by_topic(found: Iterable[ClientPartition]) -> Offsets:

@@ -9,6 +9,7 @@ the topic belongs to Spark partition ``n``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer
@@ -41,19 +42,23 @@ class Marks:
     application_id: str
     timeout_s: float
 
-    def prepare(self, partitions: int, replication_factor: int) -> None:
+    def prepare(
+        self, partitions: int, replication_factor: int, given: Mapping[str, str] | None = None
+    ) -> None:
         """Create the topic, or give it more partitions; bring back marks that the broker has forgotten.
 
         Args:
             partitions: Number of Spark partitions.
             replication_factor: Replicas of the topic; -1 is the broker's default.
+            given: What the user adds to the configuration of internal topics.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
         name = commits_topic(self.application_id)
         broker = Broker(self.settings, name, read_committed=True, timeout_s=self.timeout_s)
-        counts = {name: broker.ensure_topic(name, partitions, COMMITS_CONFIG, replication_factor)}
+        config = {**COMMITS_CONFIG, **(given or {})}
+        counts = {name: broker.ensure_topic(name, partitions, config, replication_factor)}
         begin, end = broker.begin_offsets(counts)[name], broker.end_offsets(counts)[name]
         known = broker.committed_offsets(counts).get(name, {})
         for partition in range(counts[name]):

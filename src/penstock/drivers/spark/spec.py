@@ -74,7 +74,7 @@ class SourceSpec:
         max_records: Records per batch.
         max_bytes: Bytes per batch.
         readers: How many tasks can read at once.
-        offset_reset: Where to begin without offsets: "earliest" or "latest".
+        offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
         begin: What the tasks are told in the first batch of a run: whether to ``rebuild`` from changelog topics, and the
             stores whose changelog topics are new (``new_topics``).
         skip_lost: Whether to go on at an offset that exists when the one that was reached does not.

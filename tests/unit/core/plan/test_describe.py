@@ -216,7 +216,8 @@ Application app (consumer group app)
     reads  app-counts-repartition (internal topic, 3 partitions)
     keeps  counts (timestamped-key-value string -> int64)
     writes out
-  internal topic app-counts-repartition (3 partitions, retention.ms=-1)"""
+  internal topic app-counts-repartition (3 partitions, cleanup.policy=delete, retention.ms=-1, \
+message.timestamp.type=CreateTime, segment.bytes=52428800)"""
 
 
 def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
@@ -234,12 +235,12 @@ def test_a_plan_that_starts_tells_where_stores_and_commits_are_kept() -> None:
     kept = ps.stores.options("counts", engine="rocksdb", changelog="kafka")
     builder.stream("in").group_by_key().count(store=kept)
     plan = builder.build().plan("app")
-    told = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2)
+    told = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2, given={"segment.ms": "9"})
     assert (
         "keeps  counts (timestamped-key-value string -> int64, engine rocksdb, changelog app-counts-changelog)"
         in told
     )
     assert told.splitlines()[-2:] == [
-        "  internal topic app-counts-changelog (3 partitions, cleanup.policy=compact)",
-        "  internal topic app-commits (2 partitions, cleanup.policy=compact)",
+        "  internal topic app-counts-changelog (3 partitions, cleanup.policy=compact, message.timestamp.type=CreateTime, segment.ms=9)",
+        "  internal topic app-commits (2 partitions, cleanup.policy=compact, segment.ms=9)",
     ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.core.model.errors import SettingsError, TopologyError
 from penstock.core.model.record import Records
-from penstock.core.plan.internal import changelog_config
+from penstock.core.plan.internal import changelog_config, repartition_config, wrong_config
+from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import StoreChange
 from penstock.core.state.changelog import from_records, is_live, to_records
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
+from penstock.edge.settings import settings_from
 
 HOUR = 3_600_000
 PLAIN = ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64)
@@ -88,6 +92,71 @@ def test_slices_that_the_store_has_dropped_are_not_live() -> None:
 
 
 def test_topics_are_configured_as_kafka_streams_does() -> None:
-    assert changelog_config(PLAIN) == {"cleanup.policy": "compact"}
-    assert changelog_config(WINDOW) == {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR)}
-    assert changelog_config(KINDS["versioned"])["min.compaction.lag.ms"] == str(25 * HOUR)
+    times = {"message.timestamp.type": "CreateTime"}
+    assert changelog_config(PLAIN, {}) == {"cleanup.policy": "compact", **times}
+    windows = {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR), **times}
+    assert changelog_config(WINDOW, {}) == windows
+    assert changelog_config(KINDS["versioned"], {})["min.compaction.lag.ms"] == str(25 * HOUR)
+    assert repartition_config({}) == {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "segment.bytes": "52428800",
+        **times,
+    }
+
+
+def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
+    longest = (1 << 63) - 1
+    for kind, name in ((WINDOW, "retention.ms"), (KINDS["versioned"], "min.compaction.lag.ms")):
+        assert isinstance(kind, SlicedSpec)
+        assert changelog_config(replace(kind, retention_ms=longest - 5), {})[name] == str(longest)
+
+
+def test_what_a_store_says_of_its_topic_goes_before_what_is_said_for_all() -> None:
+    spec = replace(PLAIN, changelog="kafka", changelog_config={"segment.ms": "1"})
+    config = changelog_config(spec, {"segment.ms": "2", "min.insync.replicas": "2"})
+    assert (config["segment.ms"], config["min.insync.replicas"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cleanup.policy", "message.timestamp.type", "retention.ms", "retention.bytes", "min.compaction.lag.ms"],
+)
+def test_what_the_application_decides_is_refused(name: str) -> None:
+    with pytest.raises(
+        TopologyError, match=f"store 's': changelog_config: '{name}' cannot be set for internal topics"
+    ):
+        replace(PLAIN, changelog="kafka", changelog_config={name: "1"})
+    with pytest.raises(
+        SettingsError, match=f"'internal_topic_config' .*'{name}' cannot be set for internal topics"
+    ):
+        settings_from({"bootstrap_servers": "b:1", "internal_topic_config": {name: "1"}})
+
+
+def test_a_configuration_needs_a_topic_and_text() -> None:
+    with pytest.raises(TopologyError, match="changelog_config needs changelog='kafka'"):
+        replace(PLAIN, changelog_config={"segment.ms": "1"})
+    with pytest.raises(TopologyError, match="names and values are text"):
+        replace(PLAIN, changelog="kafka", changelog_config={"segment.ms": 1})
+    with pytest.raises(TopologyError, match=r"'unclean\.leader\.election\.enable' can only be false"):
+        replace(PLAIN, changelog="kafka", changelog_config={"unclean.leader.election.enable": "true"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "wrong"),
+    [
+        (repartition_config({}), {"cleanup.policy": "delete"}, []),
+        (repartition_config({}), {"cleanup.policy": "compact,delete"}, ["cleanup.policy"]),
+        (repartition_config({}), {"message.timestamp.type": "LogAppendTime"}, ["message.timestamp.type"]),
+        (changelog_config(PLAIN, {}), {"cleanup.policy": "compact"}, []),
+        (changelog_config(PLAIN, {}), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
+        (changelog_config(PLAIN, {}), {"cleanup.policy": "delete,compact"}, ["cleanup.policy"]),
+        (changelog_config(WINDOW, {}), {"cleanup.policy": "delete,compact"}, []),
+        (changelog_config(WINDOW, {}), {"cleanup.policy": "compact"}, []),
+        (changelog_config(WINDOW, {}), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
+    ],
+)
+def test_what_makes_results_wrong_is_found(
+    wanted: dict[str, str], found: dict[str, str], wrong: list[str]
+) -> None:
+    assert list(wrong_config(wanted, found)) == wrong

@@ -1,0 +1,181 @@
+"""Internal topics on brokers as they are: other defaults, configurations that somebody changed, purging, and a kill in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.core.model.errors import SettingsError
+from penstock.drivers.kafka.broker import Broker
+from penstock.drivers.kafka.internal_topics import InternalTopics
+from penstock.testing import EmbeddedKafka
+from penstock.testing.crash import Topics
+from penstock.testing.crash.app import Job
+from penstock.testing.crash.processes import Program
+
+from .helpers import Apps, eventually, latest
+from .topologies import people_per_region
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(500)]
+
+CREATE_TIME = {"message.timestamp.type": "CreateTime"}
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def unlike(spark: SparkSession, tmp_path: Path) -> Iterator[Apps]:
+    """Applications on a broker that replaces times and compacts, unless a topic says otherwise."""
+    properties = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
+    with EmbeddedKafka(partitions=2, properties=properties) as broker:
+        apps = Apps(broker, "unlike", tmp_path)
+        yield apps
+        apps.stop_all()
+
+
+def configs(kafka: EmbeddedKafka, topic: str) -> dict[str, str]:
+    broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+    return InternalTopics(broker).topic_configs([topic])[topic]
+
+
+def first_offsets(kafka: EmbeddedKafka, topic: str) -> dict[int, int]:
+    broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+    return broker.begin_offsets(broker.partition_counts([topic]))[topic]
+
+
+def moves_by_the_hour(source: str, sink: str) -> ps.Topology:
+    """Count by a value and the hour, behind a table and so through a topic; the counts are in a changelog."""
+    builder = ps.StreamsBuilder()
+    changes = builder.stream(source).to_table(store="last").to_stream()
+    hours = changes.group_by(lambda _, region: region).windowed_by(ps.TumblingWindows(HOUR, grace=100 * HOUR))
+    counts = hours.count(store=ps.stores.options("by-hour", changelog="kafka"))
+    counts.to_stream().map(lambda key, n: (f"{key.key} {key.start}", n)).to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+
+def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Apps) -> None:
+    source, sink = f"{unlike.id}-in", f"{unlike.id}-out"
+    for topic in (source, sink):
+        unlike.kafka.create_topic(topic, 2, {**CREATE_TIME, "cleanup.policy": "delete"})
+    rows = [(f"k{i % 9}", f"r{i % 4}", 1 + i * HOUR // 10) for i in range(200)]
+    unlike.kafka.produce(source, sorted(rows, key=lambda row: row[2]))
+    unlike.run(
+        moves_by_the_hour(source, sink),
+        internal_topic_config={"min.insync.replicas": "1", "segment.ms": "123456"},
+    )
+    expected = Counter(f"{region} {time // HOUR * HOUR}" for _, region, time in rows)
+    assert latest(unlike.kafka.consume(sink), ps.serdes.int64) == expected
+    [repartition] = [
+        name
+        for name in AdminClient({"bootstrap.servers": unlike.kafka.bootstrap_servers}).list_topics().topics
+        if name.endswith("-repartition")
+    ]
+    made = configs(unlike.kafka, repartition)
+    assert {
+        name: made[name]
+        for name in ("cleanup.policy", "retention.ms", "message.timestamp.type", "segment.ms")
+    } == {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "message.timestamp.type": "CreateTime",
+        "segment.ms": "123456",
+    }
+    changelog = configs(unlike.kafka, f"{unlike.id}-by-hour-changelog")
+    assert (changelog["message.timestamp.type"], changelog["segment.ms"]) == ("CreateTime", "123456")
+    assert set(changelog["cleanup.policy"].split(",")) == {"compact", "delete"}
+
+
+def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: Apps) -> None:
+    source, sink = f"{unlike.id}-in", f"{unlike.id}-out"
+    internal = f"{unlike.id}-per-region-repartition"
+    for topic in (source, sink, internal):
+        unlike.kafka.create_topic(topic, 2)
+    with pytest.raises(SettingsError) as error:
+        unlike.run(people_per_region(source, sink))
+    told = str(error.value)
+    assert f"'{internal}' has cleanup.policy=compact, message.timestamp.type=LogAppendTime" in told
+    change = (
+        f"--entity-name {internal} --add-config cleanup.policy=[delete],message.timestamp.type=[CreateTime]"
+    )
+    assert change in told
+    unlike.kafka.tool(
+        "kafka-configs",
+        "--alter",
+        "--entity-type",
+        "topics",
+        *change.split(),
+    )
+    unlike.kafka.produce(source, [("ann", "north"), ("bob", "north")])
+    unlike.run(people_per_region(source, sink))
+    assert latest(unlike.kafka.consume(sink), ps.serdes.int64) == {"north": 2}
+
+
+def regions(topics: Topics) -> ps.Topology:
+    return people_per_region(topics.input, topics.output)
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_repartition_topics_are_purged_and_an_application_that_is_killed_goes_on(
+    apps: Apps, guarantee: str, tmp_path: Path
+) -> None:
+    kafka = apps.kafka
+    topics = Topics(*(apps.topic(name, 2) for name in ("input", "output", "ask", "contents")))
+    internal = f"{apps.id}-per-region-repartition"
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "state_dir": str(apps.home),
+        "master": "local[2]",
+        "max_batch_records": 100,
+        "processing_guarantee": guarantee,
+        "repartition_purge_interval_ms": 100,
+        "spark": {"spark.ui.enabled": "false"},
+    }
+    program = Program(tmp_path, Job(apps.id, regions, topics, settings))
+    people = [(f"p{i}", f"r{i % 5}") for i in range(600)]
+
+    def purged() -> bool:
+        committed = kafka.committed(apps.id, internal)
+        return sum(committed.values()) > 0 and first_offsets(kafka, internal) == committed
+
+    def counts() -> Any:
+        return latest(kafka.consume(topics.output, isolation="read_committed"), ps.serdes.int64)
+
+    try:
+        kafka.produce(topics.input, people[:300])
+        program.start()
+        eventually(purged, "everything that is committed to be deleted", within_s=120)
+        kafka.produce(topics.input, people[300:])
+        before = sum(first_offsets(kafka, internal).values())
+        eventually(
+            lambda: sum(first_offsets(kafka, internal).values()) > before, "another purge", within_s=60
+        )
+        program.kill()
+        kafka.produce(topics.input, [("p0", "r1"), ("p1", None)])
+        program.start()
+        home = dict(people) | {"p0": "r1"}
+        expected = Counter(region for person, region in home.items() if person != "p1")
+        eventually(
+            lambda: counts() == expected or program.exit_code(), "the counts of all people", within_s=180
+        )
+        assert counts() == expected, program.last_words()
+        assert program.stop(grace_s=60) == 0, program.last_words()
+    finally:
+        program.kill()
+    assert purged()
+
+
+def test_a_run_to_the_end_leaves_nothing_behind_that_has_been_processed(apps: Apps) -> None:
+    people, sink = apps.topic("people", 2), apps.topic("out", 1)
+    apps.kafka.produce(people, [(f"p{i}", f"r{i % 4}") for i in range(40)])
+    apps.run(people_per_region(people, sink))
+    internal = f"{apps.id}-per-region-repartition"
+    assert first_offsets(apps.kafka, internal) == apps.kafka.end_offsets(internal)
+    apps.kafka.produce(people, [("p0", "r1")])
+    apps.run(people_per_region(people, sink))
+    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"r0": 9, "r1": 11, "r2": 10, "r3": 10}
