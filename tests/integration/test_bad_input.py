@@ -80,7 +80,7 @@ class TestSettings:
         ("setting", "value", "advice"),
         [
             ("max_batch_records", 0, "greater than or equal to 1"),
-            ("auto_offset_reset", "lastest", "'earliest' or 'latest'"),
+            ("auto_offset_reset", "lastest", "'earliest', 'latest' or 'none'"),
             ("task_timeout_ms", "soon", "integer"),
             ("on_process_error", "ignore", "'skip'"),
             ("on_process_error", "dead_letter", "dead_letter_topic='...'"),

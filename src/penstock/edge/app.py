@@ -190,7 +190,6 @@ class Application:
             if settings.on_removed_operator == "fail":
                 check_finished(plan, manifests)
         topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
-        topics.check_configs(plan.plan, existing)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)
         created = topics.prepare_changelogs(plan.plan, layout, existing)

@@ -140,6 +140,10 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
     if not names:
         raise SettingsError("read_kafka needs at least one topic")
     checked = settings_from(settings)
+    if checked.auto_offset_reset == "none":
+        raise SettingsError(
+            "read_kafka has no group with offsets: auto_offset_reset is 'earliest' or 'latest' for it"
+        )
     broker = Broker(checked.client("admin", "read-kafka"), "read-kafka", checked.read_committed)
     counts = broker.partition_counts(names)
     missing = [topic for topic in names if topic not in counts]

@@ -31,7 +31,7 @@ class Topics:
     replication_factor: int
     given: Mapping[str, str] = field(default_factory=dict)
 
-    def check_configs(self, plan: Plan, existing: Mapping[str, int]) -> None:
+    def _check_configs(self, plan: Plan, existing: Mapping[str, int]) -> None:
         """Refuse internal topics that exist with a configuration that makes results wrong.
 
         Raises:
@@ -58,8 +58,10 @@ class Topics:
         """Create the repartition topics that are not there, and check the others.
 
         Raises:
-            SettingsError: If one has another number of partitions than needed.
+            SettingsError: If one has another number of partitions than needed, or an internal topic, changelogs included,
+                has a configuration that makes results wrong.
         """
+        self._check_configs(plan, existing)
         for topic in plan.internal_topics.values():
             if topic.through_shuffle:
                 continue

@@ -110,7 +110,7 @@ class StreamsBuilder:
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
-            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, which is an error, or a timedelta, which begins with
                 the records of so long ago; None takes the application's setting.
             name: Name of the source node.
 

@@ -72,6 +72,10 @@ class OffsetsLostError(PenstockError):
     """The broker no longer has offsets that have not been processed yet."""
 
 
+class NoOffsetForPartitionError(PenstockError):
+    """A partition has no committed offset to begin at, and its offset reset is "none" (Java: NoOffsetForPartitionException)."""
+
+
 class TopicRecreatedError(PenstockError):
     """A topic that is read was deleted and created again, so its offsets no longer mean what they meant."""
 

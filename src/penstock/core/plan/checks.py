@@ -16,10 +16,14 @@ def check_reset(node: Source) -> None:
         TopologyError: If its offset reset is impossible.
     """
     reset = node.offset_reset
-    known = reset >= timedelta() if isinstance(reset, timedelta) else reset in (None, "earliest", "latest")
+    known = (
+        reset >= timedelta()
+        if isinstance(reset, timedelta)
+        else reset in (None, "earliest", "latest", "none")
+    )
     if not known:
         raise TopologyError(
-            f"source {node.name!r}: offset_reset is 'earliest', 'latest', a timedelta that is not negative, or None, not {reset!r}"
+            f"source {node.name!r}: offset_reset is 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
         )
 
 

@@ -117,7 +117,7 @@ class Topology:
             key: Serde of the keys.
             value: Serde of the values.
             timestamp: Gives each record's timestamp in ms; None takes the record's own.
-            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, or a timedelta, which begins with
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, which is an error, or a timedelta, which begins with
                 the records of so long ago; None takes the application's setting ``auto_offset_reset``.
 
         Returns:

@@ -10,11 +10,9 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from penstock.core.engine.ledger import WITH_STATION
-from penstock.core.model.durations import millis
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.admission import admit
@@ -23,6 +21,7 @@ from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.intake import topics_finished_later
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
+from penstock.drivers.spark.beginning import first_positions, positions_of_new, updated
 from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from penstock.drivers.spark.offsets import offset_after, positions_of, woken
@@ -61,7 +60,7 @@ class Planner:
 
     def first(self) -> dict[str, Any]:
         """Decide where a query without a checkpoint begins."""
-        positions = _first_positions(self._spec, self._counts())
+        positions = first_positions(self._spec, self._counts())
         begun = {"checkpoint": secrets.token_hex(8), "batch": -1}
         return offset_after(begun, positions, 0, self._spec.clock(), self._spec.topology)
 
@@ -278,7 +277,7 @@ class Planner:
         noticed = known.keys() | self._spec.topology.lineage.appeared
         added = {topic: count for topic, count in missing.items() if topic in noticed}
         fresh = {topic: count for topic, count in missing.items() if topic not in noticed}
-        begin = {**_reset_positions(self._spec, fresh), **self._spec.broker.begin_offsets(added)}
+        begin = {**positions_of_new(self._spec, fresh), **self._spec.broker.begin_offsets(added)}
         for topic, partitions in begin.items():
             known[topic] = {**partitions, **known.get(topic, {})}
         return known
@@ -344,51 +343,6 @@ def _within_room(
     return {**ends, **limited}
 
 
-def _first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says."""
-    plan, positions = spec.topology.plan, _reset_positions(spec, counts)
-    chosen = spec.broker.reset_offsets(counts)
-    if chosen:
-        log.warning("the application was reset: beginning at the offsets chosen then, with empty stores")
-        return _updated(positions, chosen)
-    committed = spec.broker.committed_offsets(counts)
-    if not any(committed.values()):
-        return positions
-    if plan.store_fingerprints() and not spec.begin.get("rebuild"):
-        log.warning(
-            "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
-            "starting over from the %s offsets",
-            spec.offset_reset,
-        )
-        return positions
-    return _updated(positions, committed)
-
-
-def _reset_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Give where reading begins without offsets: where the source's or the application's offset reset says."""
-    plan = spec.topology.plan
-    begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
-    resets = {
-        topic: source.offset_reset
-        for sub in plan.subtopologies
-        for source in sub.sources
-        for topic in source.topics
-    }
-    positions: Offsets = {}
-    for topic, count in counts.items():
-        reset = resets[topic] or spec.offset_reset
-        if isinstance(reset, timedelta):
-            since = spec.broker.offsets_at({topic: count}, max(spec.clock() - millis(reset), 0))
-            positions[topic] = {**end[topic], **since.get(topic, {})}
-        else:
-            positions[topic] = dict(end[topic] if reset == "latest" else begin[topic])
-    return positions
-
-
-def _updated(positions: Offsets, others: Offsets) -> Offsets:
-    return {topic: {**partitions, **others.get(topic, {})} for topic, partitions in positions.items()}
-
-
 def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[str, int, int, int]]:
     """Give topic, partition, position and end where more has been processed than there is."""
     return [
@@ -419,4 +373,4 @@ def _without_lost(positions: Offsets, ends: Offsets, *, skip: bool) -> Offsets:
     ending: Offsets = {}
     for topic, partition, _, end in beyond:
         ending.setdefault(topic, {})[partition] = end
-    return _updated(positions, ending)
+    return updated(positions, ending)

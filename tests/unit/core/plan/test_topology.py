@@ -49,7 +49,7 @@ def with_store() -> ps.Topology:
         (lambda: begun().add_source("..", "x"), r"^'\.\.' cannot be the name of a node: "),
         (
             lambda: begun().add_source("new", "x", offset_reset="first"),
-            r"^source 'new': offset_reset is 'earliest', 'latest', a timedelta .* or None, not 'first'$",
+            r"^source 'new': offset_reset is 'earliest', 'latest', 'none', a timedelta .* or None, not 'first'$",
         ),
         (
             lambda: begun().add_source("new", "x", offset_reset=timedelta(-1)),

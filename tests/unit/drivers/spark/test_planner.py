@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model.errors import TopicNotFoundError
+from penstock.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import default_grouper, lay_out
@@ -228,6 +228,62 @@ def test_a_source_may_begin_some_time_ago(orders: Orders) -> None:
     first = Planner(made).first()
     assert first["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
     assert all(0 <= first["now_ms"] - 3_600_000 - at < 60_000 for at in Recent.asked)
+
+
+class Committed(Broker):
+    """Some partitions have a committed offset; perhaps a reset has put them down."""
+
+    def __init__(self, offsets: Any, *, by_reset: bool = False) -> None:
+        self.offsets, self.by_reset = offsets, by_reset
+
+    def committed_offsets(self, counts: Any) -> Any:
+        return {topic: self.offsets[topic] for topic in counts if topic in self.offsets}
+
+    def reset_offsets(self, counts: Any) -> Any:
+        return self.committed_offsets(counts) if self.by_reset else {}
+
+
+class TestNoOffsetReset:
+    def first(self, broker: Broker, reset: str, auto: str = "earliest", **kept: str) -> Any:
+        builder = ps.StreamsBuilder()
+        stream = builder.stream("in", offset_reset=reset) if reset else builder.stream("in")
+        builder.stream("other").to("out")
+        if kept:
+            stream.to_table(store=kept["store"]).group_by(lambda k, v: (v, v)).count(store="behind")
+        plan = builder.build().plan("app")
+        layout = lay_out(plan, TOPICS, default_grouper)
+        spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
+        made: Any = SourceSpec(spec, broker, None, Orders(), 1_000, 1 << 20, 1, auto, {})  # type: ignore[arg-type]
+        return Planner(made).first()["topics"]
+
+    @pytest.mark.parametrize(("reset", "auto"), [("none", "earliest"), ("", "none")])
+    def test_names_topic_and_partition_that_have_no_committed_offset(self, reset: str, auto: str) -> None:
+        broker = Committed({"other": {0: 5}})
+        with pytest.raises(
+            NoOffsetForPartitionError,
+            match=r"topic 'in', partition 0: the group has committed no.*penstock reset app",
+        ):
+            self.first(broker, reset, auto)
+
+    def test_begins_at_committed_offsets(self) -> None:
+        assert self.first(Committed({"in": {0: 4}}), "none") == {"in": {"0": 4}, "other": {"0": 0}}
+
+    def test_committed_offsets_do_not_belong_to_empty_stores(self) -> None:
+        with pytest.raises(
+            NoOffsetForPartitionError, match="topic 'in', partition 0: there is no checkpoint"
+        ):
+            self.first(Committed({"in": {0: 4}, "other": {0: 1}}), "none", store="table")
+
+    def test_a_reset_has_said_where_to_begin(self) -> None:
+        internal = "app-behind-repartition"
+        broker = Committed({"in": {0: 4}, "other": {0: 1}, internal: {0: 0}}, by_reset=True)
+        first = self.first(broker, "none", store="table")
+        assert first == {"in": {"0": 4}, "other": {"0": 1}, internal: {"0": 0}}
+
+    @pytest.mark.parametrize("auto", ["latest", "none"])
+    def test_internal_topics_are_read_from_their_beginning(self, auto: str) -> None:
+        broker = Committed({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
+        assert self.first(broker, "", auto, store="table")["app-behind-repartition"] == {"0": 0}
 
 
 class Cluster(Broker):
