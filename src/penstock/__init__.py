@@ -18,7 +18,7 @@ from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.kstream import KStream
 from penstock.core.dsl.ktable import KGroupedTable, KTable
 from penstock.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
-from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.policy import ErrorContext, ErrorPolicies
 from penstock.core.model import errors, serdes, timestamps
 from penstock.core.model.calendars import UnlimitedWindows, Windows
 from penstock.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
@@ -74,6 +74,7 @@ __all__ = [
     "CogroupedKStream",
     "ConsumerRecord",
     "EmitStrategy",
+    "ErrorContext",
     "ErrorPolicies",
     "Expression",
     "GlobalKTable",

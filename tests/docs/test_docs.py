@@ -7,6 +7,7 @@ page.
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import io
 import re
@@ -207,6 +208,8 @@ def spelled(annotation: Any) -> str:
         return "None"
     if get_origin(annotation) is Annotated:
         return spelled(get_args(annotation)[0])
+    if get_origin(annotation) is collections.abc.Callable:
+        return "function"
     if get_origin(annotation) is not None:
         return f"{get_origin(annotation).__name__}[{', '.join(map(spelled, get_args(annotation)))}]"
     return str(annotation.__name__ if isinstance(annotation, type) else annotation).removeprefix("typing.")

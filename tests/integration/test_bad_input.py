@@ -250,7 +250,11 @@ class TestRecordsThatCannotBeRead:
         (letter,) = apps.kafka.consume(dead)
         assert (letter.key, letter.value, letter.timestamp) == (b"b", b"\xffoops", 20)
         assert letter.headers[0] == ("trace", b"7")
-        facts = {name: value for name, value in letter.headers[1:] if value is not None}
+        facts = {
+            name: value
+            for name, value in letter.headers
+            if name.startswith("penstock.") and value is not None
+        }
         assert {name.removeprefix("penstock.error."): value for name, value in facts.items()} | {
             "error": b"", "traceback": b"", "node": b"",
         } == {
@@ -309,6 +313,42 @@ class TestFunctionsThatRaise:
         with pytest.raises(ProcessingError) as error:
             running.await_termination()
         says(error, "invalid literal", "offset 0")
+
+
+def thrice_then_a_letter(context: ps.ErrorContext, error: Exception) -> str:
+    """Decide as a handler of an application does; it crosses to the executors."""
+    if context.attempt < 3 and context.stage == "process":
+        return "retry"
+    return "fail" if context.value == b"last" else "dead_letter"
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+class TestErrorHandlers:
+    @pytest.mark.parametrize("stateful", [False, True], ids=["reader", "task"])
+    def test_decide_in_executors_and_the_letter_of_the_record_that_stops_is_sent(
+        self, apps: Apps, guarantee: str, stateful: bool
+    ) -> None:
+        source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
+        topology = with_processor(Picky, source, sink, Picky.store) if stateful else parsed(source, sink)
+        good = ("a", "good") if stateful else ("a", "1")
+        settings = {"dead_letter_topic": dead, "processing_guarantee": guarantee}
+        apps.kafka.produce(source, [good, ("b", "bad"), good])
+        apps.run(topology, on_process_error=thrice_then_a_letter, **settings)
+        assert written(apps.kafka, sink) == 2
+        (letter,) = apps.kafka.consume(dead)
+        facts = dict(letter.headers)
+        assert (letter.key, letter.value) == (b"b", b"bad")
+        assert facts["__streams.errors.topic"] == source.encode()
+        assert facts["__streams.errors.offset"] == facts["penstock.error.offset"] == b"1"
+
+        apps.kafka.produce(source, [("c", "bad" if stateful else "last")])
+        with pytest.raises(ProcessingError) as error:
+            apps.run(topology, on_process_error="fail" if stateful else thrice_then_a_letter, **settings)
+        says(error, "offset 3", "failed in stage 'process'")
+        assert [letter.key for letter in apps.kafka.consume(dead)][1:] == [b"c"]
+        assert written(apps.kafka, sink) == 2
 
 
 @pytest.mark.broker

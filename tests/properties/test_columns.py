@@ -224,8 +224,11 @@ def unplaced(message: str) -> str:
     return re.sub(r" \([^()]*operators[^()]*, line \d+, in \w+\)", "", message)
 
 
+TRACES = ("penstock.error.traceback", "__streams.errors.stacktrace")
+
+
 def told(headers: Any) -> Any:
-    return headers and [[h for h in one if h[0] != "penstock.error.traceback"] for one in headers]
+    return headers and [[h for h in one if h[0] not in TRACES] for one in headers]
 
 
 WINDOWS = [

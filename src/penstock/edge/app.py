@@ -95,6 +95,7 @@ class Application:
         self._topology = topology.copy()
         self.plan: Plan = _planned(self._topology, application_id, self.settings)
         _check_rates(self.plan, self.settings)
+        self.settings.policies.check_nodes(self.plan)
         self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
@@ -193,8 +194,7 @@ class Application:
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         topics.prepare_repartitions(plan.plan, layout, existing)
         created = topics.prepare_changelogs(plan.plan, layout, existing)
-        dead_letters = [] if settings.dead_letter_topic is None else [settings.dead_letter_topic]
-        sinks = topics.await_sinks([*plan.plan.sink_topics, *dead_letters])
+        sinks = topics.await_sinks([*plan.plan.sink_topics, *sorted(settings.policies.topics)])
         if plan.plan.places_in_any_topic:
             sinks = {**existing, **sinks}
         global_counts = global_partitions(plan.plan, existing)
@@ -222,6 +222,7 @@ class Application:
             global_counts,
             settings.app_config,
             ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
+            self._clients.letters(),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, begin, until_end=until_end)

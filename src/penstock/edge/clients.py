@@ -56,6 +56,12 @@ class Clients:
             return self.transactions()
         return KafkaPublisher(self.settings.client("producer", self.application_id))
 
+    def letters(self) -> KafkaPublisher | None:
+        """Return what sends the dead letters of records that stop the application; None if there is no topic for them."""
+        if self.settings.dead_letter_topic is None:
+            return None
+        return KafkaPublisher(self.settings.client("producer", self.application_id))
+
     def transactions(self) -> KafkaTransactions:
         """Give what sends in transactions."""
         settings = self.settings

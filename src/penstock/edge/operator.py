@@ -52,7 +52,8 @@ def transform(
         state_dir: Directory of local copies; None takes the setting ``state_dir``.
         partitions: Number of tasks per sub-topology; None is the session's ``spark.sql.shuffle.partitions``. It must stay the
             same as long as the query's checkpoint is used.
-        policies: What happens to records that fail; None stops the query.
+        policies: What happens to records that fail; None stops the query. Dead letters are rows of the result, so the record
+            that stops the query has none.
         app_config: What processors find in ``context.app_config``.
 
     Returns:
@@ -81,6 +82,7 @@ def transform(
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
     groups, failing = grouping_keys(layout.tasks), policies or ErrorPolicies()
+    failing.check_nodes(plan)
     spec = TopologySpec(plan, layout, groups, failing, {}, app_config=app_config or {})
     settings = settings_from({"bootstrap_servers": "unused"})
     home = settings.state_dir if state_dir is None else Path(state_dir)

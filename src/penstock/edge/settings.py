@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_serializer, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -22,7 +23,7 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError as UnreadableSettingsError
 
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
-from penstock.core.engine.policy import ErrorPolicies, Policy
+from penstock.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
 from penstock.core.model.errors import SettingsError
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topic_config import checked_topic_config
@@ -168,10 +169,17 @@ class Settings(BaseSettings):
         ge=100,
         description="shortest time between two deletions of what has been processed from repartition topics on the broker",
     )
-    on_deserialize_error: Policy = Field("fail", description="fail, skip or dead_letter")
-    on_process_error: Policy = Field("fail", description="fail, skip or dead_letter")
-    on_produce_error: Policy = Field("fail", description="fail, skip or dead_letter")
-    dead_letter_topic: str | None = Field(None, description="topic for records that fail under dead_letter")
+    on_deserialize_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_process_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_produce_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_operator_error: dict[str, Policy] = Field(
+        default_factory=dict,
+        description="policies by the names of operators; they go before those of the stages",
+    )
+    dead_letter_topic: str | None = Field(
+        None,
+        description="topic for records that fail under dead_letter, and for the one that stops the application",
+    )
     on_lost_offsets: Literal["fail", "skip"] = Field(
         "fail", description="what to do when the broker no longer has the offsets that were reached"
     )
@@ -216,12 +224,33 @@ class Settings(BaseSettings):
     def _internal_topics(cls, config: dict[str, str]) -> dict[str, str]:
         return checked_topic_config(config)
 
+    @field_validator("on_deserialize_error", "on_process_error", "on_produce_error", mode="plain")
+    @classmethod
+    def _policy(cls, policy: Any) -> Any:
+        return _checked_policy(policy)
+
+    @field_validator("on_operator_error", mode="plain")
+    @classmethod
+    def _policies_by_name(cls, policies: Any) -> Any:
+        if not isinstance(policies, dict):
+            raise PydanticCustomError(
+                "policy", "Input should be a dictionary from names of operators to policies"
+            )
+        return {name: _checked_policy(policy) for name, policy in policies.items()}
+
+    @field_serializer("on_deserialize_error", "on_process_error", "on_produce_error", "on_operator_error")
+    def _shown_policy(self, policy: Any) -> Any:
+        if isinstance(policy, dict):
+            return {name: _shown(own) for name, own in policy.items()}
+        return _shown(policy)
+
     @model_validator(mode="after")
     def _dead_letters_have_a_topic(self) -> Settings:
-        stages = ("deserialize", "process", "produce")
-        wanting = [stage for stage in stages if getattr(self, f"on_{stage}_error") == "dead_letter"]
+        given = {f"on_{stage}_error": getattr(self, f"on_{stage}_error") for stage in STAGES}
+        given |= {f"on_operator_error {name!r}": policy for name, policy in self.on_operator_error.items()}
+        wanting = [name for name, policy in given.items() if policy == "dead_letter"]
         if wanting and self.dead_letter_topic is None:
-            raise ValueError(f"on_{wanting[0]}_error='dead_letter' needs dead_letter_topic='...'")
+            raise ValueError(f"{wanting[0]}='dead_letter' needs dead_letter_topic='...'")
         return self
 
     @model_validator(mode="after")
@@ -242,7 +271,11 @@ class Settings(BaseSettings):
     def policies(self) -> ErrorPolicies:
         """The error policies of all stages."""
         return ErrorPolicies(
-            self.on_deserialize_error, self.on_process_error, self.on_produce_error, self.dead_letter_topic
+            self.on_deserialize_error,
+            self.on_process_error,
+            self.on_produce_error,
+            self.dead_letter_topic,
+            self.on_operator_error,
         )
 
     @property
@@ -306,6 +339,23 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     except ValueError as error:
         file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
         raise SettingsError(f"the settings file {file!r} (PENSTOCK_CONFIG) is not TOML: {error}") from None
+
+
+def _checked_policy(policy: Any) -> Any:
+    """Return an error policy; what is none is an error of the setting."""
+    try:
+        check_policy("policy", policy)
+    except SettingsError:
+        raise PydanticCustomError(
+            "policy",
+            "Input should be 'fail', 'skip' or 'dead_letter', ps.dead_letter('topic') or an error handler",
+        ) from None
+    return policy
+
+
+def _shown(policy: Any) -> str:
+    """Return an error policy as text."""
+    return policy if isinstance(policy, str) else repr(policy)
 
 
 def _unknown(name: str) -> str:

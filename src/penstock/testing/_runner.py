@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
 from penstock.core.engine.task import Task
-from penstock.core.model.errors import TopicNotFoundError
+from penstock.core.model.errors import PenstockError, TopicNotFoundError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Record, Records
 from penstock.core.model.serdes import Serde
@@ -116,6 +117,7 @@ class Runner:
         stores: Mapping[TaskId, MemoryStores],
         global_stores: MemoryStores,
     ) -> None:
+        settings.policies.check_nodes(plan)
         self.plan = plan
         self.layout = layout
         self.topics = topics
@@ -179,13 +181,29 @@ class Runner:
 
     def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
         """Process records, and what follows from them, to the end."""
-        self.begin()
-        for at, given in records:
-            self._feed(at, given)
-        self._run()
+        with self._keeping_letter():
+            self.begin()
+            for at, given in records:
+                self._feed(at, given)
+            self._run()
 
     def advance(self, to_ms: int) -> None:
         """Move the wall clock on, from one moment at which calls end or begin to the next."""
+        with self._keeping_letter():
+            self._advance(to_ms)
+
+    @contextmanager
+    def _keeping_letter(self) -> Iterator[None]:
+        """Send the dead letter of the record that stops the topology."""
+        try:
+            yield
+        except PenstockError as error:
+            if error.letter is not None:
+                (topic, records), error.letter = error.letter, None
+                self._send(TaskId(0, 0), topic, records)
+            raise
+
+    def _advance(self, to_ms: int) -> None:
         station = self._station
         while station is not None and self.now_ms < to_ms:
             due = [at for at in self._attempts_due.values() if at > self.now_ms]
@@ -281,7 +299,7 @@ class Runner:
         nodes = self._part(task.subtopology).nodes.values()
         sinks = [node for node in nodes if isinstance(node, Sink)]
         named = [sink for sink in sinks if sink.topic == topic]
-        dead_letters = topic == self._settings.policies.dead_letter_topic
+        dead_letters = topic in self._settings.policies.topics
         choosing = [sink for sink in sinks if callable(sink.topic) and not dead_letters]
         for sink in [*named, *choosing]:
             return sink.key, sink.value

@@ -31,6 +31,7 @@ from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 from penstock.core.engine.compile import Call, Compiled
+from penstock.core.engine.failures import Attempt
 from penstock.core.engine.queue import Chunk
 from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.expressions import Expression
@@ -254,11 +255,11 @@ def of_function(
         then: Hands the records with their results on to what is behind the node.
         with_key: Whether the function takes the key; else it takes the value alone.
     """
-    form, runtime = behind(node, compiled), compiled.runtime
+    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     if form.calls_functions:
-        return by_rows(row_of(node, compiled), runtime) if _stateless(node, compiled) else None
+        return by_rows(row, runtime) if _stateless(node, compiled) else None
     child = form.call
 
     def call(columns: Columns) -> None:
@@ -279,10 +280,21 @@ def of_function(
             if failed is None:
                 return
             runtime.locate(columns.places[end])
-            runtime.on_error("process", node.name, failed)
+            runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
             start = end + 1
 
     return Form(call, calls_functions=True)
+
+
+def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
+    """Return one record of a batch."""
+    headers = () if columns.headers is None else columns.headers[number]
+    return (
+        columns.keys.objects()[number],
+        columns.values.objects()[number],
+        columns.timestamps[number],
+        headers,
+    )
 
 
 def of_expression(

@@ -23,10 +23,12 @@ from penstock.core.plan.foreign_keys import Subscribe
 from penstock.core.plan.late import Late
 from penstock.core.plan.split import SubTopology
 from penstock.core.plan.suppress import Suppress
-from penstock.core.plan.transforming import KeepStore
+from penstock.core.plan.transforming import KeepStore, ProcessValues, TransformRows
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
+_OF_THE_USER = (n.Process, ProcessValues, TransformRows)
+"""Nodes with state that the user may let try a record again: the user knows what they have done before they failed."""
 
 
 class Compiled:
@@ -51,7 +53,8 @@ class Compiled:
             if isinstance(node, n.Source):
                 self.entries[node.name] = self.children(node)
             else:
-                self._calls[node.name] = runtime.watched(node.name, compile_node(node, self))
+                call, repeatable = compile_node(node, self), node.pure or type(node) in _OF_THE_USER
+                self._calls[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
         self.contexts.reverse()
 
     def call(self, node: n.Node) -> Call:

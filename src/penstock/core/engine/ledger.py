@@ -29,6 +29,7 @@ from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settle
 from penstock.core.asynchronous.frontier import Frontier
 from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
+from penstock.core.engine.failures import where
 from penstock.core.engine.runtime import NEVER, Runtime
 from penstock.core.engine.unfinished import Request, Unfinished, UnfinishedRows, in_bytes
 from penstock.core.model.calls import Calls, DeadLetter
@@ -419,13 +420,13 @@ class Ledger:
             "Correct the function, let retry=ps.Retry(...) try such failures again, or set on_failure='skip' or "
             "on_failure=ps.dead_letter('topic')"
         )
-        where = self._runtime.where(one.place)
-        return f"the call of {self.name} in task {self._runtime.task_id} {where} failed for good after {attempts}: {failed.cause}. {advice}"
+        at = where(one.place)
+        return f"the call of {self.name} in task {self._runtime.task_id} {at} failed for good after {attempts}: {failed.cause}. {advice}"
 
     def _why_again(self, one: Unfinished, settled: Waits) -> str:
-        where = self._runtime.where(one.place)
+        at = where(one.place)
         return (
-            f"the call of {self.name} in task {self._runtime.task_id} {where} has failed {settled.attempt - 1} times and is tried "
+            f"the call of {self.name} in task {self._runtime.task_id} {at} has failed {settled.attempt - 1} times and is tried "
             f"again, the last time with {settled.cause}"
         )
 

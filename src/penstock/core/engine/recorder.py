@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.core.engine.compile import Call, Compiled, compile_node
-from penstock.core.engine.policy import Stage
-from penstock.core.engine.runtime import Piece, PlacedRow, Row, Runtime, last_line
+from penstock.core.engine.failures import Failure, last_line
+from penstock.core.engine.policy import Fate
+from penstock.core.engine.runtime import Piece, PlacedRow, Row, Runtime
 from penstock.core.model.errors import ProcessingError
 from penstock.core.plan.fronts import Border
 
@@ -63,15 +64,17 @@ class Recorder(Runtime):
         """Write down, in place of all else, that the record has failed: it has ended the thread."""
         failure = ProcessingError(f"it ended the thread that executed it: {named(error)}")
         failure.__cause__ = error
-        self.effects = []
-        self.on_error("process", self.node, failure.with_traceback(error.__traceback__))
+        self.effects, self.stops = [], self.policies.of("process", self.node) == "fail"
+        failed = failure.with_traceback(error.__traceback__)
+        self.do(self._task.failed, Failure("process", self.node, failed, self._current()))
 
-    def watched(self, node: str, call: Call) -> Call:
-        """Give the function of a node, so that it is known which one was called last."""
+    def watched(self, node: str, call: Call, *, repeatable: bool) -> Call:
+        """Return the function of a node, so that it is known which one was called last."""
+        noted = super().watched(node, call, repeatable=repeatable)
 
         def watched(*args: Any) -> None:
             self.node = node
-            call(*args)
+            noted(*args)
 
         return watched
 
@@ -87,10 +90,10 @@ class Recorder(Runtime):
         """Write down that records are left out."""
         self.do(self._task.drop, reason, count)
 
-    def on_error(self, stage: Stage, node: str, error: Exception, raw: tuple[Any, ...] | None = None) -> None:
-        """Write down that the record has failed."""
-        self.stops = self.stops or self.policies.of(stage) == "fail"
-        self.do(self._task.on_error, stage, node, error, raw)
+    def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
+        """Write down what becomes of a record that has failed for good."""
+        self.stops = self.stops or fate == "fail"
+        self.do(self._task.settle, failure, fate, handled)
 
 
 class _Outbox:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from penstock.core.engine.policy import ErrorPolicies, Stage
+from penstock.core.engine.failures import ERRORS, Attempt, Failure, Place, decide, letter_headers, where
+from penstock.core.engine.policy import ErrorPolicies, Fate, Stage
 from penstock.core.engine.punctuate import Punctuations
 from penstock.core.engine.queue import Chunk
-from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError, ProductionError
+from penstock.core.model.calls import DeadLetter
+from penstock.core.model.errors import PenstockError, ProductionError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
@@ -36,7 +37,7 @@ class Standing(Protocol):
         """Topic, partition and offset; None if a punctuator sent it."""
 
     @property
-    def place(self) -> tuple[Any, ...]:
+    def place(self) -> Place:
         """What is told of the record if it fails: partition, offset, serialised key and value, timestamp, headers."""
 
 
@@ -58,7 +59,7 @@ class Held(NamedTuple):
     headers: Headers
 
     @property
-    def place(self) -> tuple[Any, ...]:
+    def place(self) -> Place:
         """What is told of the record if it fails."""
         partition, offset = None, -1
         if self.origin is not None:
@@ -79,16 +80,6 @@ class Piece(NamedTuple):
 NEVER = (1 << 63) - 1
 """A time that does not come."""
 _MAX_NOTICES = 5
-_ERRORS: Mapping[Stage, type[PenstockError]] = {
-    "deserialize": DeserializationError,
-    "process": ProcessingError,
-    "produce": ProductionError,
-}
-_ADVICE: Mapping[Stage, str] = {
-    "deserialize": "Give the source the serdes its producers use",
-    "process": "Correct the function",
-    "produce": "Give the sink serdes that fit its records",
-}
 
 
 class Runtime:
@@ -131,7 +122,10 @@ class Runtime:
         self.frontiers: dict[TopicPartition, Frontier] = {}
         self.epoch = ""
         self.repeats_sends = True
-        self._treated: Exception | None = None
+        self._treated: PenstockError | None = None
+        self._called: dict[str, Attempt | None] = {}
+        """Per node with an error handler its call that is under way."""
+        self._attempts: dict[str, int] = {}
         self.dropped: Counter[str] = Counter()
         self.counted: Counter[str] = Counter()
         self.notices: list[str] = []
@@ -198,9 +192,26 @@ class Runtime:
         due = self.punctuations.next_due(PunctuationType.STREAM_TIME)
         self.due_stream_time = NEVER if due is None else due
 
-    def watched(self, node: str, call: Callable[..., None]) -> Callable[..., None]:
-        """Give the function of a node as it is to be called."""
-        return call
+    def watched(self, node: str, call: Callable[..., None], *, repeatable: bool) -> Callable[..., None]:
+        """Return the function of a node as it is to be called: with its arguments noted, if an error handler may ask for them.
+
+        Args:
+            node: The node.
+            call: Its function.
+            repeatable: Whether it may be called once more with a record that has failed.
+        """
+        if not self.policies.asks(node):
+            return call
+        called = self._called
+
+        def noted(*args: Any) -> None:
+            before, called[node] = called.get(node), Attempt(call, args, repeatable)
+            try:
+                call(*args)
+            finally:
+                called[node] = before
+
+        return noted
 
     # What goes out.
 
@@ -260,32 +271,78 @@ class Runtime:
         if len(self.notices) < _MAX_NOTICES:
             self.notices.append(line)
 
-    def on_error(self, stage: Stage, node: str, error: Exception, raw: tuple[Any, ...] | None = None) -> None:
-        """Treat a record that failed by the policy of its stage.
+    def on_error(
+        self,
+        stage: Stage,
+        node: str,
+        error: Exception,
+        *,
+        again: Attempt | None = None,
+        target: str | None = None,
+        side: Literal["key", "value"] | None = None,
+    ) -> None:
+        """Treat the current record, which failed, by the policy of its node and stage; see :meth:`failed` and ``Failure``."""
+        self.failed(Failure(stage, node, error, self._current(), target, side), again)
+
+    def failed(self, failure: Failure, again: Attempt | None = None) -> Any:
+        """Treat a record that failed by the policy of its node and stage.
 
         Args:
-            stage: Where it failed.
-            node: The node that failed.
-            error: What was raised.
-            raw: Topic-partition, offset and serialised record, for a record that is not the current one.
+            failure: What failed.
+            again: How to try it once more; None is the call of the node that is under way.
+
+        Returns:
+            What another attempt returned; None if there was none.
 
         Raises:
             PenstockError: Under the policy "fail", or when the error was already treated further down.
         """
+        stage, node, error, *_ = failure
         if error is self._treated:
             raise error
-        place = raw if raw is not None else self._current()
-        message = self._message(stage, node, error, place)
-        policy = self.policies.of(stage)
-        if policy == "fail":
-            self._treated = _ERRORS[stage](message)
+        policy = self.policies.of(stage, node)
+        if not callable(policy):
+            return self.settle(failure, policy)
+        attempt, tried = self._attempts.get(node, 1), again or self._called.get(node)
+        arguments = None if tried is None or stage == "deserialize" else tried.arguments
+        context = failure.context(self.task_id, attempt, arguments)
+        possible, topic = tried is not None and tried.repeatable, self.policies.dead_letter_topic
+        decision, handled = decide(policy, context, error, again=possible, topic=topic)
+        if decision != "retry" or tried is None:
+            return self.settle(failure, decision, handled)  # type: ignore[arg-type]
+        self._attempts[node] = attempt + 1
+        try:
+            return tried.call(*tried.arguments)
+        finally:
+            self._attempts[node] = attempt
+
+    def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
+        """Do what becomes of a record that has failed for good.
+
+        Args:
+            failure: What failed.
+            fate: What becomes of it.
+            handled: What its error handler did, in a sentence.
+
+        Raises:
+            PenstockError: If the fate is "fail", with a dead letter if there is a topic for it.
+        """
+        stage, node, error, place, *_ = failure
+        message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
+        facts = {"error": f"{type(error).__name__}: {error}"}
+        if fate == "fail":
+            self._treated = ERRORS[stage](message)
+            if topic is not None:
+                row = _letter(place, letter_headers(stage, node, place, facts, error))
+                self._treated.letter = topic, _columns([row])
             raise self._treated from error
         self.drop(f"{stage} error")
         self.notice(message)
-        if policy == "dead_letter":
-            self._dead_letter(stage, node, error, place)
+        if fate != "skip":
+            topic = fate.text if isinstance(fate, DeadLetter) else topic
+            self.dead_letter(topic, stage, node, place, facts, error)
 
-    def _current(self) -> tuple[Any, ...]:
+    def _current(self) -> Place:
         at = self.metadata()
         if self.held is not None:
             return self.held.place
@@ -302,37 +359,12 @@ class Runtime:
             headers,
         )
 
-    def where(self, place: tuple[Any, ...]) -> str:
-        """Say for people which record it is about."""
-        partition, offset, key, value, *_ = place
-        if partition is None:
-            return "in a punctuator"
-        return (
-            f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
-            f"(key {_shown(key)}, value {_shown(value)})"
-        )
-
-    def _message(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> str:
-        cause = (
-            str(error)
-            if isinstance(error, PenstockError)
-            else f"{type(error).__name__}: {error}{last_line(error)}"
-        )
-        return (
-            f"{node} failed in stage '{stage}' of task {self.task_id} {self.where(place)}: {cause}. {_ADVICE[stage]}, or set "
-            f"on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
-        )
-
-    def _dead_letter(self, stage: Stage, node: str, error: Exception, place: tuple[Any, ...]) -> None:
-        facts = {"error": f"{type(error).__name__}: {error}"}
-        self.dead_letter(self.policies.dead_letter_topic, stage, node, place, facts, error)
-
     def dead_letter(
         self,
         topic: str | None,
         stage: str,
         node: str,
-        place: tuple[Any, ...],
+        place: Place,
         facts: Mapping[str, object],
         error: Exception | None,
     ) -> None:
@@ -349,26 +381,15 @@ class Runtime:
         Raises:
             ProductionError: If there is no topic.
         """
-        partition, offset, key, value, timestamp, headers = place
         if topic is None:
             raise ProductionError(self._no_topic(stage, node, place))
-        told = {
-            "stage": stage,
-            "node": node,
-            "topic": partition.topic if partition else "",
-            "partition": partition.partition if partition else -1,
-            "offset": offset,
-            **facts,
-            "traceback": "".join(traceback.format_exception(error)) if error and error.__traceback__ else "",
-        }
-        added = tuple((f"penstock.error.{name}", str(fact).encode()) for name, fact in told.items())
-        self.rows(topic).append((key, value, max(timestamp, 0), (*headers, *added)))
+        self.rows(topic).append(_letter(place, letter_headers(stage, node, place, facts, error)))
 
-    def _no_topic(self, stage: str, node: str, place: tuple[Any, ...]) -> str:
+    def _no_topic(self, stage: str, node: str, place: Place) -> str:
         if stage != "call":
             return "a dead-letter policy needs the setting dead_letter_topic='...'"
         return (
-            f"the call of {node} in task {self.task_id} {self.where(place)} gave ps.dead_letter(...), and there is no topic for "
+            f"the call of {node} in task {self.task_id} {where(place)} gave ps.dead_letter(...), and there is no topic for "
             "it: name one at the operator with on_failure=ps.dead_letter('topic'), or for the application with the setting "
             "dead_letter_topic"
         )
@@ -385,13 +406,6 @@ def _placed_columns(rows: list[PlacedRow]) -> Records:
     return records
 
 
-def _shown(data: bytes | None) -> str:
-    if data is None:
-        return "null"
-    return repr(data) if len(data) <= 40 else f"{data[:40]!r}... of {len(data)} bytes"
-
-
-def last_line(error: BaseException) -> str:
-    """Say where in the user's code an error came up."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+def _letter(place: Place, headers: Headers) -> Row:
+    _, _, key, value, timestamp, _ = place
+    return key, value, max(timestamp, 0), headers

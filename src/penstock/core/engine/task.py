@@ -24,6 +24,7 @@ from penstock.core.asynchronous.frontier import Frontier, Progress
 from penstock.core.engine import columns
 from penstock.core.engine import operators as operators  # how the nodes run
 from penstock.core.engine.compile import Call, Compiled
+from penstock.core.engine.failures import Attempt, Failure
 from penstock.core.engine.ledger import first_due
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
@@ -39,6 +40,7 @@ from penstock.core.model.errors import DeserializationError, PenstockError, Proc
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
+from penstock.core.model.serdes import read
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
@@ -342,7 +344,8 @@ class Task:
 
     def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         to_keys, to_values = self._readers[source.name]
-        if source.timestamp is None and min(records.timestamps, default=0) >= 0:
+        one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
+        if not one_by_one and min(records.timestamps, default=0) >= 0:
             with suppress(Exception):  # then record by record, which finds the bad ones
                 keys, values = to_keys(records.keys), to_values(records.values)
                 return Chunk(records, None, keys, values, records.timestamps, records.headers)
@@ -377,8 +380,8 @@ class Task:
                 *partition,
                 records.offsets[row],
                 timestamp,
-                None if key is None else source.key.deserialize(key),
-                None if value is None else source.value.deserialize(value),
+                read(source.key, key, partition.topic, "key", headers),
+                read(source.value, value, partition.topic, "value", headers),
                 headers,
             )
             if source.timestamp is None:
@@ -395,8 +398,10 @@ class Task:
             record = record._replace(timestamp=extracted)
         except Exception as error:
             cause = PenstockError(error.message) if isinstance(error, DeserializationError) else error
-            self._runtime.on_error("deserialize", source.name, cause, raw)
-            return None
+            again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
+            failure = Failure("deserialize", source.name, cause, raw)
+            found: ConsumerRecord | None = self._runtime.failed(failure, again)
+            return found
         if record.timestamp < 0:
             self._runtime.drop("negative timestamp")
             return None

@@ -138,7 +138,7 @@ class Fronts:
             alive = [worker for worker in alive if worker not in dead]
             self._note(ended)
             if not alive:
-                block.give_up(stops=self._compiled.runtime.policies.process == "fail")
+                block.give_up()
                 alive = self._workers
 
     def _note(self, ended: Sequence[BaseException | None]) -> None:
@@ -169,13 +169,14 @@ class _Block:
         effects: Per record, what it does.
         lines: Records that are executed one after the other, for whoever takes them.
         failed_at: A record that fails and stops the application: none behind it need be executed.
-        killers: The records that have ended a thread and have not been executed since, with what failed and how.
+        killers: The records that have ended a thread and have not been executed since, with what failed and how, and whether that
+            stops the application.
     """
 
     effects: list[Effects]
     lines: deque[deque[_Place]]
     failed_at: int
-    killers: dict[int, Effect] = field(default_factory=dict)
+    killers: dict[int, tuple[Effect, bool]] = field(default_factory=dict)
 
     @staticmethod
     def of(pieces: Sequence[tuple[str, Piece]]) -> _Block:
@@ -204,12 +205,13 @@ class _Block:
         if stops:
             self.failed_at = min(self.failed_at, number)
 
-    def give_up(self, *, stops: bool) -> None:
+    def give_up(self) -> None:
         """Let the records fail that have ended threads, and take them out of their lines: nobody is left to try them again."""
         for line in self.lines:
             if line[0].number in self.killers:
                 number = line.popleft().number
-                self.finish(number, [self.killers[number]], stops=stops)
+                effect, stops = self.killers[number]
+                self.finish(number, [effect], stops=stops)
         self.lines = deque(line for line in self.lines if line)
 
 
@@ -265,7 +267,7 @@ class _Worker:
         if place.number in block.killers:
             self._finish(place)
         else:
-            (block.killers[place.number],) = recorder.effects
+            block.killers[place.number] = recorder.effects[0], recorder.stops
             self._line.appendleft(place)
         if self._line:
             block.lines.appendleft(self._line)

@@ -7,6 +7,11 @@ without losing anything.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.core.model.record import Records
+
 
 class PenstockError(Exception):
     """Base class of every error of this package.
@@ -18,6 +23,8 @@ class PenstockError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.letter: tuple[str, Records] | None = None
+        """The dead letter of the record that stops the application, with its topic, as long as nobody has sent it."""
 
 
 class TopologyError(PenstockError):

@@ -13,15 +13,34 @@ import pickle as _pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from penstock.core.model.arguments import checked, checked_constructor
 from penstock.core.model.calendars import Windows
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SerdeError
+from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
 
 T = TypeVar("T")
+
+
+Side = Literal["key", "value"]
+
+
+@dataclass
+class SerdeContext:
+    """What a serde made by :func:`in_context` sees beside the object or the bytes.
+
+    Attributes:
+        topic: The topic that is written or read; None in a store.
+        side: Whether it is the key or the value.
+        headers: Name and value pairs of the record. A serializer may append to them; the key is serialised before the value.
+    """
+
+    topic: str | None
+    side: Side
+    headers: list[tuple[str, builtins.bytes | None]]
 
 
 @checked_constructor
@@ -39,6 +58,8 @@ class Serde(Generic[T]):
             type to accept it.
         verbatim: For a serde that writes exactly the bytes that it has read: raises any exception if some of many bytes do
             not fit, at a fraction of the price of reading each. None if the two may differ.
+        contextual: For a serde that sees topic and headers, made by :func:`in_context`: its functions, which take a
+            :class:`SerdeContext` behind the object or the bytes.
 
     Source: ``org.apache.kafka.common.serialization.Serde``.
     """
@@ -49,6 +70,7 @@ class Serde(Generic[T]):
     immutable: bool = False
     accepts: tuple[type, ...] = ()
     verbatim: Callable[[Sequence[builtins.bytes]], object] | None = None
+    contextual: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
     def __repr__(self) -> str:
         return f"serdes.{self.name}"
@@ -78,6 +100,68 @@ def of(
         b'A'
     """
     return Serde(name, serialize, deserialize, immutable, accepts)
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A function of a serde where there is neither topic nor headers, as in a store."""
+
+    function: Callable[[Any, SerdeContext], Any]
+
+    def __call__(self, data: Any) -> Any:
+        return self.function(data, SerdeContext(None, "value", []))
+
+
+@checked
+def in_context(
+    serialize: Callable[[T, SerdeContext], builtins.bytes],
+    deserialize: Callable[[builtins.bytes, SerdeContext], T],
+    *,
+    name: str = "custom",
+) -> Serde[T]:
+    """Make a serde that sees topic and headers, for formats that keep their schema in a header.
+
+    Records that go through such a serde are read and written one at a time. Where there is no topic (in stores, and inside other
+    serdes), the context has the topic None and no headers, and headers that are appended there go nowhere.
+
+    Args:
+        serialize: Object and :class:`SerdeContext` to bytes; never called with None. It may append to ``context.headers``.
+        deserialize: Bytes and :class:`SerdeContext` to object; never called with None.
+        name: What a store remembers as its format; change it when the format changes.
+
+    Source: ``org.apache.kafka.common.serialization.Serializer.serialize(topic, headers, data)``.
+
+    Example:
+        >>> def write(text: str, context: SerdeContext) -> bytes:
+        ...     context.headers.append(("schema", b"1"))
+        ...     return text.encode()
+        >>> versioned = in_context(write, lambda data, context: data.decode() + dict(context.headers)["schema"].decode())
+        >>> written(versioned, "a", "out", "value", ())
+        (b'a', (('schema', b'1'),))
+    """
+    return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=(serialize, deserialize))
+
+
+def written(
+    serde: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
+) -> tuple[builtins.bytes | None, Headers]:
+    """Serialise a key or a value of a record for a topic; return the bytes and the record's headers from then on."""
+    if data is None:
+        return None, headers
+    if serde.contextual is None:
+        return serde.serialize(data), headers
+    context = SerdeContext(topic, side, list(headers))
+    done: builtins.bytes | None = serde.contextual[0](data, context)
+    return done, tuple(context.headers)
+
+
+def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side, headers: Headers) -> Any:
+    """Deserialise a key or a value of a record of a topic."""
+    if data is None:
+        return None
+    if serde.contextual is None:
+        return serde.deserialize(data)
+    return serde.contextual[1](data, SerdeContext(topic, side, list(headers)))
 
 
 def _misfit(serde: str, wanted: str, got: Any) -> SerdeError:

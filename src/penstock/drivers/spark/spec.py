@@ -14,7 +14,7 @@ from penstock.core.model.ids import TaskId
 from penstock.core.plan.evolution import Lineage
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
-from penstock.core.ports import Fetcher, Threads, TopicReader
+from penstock.core.ports import Fetcher, Publisher, Threads, TopicReader
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings
@@ -41,6 +41,7 @@ class TopologySpec:
         global_partitions: Numbers of partitions of the topics of global stores.
         app_config: What processors find in ``context.app_config``.
         threads: Gives the threads of each task.
+        letters: Sends the dead letters of records that stop the application; None sends none.
     """
 
     plan: Plan
@@ -52,6 +53,7 @@ class TopologySpec:
     global_partitions: Mapping[str, int] = field(default_factory=dict)
     app_config: Mapping[str, Any] = field(default_factory=dict)
     threads: ThreadsOf = one_thread
+    letters: Publisher | None = None
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""

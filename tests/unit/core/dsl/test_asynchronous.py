@@ -251,7 +251,17 @@ class TestAnswers:
             driver.pipe("in", "k", "v", timestamp=9, headers=(("h", b"x"),))
             (letter,) = driver.read("dead")
             assert (letter.key, letter.value, letter.timestamp) == (b"k", b"v", 9)
+            theirs = {name: letter_part for name, letter_part in letter.headers if name.startswith("__")}
+            assert theirs == {
+                "__streams.errors.exception": b"",
+                "__streams.errors.message": b"no such product",
+                "__streams.errors.stacktrace": b"",
+                "__streams.errors.topic": b"in",
+                "__streams.errors.partition": b"0",
+                "__streams.errors.offset": b"0",
+            }
             assert dict(letter.headers) == {
+                **theirs,
                 "h": b"x",
                 "penstock.error.stage": b"call",
                 "penstock.error.node": b"call",

@@ -50,7 +50,7 @@ def run(stage: Stage, policy: Any) -> tuple[Host, Outcome]:
 STAGES: list[tuple[Stage, type[PenstockError], str, str, str]] = [
     ("deserialize", DeserializationError, "source", r"UnicodeDecodeError: .*", "Give the source the serdes its producers use"),
     ("process", ProcessingError, "worker", r"LookupError: no such thing \(.*test_policies\.py, line \d+, in step\)", "Correct the function"),
-    ("produce", ProductionError, "sink", r"serdes\.string takes str, but got int 5; .*", "Give the sink serdes that fit its records"),
+    ("produce", ProductionError, "sink", r"the value does not fit its serde, sending to topic 'out': serdes\.string takes str, but got int 5; .*", "Give the sink serdes that fit its records"),
 ]  # fmt: skip
 
 
@@ -94,7 +94,8 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     assert letter.headers is not None
     mine, *added = letter.headers[0]
     assert mine == ("mine", b"1")
-    facts = {name.removeprefix("penstock.error."): value for name, value in added}
+    prefix = "penstock.error."
+    facts = {name.removeprefix(prefix): value for name, value in added if name.startswith(prefix)}
     assert facts.pop("traceback", b"").startswith(b"Traceback (most recent call last)")
     error = facts.pop("error", b"").decode()
     assert facts == {
@@ -105,6 +106,13 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
         "offset": b"1",
     }
     assert error.split(":")[0] in ("UnicodeDecodeError", "LookupError", "SerdeError")
+    prefix = "__streams.errors."  # KIP-1034
+    theirs = {name.removeprefix(prefix): value or b"" for name, value in added if name.startswith(prefix)}
+    assert list(theirs) == ["exception", "message", "stacktrace", "topic", "partition", "offset"]
+    assert theirs["exception"].decode().split(".")[-1] == error.split(":")[0]
+    assert theirs["message"].decode() == error.partition(": ")[2]
+    assert theirs["stacktrace"].startswith(b"Traceback (most recent call last)")
+    assert [theirs[name] for name in ("topic", "partition", "offset")] == [b"in", b"3", b"1"]
 
 
 @pytest.mark.parametrize("stage", ["deserialize", "process", "produce"])

@@ -7,41 +7,44 @@ from typing import Any
 
 from penstock.core.engine.columns import Columns, Form, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
+from penstock.core.engine.runtime import Row
 from penstock.core.model.partitioning import Partitions
 from penstock.core.model.record import Headers, Records
+from penstock.core.model.serdes import Side, written
 from penstock.core.plan import nodes as n
 
 
 @compile_node.register
 def _(node: n.Sink, compiled: Compiled) -> Call:
-    if not isinstance(node.topic, str) or node.partitioner is not None:
+    if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
         return _choosing_sink(node, compiled)
-    runtime, name = compiled.runtime, node.name
-    partitions = _partitions(node, node.topic, compiled)
+    runtime, name, topic = compiled.runtime, node.name, node.topic
+    partitions = _partitions(node, topic, compiled)
     if partitions is not None:
         return _windowed_sink(node, partitions, compiled)
-    append, on_error = runtime.rows(node.topic).append, runtime.on_error
+    append, on_error = runtime.rows(topic).append, runtime.on_error
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        side: Side = "key"
         try:
-            append(
-                (
-                    None if key is None else key_bytes(key),
-                    None if value is None else value_bytes(value),
-                    timestamp,
-                    headers,
-                )
-            )
+            data = None if key is None else key_bytes(key)
+            side = "value"
+            append((data, None if value is None else value_bytes(value), timestamp, headers))
         except Exception as error:
-            on_error("produce", name, error)
+            on_error("produce", name, error, target=topic, side=side)
 
     return sink
 
 
+def _in_context(node: n.Sink) -> bool:
+    """Return whether a serde of a sink wants to see topic and headers."""
+    return node.key.contextual is not None or node.value.contextual is not None
+
+
 @columns_of.register
 def _(node: n.Sink, compiled: Compiled) -> Form | None:
-    if not isinstance(node.topic, str) or node.partitioner is not None:
+    if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
         return None
     runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
     choose, window_bytes = _partitions(node, topic, compiled), node.window_bytes
@@ -69,16 +72,19 @@ def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | No
 def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> Call:
     """Compile a sink that sends all windows of a key to the partition of the key."""
     runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
-    append = runtime.placed(str(node.topic)).append
+    topic = str(node.topic)
+    append = runtime.placed(topic).append
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        side: Side = "key"
         try:
             data = None if key is None else key_bytes(key)
+            side = "value"
             partition = -1 if data is None else partitions[data[:-window_bytes]]
             append((data, None if value is None else value_bytes(value), timestamp, headers, partition))
         except Exception as error:
-            runtime.on_error("produce", name, error)
+            runtime.on_error("produce", name, error, target=topic, side=side)
 
     return sink
 
@@ -102,26 +108,20 @@ def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple
 
 
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
-    """Compile a sink that chooses topics or partitions per record."""
-    runtime, name = compiled.runtime, node.name
-    topic_of, partitioner, window_bytes = node.topic, node.partitioner, node.window_bytes
+    """Compile a sink that chooses topics or partitions per record, or whose serdes see where the record goes."""
+    runtime, name, topic_of, window_bytes = compiled.runtime, node.name, node.topic, node.window_bytes
     partitions_in: dict[str, Partitions | None] = {}
 
-    def send(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        topic = (
-            topic_of
-            if isinstance(topic_of, str)
-            else topic_of(key, value, runtime.context(timestamp, headers))
-        )
+    def target_of(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
+        if isinstance(topic_of, str):
+            return topic_of
+        topic = topic_of(key, value, runtime.context(timestamp, headers))
         if not isinstance(topic, str):
             raise TypeError(f"the function that chooses topics gave {topic!r} instead of a topic's name")
-        row = (
-            None if key is None else node.key.serialize(key),
-            None if value is None else node.value.serialize(value),
-            timestamp,
-            headers,
-        )
-        if partitioner is None:
+        return topic
+
+    def send(topic: str, key: Any, value: Any, row: Row) -> None:
+        if node.partitioner is None:
             if window_bytes and topic not in partitions_in:
                 partitions_in[topic] = _partitions(node, topic, compiled)
             choose = partitions_in.get(topic)
@@ -129,15 +129,23 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
                 return runtime.rows(topic).append(row)
             return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
         count = runtime.partitions_of(topic)
-        chosen = _chosen(partitioner(topic, key, value, count), topic, count)
+        chosen = _chosen(node.partitioner(topic, key, value, count), topic, count)
         if not chosen:
             return runtime.drop("no partition chosen")
         return runtime.placed(topic).extend([(*row, partition) for partition in chosen])
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        topic: str | None = None
+        side: Side | None = None
         try:
-            send(key, value, timestamp, headers)
+            topic = target_of(key, value, timestamp, headers)
+            side = "key"
+            key_data, headers = written(node.key, key, topic, side, headers)
+            side = "value"
+            value_data, headers = written(node.value, value, topic, side, headers)
+            side = None
+            send(topic, key, value, (key_data, value_data, timestamp, headers))
         except Exception as error:
-            runtime.on_error("produce", name, error)
+            runtime.on_error("produce", name, error, target=topic, side=side)
 
     return sink

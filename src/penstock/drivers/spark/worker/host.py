@@ -49,6 +49,7 @@ from penstock.drivers.spark.worker.changelogs import Changelogs
 from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
+from penstock.drivers.spark.worker.letters import sending_letters
 from penstock.drivers.spark.worker.progress import Tell, log_progress
 from penstock.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
 from penstock.drivers.spark.worker.restore import RestoreSettings
@@ -302,8 +303,9 @@ class _TaskBatch:
         try:
             task.init(self._now_ms)
             self._inform(task)
-            self._feed(task)
-            return task, self._with_calls(task) if task.calls else task.step(self._now_ms)
+            with sending_letters(topology.letters):
+                self._feed(task)
+                return task, self._with_calls(task) if task.calls else task.step(self._now_ms)
         finally:
             task.close()
 

@@ -23,6 +23,7 @@ from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.partitioning import split_by_partition
 from penstock.drivers.spark.times import encode_times, timed_topics
+from penstock.drivers.spark.worker.letters import sending_letters
 from penstock.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ class Prefix:
         end = records.offsets[-1] + 1
         self._read += len(records)
         self._read_bytes += records.byte_count()
-        self._task.feed(self._at, records, end)
-        outcome = self._task.step(self._now_ms)
+        with sending_letters(self._topology.letters):
+            self._task.feed(self._at, records, end)
+            outcome = self._task.step(self._now_ms)
         yield from self._rows(outcome, end)
         self._reports.append(report_of(self._id, outcome))
         self._start = end

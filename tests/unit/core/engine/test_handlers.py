@@ -1,0 +1,380 @@
+"""Error handlers: functions of the user that decide what becomes of a record that failed, in every way records are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.policy import MOST_ATTEMPTS
+from penstock.core.model.errors import (
+    DeserializationError,
+    PenstockError,
+    ProcessingError,
+    ProductionError,
+    SettingsError,
+)
+from unit.helpers import Host, ShuffledThreads, columnar, one_processor, processing, sent, values
+
+ROWS = [("a", "1", 1), ("b", "x", 2), ("c", "3", 3)]
+Handler = Callable[[ps.ErrorContext, Exception], Any]
+
+
+class Flaky:
+    """Parses numbers; what is none is one after so many attempts."""
+
+    def __init__(self, needed: int = 1 << 30) -> None:
+        self.needed = needed
+        self.calls: list[str] = []
+
+    def __call__(self, value: str) -> str:
+        self.calls.append(value)
+        if not value.isdigit() and self.calls.count(value) < self.needed:
+            raise LookupError(f"no number: {value}")
+        return f"{value}!"
+
+
+class Asked:
+    """A handler that notes what it is asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.contexts: list[ps.ErrorContext] = []
+
+    def __call__(self, context: ps.ErrorContext, error: Exception) -> Any:
+        self.contexts.append(context)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def rows_path(function: Any) -> ps.Topology:
+    """Record by record: a processor behind it keeps records out of columns."""
+    builder = ps.StreamsBuilder()
+    parsed = builder.stream("in").map_values(function, name="parse")
+    parsed.process(processing(lambda context, record: context.forward(record)), name="on").to(
+        "out", name="sink"
+    )
+    topology = builder.build()
+    assert not columnar(topology)
+    return topology
+
+
+def columns_path(function: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values(function, name="parse").to("out", name="sink")
+    topology = builder.build()
+    assert columnar(topology)
+    return topology
+
+
+WAYS: dict[str, tuple[Callable[[Any], ps.Topology], dict[str, Any]]] = {
+    "rows": (rows_path, {}),
+    "columns": (columns_path, {}),
+    "threads": (columns_path, {"threads": ShuffledThreads(3)}),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Callable[..., Host]:
+    build, options = WAYS[request.param]
+
+    def host(function: Any, handler: Any, topic: str | None = "dead", **policies: Any) -> Host:
+        given = {"process": handler, **policies} if handler is not None else policies
+        return Host(build(function), policies=ps.ErrorPolicies(dead_letter_topic=topic, **given), **options)
+
+    return host
+
+
+class TestDecisions:
+    def test_skip(self, way: Callable[..., Host]) -> None:
+        handler = Asked("skip")
+        outcome = way(Flaky(), handler).run("in", *ROWS)
+        assert values(outcome) == ["1!", "3!"]
+        assert outcome.metrics.dropped == {"process error": 1}
+        assert outcome.notices[0].endswith("Its error handler 'Asked' decided: skip")
+        (context,) = handler.contexts
+        assert context == ps.ErrorContext(
+            "process", "parse", "0_0", "in", 0, 1, b"b", b"x", 2, (), ps.Record("b", "x", 2), 1
+        )
+
+    @pytest.mark.parametrize(("answer", "topic"), [("dead_letter", "dead"), (ps.dead_letter("own"), "own")])
+    def test_dead_letter(self, way: Callable[..., Host], answer: Any, topic: str) -> None:
+        outcome = way(Flaky(), Asked(answer)).run("in", *ROWS)
+        assert values(outcome) == ["1!", "3!"]
+        assert sent(outcome, topic) == [("b", "x", 2)]
+
+    def test_fail_writes_the_letter_too(self, way: Callable[..., Host]) -> None:
+        with pytest.raises(
+            ProcessingError, match=r"no number: x.*Its error handler 'Asked' decided: fail$"
+        ) as caught:
+            way(Flaky(), Asked("fail")).run("in", *ROWS)
+        assert caught.value.letter is not None
+        topic, records = caught.value.letter
+        assert (topic, records.keys, records.values) == ("dead", [b"b"], [b"x"])
+
+    def test_retry_calls_the_function_again_with_the_same_record(self, way: Callable[..., Host]) -> None:
+        flaky, handler = Flaky(needed=3), Asked("retry")
+        outcome = way(flaky, handler).run("in", *ROWS)
+        assert sorted(values(outcome), key=str) == ["1!", "3!", "x!"]
+        assert sent(outcome)[1] == ("b", "x!", 2)
+        assert (flaky.calls.count("x"), flaky.calls.count("1")) == (3, 1)
+        assert [context.attempt for context in handler.contexts] == [1, 2]
+        assert outcome.metrics.dropped == {}
+
+    def test_retry_then_another_decision(self, way: Callable[..., Host]) -> None:
+        flaky = Flaky()
+        outcome = way(flaky, Asked("retry", "retry", "skip")).run("in", *ROWS)
+        assert (values(outcome), flaky.calls.count("x")) == (["1!", "3!"], 3)
+        assert outcome.metrics.dropped == {"process error": 1}
+
+    def test_retries_are_bounded(self, way: Callable[..., Host]) -> None:
+        flaky = Flaky()
+        with pytest.raises(ProcessingError, match=f"asked for more than {MOST_ATTEMPTS} attempts"):
+            way(flaky, Asked("retry")).run("in", *ROWS)
+        assert flaky.calls.count("x") == MOST_ATTEMPTS
+
+    def test_attempts_are_counted_for_each_record(self, way: Callable[..., Host]) -> None:
+        handler = Asked("retry", "skip", "retry", "skip")
+        way(Flaky(), handler).run("in", ("a", "x", 1), ("a", "y", 2))
+        assert [context.attempt for context in handler.contexts] == [1, 2, 1, 2]
+
+
+class TestHandlersThatFail:
+    def test_one_that_raises_counts_as_fail_and_both_errors_are_named(self, way: Callable[..., Host]) -> None:
+        def handler(context: ps.ErrorContext, error: Exception) -> Any:
+            raise OSError("the pager is down")
+
+        message = (
+            r"no number: x.*Its error handler '.*handler' failed itself: OSError: the pager is down \(.*line"
+        )
+        with pytest.raises(ProcessingError, match=message):
+            way(Flaky(), handler).run("in", *ROWS)
+
+    @pytest.mark.parametrize("answer", [None, "Skip", "continue", 5, ps.skip()])
+    def test_an_answer_that_is_no_decision_counts_as_fail(
+        self, way: Callable[..., Host], answer: Any
+    ) -> None:
+        with pytest.raises(ProcessingError, match=r"no number: x.*which is no decision"):
+            way(Flaky(), Asked(answer)).run("in", *ROWS)
+
+    def test_a_dead_letter_without_a_topic_counts_as_fail(self, way: Callable[..., Host]) -> None:
+        with pytest.raises(ProcessingError, match=r"no number: x.*nobody named a topic") as caught:
+            way(Flaky(), Asked("dead_letter"), topic=None).run("in", *ROWS)
+        assert caught.value.letter is None
+
+
+class TestOperators:
+    def test_a_policy_of_an_operator_goes_before_that_of_its_stage(self, way: Callable[..., Host]) -> None:
+        for own in ("skip", Asked("skip"), ps.dead_letter("own")):
+            outcome = way(Flaky(), "fail", operators={"parse": own}).run("in", *ROWS)
+            assert values(outcome) == ["1!", "3!"]
+
+    def test_a_handler_of_an_operator_is_asked_for_no_other(self, way: Callable[..., Host]) -> None:
+        handler = Asked("skip")
+        with pytest.raises(ProcessingError):
+            way(Flaky(), "fail", operators={"sink": handler}).run("in", *ROWS)
+        assert not handler.contexts
+
+    def test_a_name_that_nothing_has_is_refused(self) -> None:
+        policies = ps.ErrorPolicies(operators={"prase": "skip"})
+        with pytest.raises(
+            SettingsError, match=r"node 'prase', which the topology does not have.*It has: .*parse"
+        ):
+            ps.testing.TopologyTestDriver(columns_path(str), policies=policies)
+
+
+class TestStages:
+    def test_a_source_can_try_again(self) -> None:
+        calls: list[bytes] = []
+
+        def read(data: bytes) -> str:
+            calls.append(data)
+            if data == b"x" and calls.count(b"x") < 4:
+                raise OSError("the registry is busy")
+            return data.decode()
+
+        serde = ps.serdes.of(str.encode, read)
+        handler = Asked("retry")
+        builder = ps.StreamsBuilder()
+        builder.stream("in", value=serde, name="source").to("out", value=ps.serdes.string)
+        host = Host(builder.build(), policies=ps.ErrorPolicies(deserialize=handler))
+        assert values(host.run("in", *ROWS)) == ["1", "x", "3"]
+        assert [(c.stage, c.node, c.record, c.value) for c in handler.contexts] == [
+            ("deserialize", "source", None, b"x")
+        ] * len(handler.contexts)
+
+    @pytest.mark.parametrize("side", ["key", "value"])
+    @pytest.mark.parametrize("chosen", [False, True])
+    def test_a_sink_says_topic_and_side(self, side: str, chosen: bool) -> None:
+        builder = ps.StreamsBuilder()
+        made = builder.stream("in").map(lambda k, v: (5, v) if side == "key" else (k, 5))
+        made.to(
+            (lambda k, v, context: "out") if chosen else "out",
+            name="sink",
+            key=ps.serdes.string,
+            value=ps.serdes.string,
+        )
+        handler = Asked("skip")
+        outcome = Host(builder.build(), policies=ps.ErrorPolicies(produce=handler)).run("in", ROWS[0])
+        assert outcome.metrics.dropped == {"produce error": 1}
+        assert [(c.stage, c.node, c.target, c.side) for c in handler.contexts] == [
+            ("produce", "sink", "out", side)
+        ]
+        with pytest.raises(
+            ProductionError,
+            match=rf"at topic 'in', .*: the {side} does not fit its serde, sending to topic 'out': serdes\.string takes str",
+        ):
+            Host(builder.build()).run("in", ROWS[0])
+
+    def test_a_chooser_that_raises_has_no_side(self) -> None:
+        def choose(*_: Any) -> Any:
+            raise LookupError("nowhere")
+
+        for more, target in (({"topic": choose}, None), ({"topic": "out", "partitioner": choose}, "out")):
+            builder = ps.StreamsBuilder()
+            builder.stream("in").to(**more)  # type: ignore[arg-type]
+            handler = Asked("skip")
+            Host(builder.build(), policies=ps.ErrorPolicies(produce=handler)).run("in", ROWS[0])
+            assert [(c.target, c.side) for c in handler.contexts] == [(target, None)]
+
+    def test_a_sink_can_try_again(self) -> None:
+        handler, tried = Asked("retry"), Flaky(needed=2)
+        serde = ps.serdes.of(lambda value: tried(value).encode(), bytes.decode)
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("out", value=serde)
+        host = Host(builder.build(), policies=ps.ErrorPolicies(produce=handler))
+        assert values(host.run("in", *ROWS)) == ["1!", "x!", "3!"]
+
+    def test_a_processor_may_try_again_and_knows_what_it_does(self) -> None:
+        tried: list[str] = []
+
+        def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+            tried.append(record.value)
+            if record.value == "x" and len(tried) < 4:
+                raise OSError("busy")
+            context.forward(record)
+
+        host = Host(one_processor(processing(step)), policies=ps.ErrorPolicies(process=Asked("retry")))
+        assert (values(host.run("in", *ROWS)), tried) == (["1", "x", "3"], ["1", "x", "x", "x", "3"])
+
+    def test_operators_with_state_are_never_tried_again(self) -> None:
+        def add(key: str, value: str, total: str) -> str:
+            if value == "x":
+                raise LookupError(value)
+            return total + value
+
+        builder = ps.StreamsBuilder()
+        windows = builder.stream("in").group_by_key().windowed_by(ps.HoppingWindows(10, advance=5, grace=0))
+        windows.aggregate(str, add, store="all")
+        host = Host(builder.build(), policies=ps.ErrorPolicies(process=Asked("retry")))
+        with pytest.raises(ProcessingError, match="is never tried again here"):
+            host.run("in", *ROWS)
+
+    def test_a_change_of_a_row_comes_as_a_change(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.table("in", store="t").map_values(Flaky(), name="parse").to_stream().to("out")
+        handler = Asked("skip")
+        Host(builder.build(), policies=ps.ErrorPolicies(process=handler)).run("in", ("a", "x", 1))
+        (context,) = handler.contexts
+        assert context.record is not None
+        assert (context.record.key, context.record.value.new) == ("a", "x")
+
+    def test_a_punctuator_has_no_record(self) -> None:
+        def tick(now_ms: int) -> None:
+            raise LookupError("late")
+
+        handler = Asked("skip")
+        topology = one_processor(
+            processing(lambda c, r: None, init=lambda c: c.schedule(5, ps.wall_clock, tick))
+        )
+        outcome = Host(topology, policies=ps.ErrorPolicies(process=handler)).step(now_ms=5)
+        assert outcome.metrics.dropped == {"process error": 1}
+        (context,) = handler.contexts
+        assert (context.topic, context.offset, context.record) == (None, -1, None)
+        with pytest.raises(ProcessingError, match="never tried again"):
+            Host(topology, policies=ps.ErrorPolicies(process=Asked("retry"))).step(now_ms=5)
+
+    def test_the_handler_is_not_asked_for_the_parents_of_a_node_that_stops(self) -> None:
+        handler = Asked("fail")
+        builder = ps.StreamsBuilder()
+        outer = builder.stream("in").process(
+            processing(lambda context, record: context.forward(record)), name="outer"
+        )
+        outer.map_values(Flaky(), name="inner").to("out")
+        host = Host(builder.build(), policies=ps.ErrorPolicies(process=handler))
+        with pytest.raises(ProcessingError):
+            host.run("in", ("a", "x", 1))
+        assert [context.node for context in handler.contexts] == ["inner"]
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize("parameter", ["deserialize", "process", "produce"])
+    @pytest.mark.parametrize("policy", ["Fail", "continue", "retry", "", None, 5, ps.Retry, ["skip"]])
+    def test_what_is_no_policy(self, parameter: str, policy: Any) -> None:
+        with pytest.raises(SettingsError, match=rf"^{parameter}=.*give one of 'fail', 'skip', 'dead_letter'"):
+            ps.ErrorPolicies(**{parameter: policy})
+        with pytest.raises(SettingsError, match=r"^operators\['x'\]="):
+            ps.ErrorPolicies(operators={"x": policy})
+
+    def test_a_coroutine_function(self) -> None:
+        async def handler(context: ps.ErrorContext, error: Exception) -> str:
+            return "skip"
+
+        with pytest.raises(SettingsError, match="process: an error handler is a plain function"):
+            ps.ErrorPolicies(process=handler)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["fail", Asked("fail")])
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        ("deserialize", DeserializationError),
+        ("process", ProcessingError),
+        ("produce", ProductionError),
+    ],
+)
+def test_under_fail_the_dead_letter_is_sent_before_the_topology_stops(
+    stage: str, kind: type[PenstockError], policy: Any
+) -> None:
+    builder = ps.StreamsBuilder()
+    value = ps.serdes.int64 if stage == "deserialize" else ps.serdes.string
+    stream = builder.stream("in", value=value)
+    if stage == "process":
+        stream = stream.map_values(Flaky())
+    stream.to("out", value=ps.serdes.int64)
+    policies = ps.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
+    with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+        with pytest.raises(kind):
+            driver.pipe("in", "a", b"x", timestamp=7)
+        (letter,) = driver.read("dead")
+        assert (letter.key, letter.value, letter.timestamp) == (b"a", b"x", 7)
+        assert dict(letter.headers)["penstock.error.stage"] == stage.encode()
+        assert not driver.read("out")
+
+
+def test_a_global_store_sends_no_letters_whatever_its_handler_says() -> None:
+    builder = ps.StreamsBuilder()
+    builder.global_table("products", value=ps.serdes.int64, store="products")
+    builder.stream("in").to("out")
+    for answer in ("dead_letter", ps.dead_letter("own"), "skip"):
+        policies = ps.ErrorPolicies(deserialize=Asked(answer), dead_letter_topic="dead")
+        with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+            driver.pipe("products", "a", b"x")
+            assert (driver.read("dead"), driver.read("own"), driver.metrics()["dropped_records"]) == (
+                [],
+                [],
+                1,
+            )
+
+
+def test_a_function_that_ends_its_thread_is_treated_by_the_policy_of_its_operator() -> None:
+    def end(value: str) -> str:
+        if value == "x":
+            raise SystemExit
+        return value
+
+    for own in ("skip", Asked("skip")):
+        policies = ps.ErrorPolicies(operators={"parse": own})
+        host = Host(columns_path(end), policies=policies, threads=ShuffledThreads(2))
+        assert values(host.run("in", *ROWS)) == ["1", "3"]
