@@ -2,5 +2,13 @@
 
 from penstock.testing.driver import TopologyTestDriver
 from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
+from penstock.testing.topics import InputTopic, OutputTopic
 
-__all__ = ["ConsumedRecord", "EmbeddedKafka", "EmbeddedKafkaError", "TopologyTestDriver"]
+__all__ = [
+    "ConsumedRecord",
+    "EmbeddedKafka",
+    "EmbeddedKafkaError",
+    "InputTopic",
+    "OutputTopic",
+    "TopologyTestDriver",
+]

@@ -96,7 +96,8 @@ class Runner:
     Attributes:
         now_ms: The wall clock.
         tasks: The tasks, those of global stores first.
-        sent: What was sent, by topic.
+        sent: What was sent and not read yet, by topic.
+        produced: The topics that something was sent to.
         dropped: Records left out, by reason.
         processed: Records processed.
         enforced: Records taken while an input was empty that might still have brought an earlier one.
@@ -124,6 +125,7 @@ class Runner:
         self.now_ms = now_ms
         self.tasks: dict[TaskId, DriverTask] = {}
         self.sent: dict[str, deque[Sent]] = defaultdict(deque)
+        self.produced: set[str] = set()
         self.dropped: Counter[str] = Counter()
         self.processed = 0
         self.enforced = 0
@@ -135,6 +137,8 @@ class Runner:
         self._settings = settings
         self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
         self._coming: deque[tuple[TopicPartition, Records]] = deque()
+        self._fed: set[TaskId] = set()
+        self._behind = _behind(plan)
         self._station: ManualStation | None = None
         self._attempts_due: dict[TaskId, int] = {}
         self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
@@ -151,6 +155,11 @@ class Runner:
     def makes_calls(self) -> bool:
         """Whether the topology has asynchronous operators."""
         return self._station is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether tasks wait for empty inputs."""
+        return self._settings.max_task_idle_ms is not None
 
     # Topics.
 
@@ -232,21 +241,40 @@ class Runner:
             each.task.close()
 
     def _feed(self, at: TopicPartition, records: Records) -> None:
-        self._task_of(at).task.feed(at, records, self.topics.appended(at, records))
+        each = self._task_of(at)
+        each.task.feed(at, records, self.topics.appended(at, records))
+        self._fed.add(each.id)
 
     def _run(self) -> None:
+        """Let tasks step until nothing comes any more: those that have got something, and then each that has not stepped yet."""
+        stepped: set[TaskId] = set()
         while True:
-            for each in list(self.tasks.values()):
+            while self._fed:
+                each = self.tasks[min(self._fed, key=self._order)]
+                self._fed.remove(each.id)
+                stepped.add(each.id)
                 self._steps(each)
+                while self._coming and self._gathers:
+                    self._feed(*self._coming.popleft())
             if self._station is not None and (settled := self._station.work()):
                 for task_id, ticket, answer in settled:
                     self.tasks[task_id].task.done(ticket, answer)
-                continue
-            if not self._coming:
-                return
-            self._feed(*self._coming.popleft())
-            while self._coming and not self._settings.one_by_one:
+                    self._fed.add(task_id)
+            elif self._coming:
                 self._feed(*self._coming.popleft())
+            elif stepped.issuperset(self.tasks):
+                return
+            else:
+                self._fed.add(next(task_id for task_id in self.tasks if task_id not in stepped))
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether a task gets all there is before it steps, as on Spark, and not one delivery after the other."""
+        return not self._settings.one_by_one or self.waits
+
+    def _order(self, task: TaskId) -> tuple[int, TaskId]:
+        """Return the place of a task: behind what comes to it through Spark's shuffle, in the same micro-batch."""
+        return self._behind.get(task.subtopology, -1), task
 
     def _steps(self, each: DriverTask) -> None:
         """Let a task process what it has, one record after the other if each is a commit of its own."""
@@ -287,6 +315,7 @@ class Runner:
             self._send(each.id, topic, records)
 
     def _send(self, task: TaskId, topic: str, records: Records) -> None:
+        self.produced.add(topic)
         serdes, is_read = self._serdes(task, topic), self.reading(topic) is not None
         for at, placed in self.topics.placed(topic, records):
             headers = placed.headers or [()] * len(placed)
@@ -372,3 +401,13 @@ class Runner:
         self._inform(each)
         task.lost(task.under_way())
         self._carry_out(each, each.step(self.now_ms, None))
+
+
+def _behind(plan: Plan) -> dict[int, int]:
+    """Return how many of Spark's shuffles lie in front of each sub-topology, at most."""
+    shuffles = [topic for topic in plan.internal_topics.values() if topic.through_shuffle]
+    behind = dict.fromkeys((sub.id for sub in plan.subtopologies), 0)
+    for _ in plan.subtopologies:
+        for topic in shuffles:
+            behind[topic.downstream] = max(behind[topic.downstream], behind[topic.upstream] + 1)
+    return behind

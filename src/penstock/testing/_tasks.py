@@ -6,11 +6,12 @@ with a new task for each step show (``tests/golden/micro_batches.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
+from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId
 from penstock.core.state.memory import MemoryStores
 
@@ -89,3 +90,27 @@ class _Store:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # so that isinstance() tells the kind of store
         return type(self._owner.task.stores[self._name])
+
+
+def store_of(tasks: Collection[DriverTask], name: str, partition: int | None) -> Any:
+    """Return a store of one of the tasks; see ``TopologyTestDriver.store``."""
+    found = {each.id.partition: each for each in tasks if name in each.task.stores}
+    if not found:
+        known = ", ".join(dict.fromkeys(store for each in tasks for store in each.task.stores))
+        raise StoreError(f"the topology has no store {name!r}; it has: {known}")
+    if partition is None and len(found) > 1:
+        raise StoreError(
+            f"store {name!r} is in {len(found)} tasks, each of which has its own keys; give partition={min(found)} to {max(found)}"
+        )
+    if partition is not None and partition not in found:
+        raise StoreError(
+            f"store {name!r} is in no task of partition {partition!r}, but in those of {sorted(found)}"
+        )
+    return found[min(found) if partition is None else partition].store(name)
+
+
+def stores_of(tasks: Collection[DriverTask], partition: int | None) -> dict[str, Any]:
+    """Return the stores of the tasks by name; see ``TopologyTestDriver.stores``."""
+    some = [each for each in tasks if partition is None or each.id.partition == partition]
+    names = dict.fromkeys(name for each in some for name in each.task.stores)
+    return {name: store_of(some, name, partition) for name in names}

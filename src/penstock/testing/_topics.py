@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from penstock.core.model.errors import SettingsError
-from penstock.core.model.ids import TopicPartition
+from penstock.core.model.errors import SettingsError, TopicNotFoundError
+from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.partitioning import partition_of
 from penstock.core.model.record import Records
+from penstock.core.plan.layout import Layout, default_grouper, lay_out
+from penstock.core.plan.split import Plan
 
 PerTopic = int | Mapping[str, int]
 """One number of partitions for all topics, or one per topic; a topic that is not named has 1."""
@@ -18,10 +20,13 @@ class Topics:
     """What a broker would have. Owned by the driver.
 
     Args:
-        partitions: Numbers of partitions of topics from outside, and of those that are written.
+        partitions: Numbers of partitions of topics from outside, and of those that are written; None is 1 for all, those of
+            repartitions included.
     """
 
-    def __init__(self, partitions: PerTopic) -> None:
+    def __init__(self, partitions: PerTopic | None) -> None:
+        self._one_each = partitions is None
+        partitions = 1 if partitions is None else partitions
         given = partitions.values() if isinstance(partitions, Mapping) else [partitions]
         for count in given:
             if not isinstance(count, int) or count < 1:
@@ -55,19 +60,62 @@ class Topics:
         """Return how many records of a partition are held back."""
         return sum(len(records) for where, records in self._held.get(at.topic, ()) if where == at)
 
-    def lay_out(self, counts: Mapping[str, int], internal: Collection[str]) -> None:
-        """Take the numbers of partitions of repartition topics."""
-        self._internal = {topic: counts[topic] for topic in internal}
+    def laid_out(self, plan: Plan, kept: Mapping[str, int] | None = None) -> Layout:
+        """Lay a plan out over these topics, and take over the numbers of its repartitions.
+
+        Args:
+            plan: The topology, split.
+            kept: Numbers of partitions that repartitions had before.
+
+        Raises:
+            SettingsError: If a number is given for a topic that is neither read nor written.
+            CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+        """
+        if self._one_each:
+            return _one_each(plan)
+        self._check_names(plan)
+        external = {topic: self.partitions_of(topic) for topic in plan.external_topics}
+        if plan.has_patterns:  # whose topics may be all that a repartition could take its number from
+            most = self._given if isinstance(self._given, int) else max(self._given.values(), default=1)
+            kept = {**dict.fromkeys(plan.internal_topics, most), **(kept or {})}
+        layout = lay_out(plan, external, kept=kept)
+        self._internal = {topic: layout.partitions[topic] for topic in plan.internal_topics}
+        return layout
+
+    def _check_names(self, plan: Plan) -> None:
+        nodes = (node for sub in plan.subtopologies for node in sub.nodes.values())
+        if (
+            isinstance(self._given, int)
+            or plan.has_patterns
+            or any(callable(getattr(n, "topic", None)) for n in nodes)
+        ):
+            return
+        known = {*plan.external_topics, *plan.sink_topics, *plan.global_part_of}
+        unknown = sorted(self._given.keys() - known)
+        if unknown:
+            raise SettingsError(
+                f"partitions={dict(self._given)!r} names {', '.join(map(repr, unknown))}, which the topology neither reads nor writes; "
+                f"it does: {', '.join(sorted(known))}. Repartitions have their own number, repartition(partitions=...)"
+            )
+
+    def checked(self, at: TopicPartition) -> TopicPartition:
+        """Return a partition.
+
+        Raises:
+            TopicNotFoundError: If the topic does not have it.
+        """
+        count = self.partitions_of(at.topic)
+        if not isinstance(at.partition, int) or not 0 <= at.partition < count:
+            raise TopicNotFoundError(
+                f"topic {at.topic!r} has no partition {at.partition!r}; it has {count}, from 0 on (partitions= of the driver)"
+            )
+        return at
 
     def partitions_of(self, topic: str) -> int:
         """Return the number of partitions of a topic."""
         if topic in self._internal:
             return self._internal[topic]
         return self._given if isinstance(self._given, int) else self._given.get(topic, 1)
-
-    def external(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the numbers of partitions of topics that exist before the application starts."""
-        return {topic: self.partitions_of(topic) for topic in topics}
 
     def placed(self, topic: str, records: Records) -> Iterator[tuple[TopicPartition, Records]]:
         """Distribute records over the partitions of a topic, as Java producers do; each partition keeps their order.
@@ -98,6 +146,13 @@ class Topics:
         self.ends[at] = end = start + len(records)
         records.offsets = list(range(start, end))
         return end
+
+
+def _one_each(plan: Plan) -> Layout:
+    """Lay a plan out with one partition of each topic."""
+    topics = {sub.id: dict.fromkeys(sub.source_topics, 1) for sub in plan.subtopologies}
+    tasks = {TaskId(number, 0): group for number, own in topics.items() for group in default_grouper(own)}
+    return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
 
 
 def _some(records: Records, rows: list[int]) -> Records:

@@ -10,26 +10,31 @@ Calls of asynchronous operators run in this thread, by the same rules as anywher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.model.durations import Duration, millis
-from penstock.core.model.errors import SettingsError, StoreError
-from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.errors import SettingsError
+from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, Record, Records
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.layout import Layout, default_grouper
-from penstock.core.plan.split import Plan
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.threads import TaskThreads
 from penstock.testing._runner import CALLS, Runner, RunnerSettings
-from penstock.testing._topics import Topics
+from penstock.testing._tasks import store_of, stores_of
+from penstock.testing._topics import PerTopic, Topics
+from penstock.testing.topics import InputTopic, OutputTopic
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class TopologyTestDriver:
@@ -50,10 +55,17 @@ class TopologyTestDriver:
         keep_processors: Whether each task keeps one processor for all its time. On Spark a processor is made anew in every
             micro-batch, so one that remembers something in an attribute and not in a store is wrong there. It is wrong here,
             too, unless this is True.
+        partitions: Numbers of partitions: one for all topics from outside and those that are written, or one per topic, where
+            others have 1. Repartitions then have those that they have in an application, and there is a task per partition.
+            None gives every topic one partition, repartitions included.
+        max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, by the
+            driver's clock. None does not wait. An input that is held back (:meth:`hold`) is waited for without end.
 
     Raises:
         TopologyError: If the topology is not valid.
-        SettingsError: If ``num_threads_per_task`` or ``commit_every`` is no whole number, or below 1.
+        CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+        SettingsError: If an argument is no whole number or too small, or ``partitions`` names a topic that is neither read nor
+            written.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
 
@@ -79,16 +91,24 @@ class TopologyTestDriver:
         num_threads_per_task: int = 1,
         commit_every: int = 1,
         keep_processors: bool = False,
+        partitions: PerTopic | None = None,
+        max_task_idle_ms: int | None = None,
     ) -> None:
         check_threads(num_threads_per_task, None)
         if not isinstance(commit_every, int) or commit_every < 1:
             raise SettingsError(
                 f"commit_every={commit_every!r}: a micro-batch has a whole number of records, at least 1"
             )
+        if max_task_idle_ms is not None and (
+            not isinstance(max_task_idle_ms, int) or max_task_idle_ms < NEVER_WAIT
+        ):
+            raise SettingsError(
+                f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
+            )
         self._commit_every = commit_every
         self._collected: list[tuple[TopicPartition, Records]] = []
         plan = topology.plan(application_id)
-        self._topics = Topics(1)
+        self._topics = Topics(partitions)
         settings = RunnerSettings(
             policies or ErrorPolicies(),
             statestore_cache_max_bytes,
@@ -96,13 +116,22 @@ class TopologyTestDriver:
             TaskThreads(num_threads_per_task) if num_threads_per_task > 1 else None,
             keep_processors,
             commit_every == 1,
-            None,
+            max_task_idle_ms,
         )
         self._runner = Runner(
-            plan, _one_each(plan), self._topics, settings, wall_clock_ms, {}, {}, MemoryStores()
+            plan, self._topics.laid_out(plan), self._topics, settings, wall_clock_ms, {}, {}, MemoryStores()
         )
 
-    def pipe(self, topic: str, key: Any, value: Any, timestamp: int = 0, headers: Headers = ()) -> None:
+    def pipe(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int = 0,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
         """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
 
         Args:
@@ -111,15 +140,140 @@ class TopologyTestDriver:
             value: The value, likewise.
             timestamp: Milliseconds since the epoch.
             headers: Name and value pairs.
+            partition: The partition it is written to; None takes the one in which a Java producer puts the key, and for records
+                without a key one after the other.
 
         Raises:
-            TopicNotFoundError: If the topology does not read the topic.
+            TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
             PenstockError: If the record fails under the policy "fail".
         """
         source = self._runner.source(topic)
         rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
         records = Records(*rows, headers=[tuple(headers)] if headers else None)
-        self._collected.extend(self._topics.placed(topic, records))
+        if partition is not None:
+            records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
+        for at, placed in self._topics.placed(topic, records):
+            if self._topics.is_held(topic):
+                self._topics.keep(at, placed)
+            else:
+                self._collect([(at, placed)])
+
+    def input_topic(
+        self,
+        name: str,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        start: int | datetime | None = None,
+        advance: Duration = 0,
+    ) -> InputTopic[K, V]:
+        """Return a topic to write to, with serdes of the test's own and times that go on by themselves.
+
+        Args:
+            name: A topic the topology reads.
+            key: The serde of keys; None is the source's.
+            value: The serde of values; None is the source's.
+            start: The timestamp of the first record, ms since the epoch or a datetime; None is the wall clock now.
+            advance: By how much the timestamp of each record is later than that of the one before: a timedelta, or milliseconds.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+            ValueError: If ``advance`` is negative.
+
+        Source: ``TopologyTestDriver.createInputTopic``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     topic = driver.input_topic("in", start=1_000, advance=10)
+            ...     topic.pipe_values(["a", "b"])
+            ...     topic.pipe("k", "late", timestamp=5)
+            ...     [record.timestamp for record in driver.read("out")]
+            [1000, 1010, 5]
+        """
+        self._runner.source(name)
+        begin = self._runner.now_ms if start is None else start
+        return InputTopic(name, self.pipe, key, value, begin, advance)
+
+    def output_topic(
+        self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
+    ) -> OutputTopic[K, V]:
+        """Return a topic to read, with serdes of the test's own.
+
+        Args:
+            name: Any topic, internal ones included.
+            key: The serde of keys; None is that of the sink.
+            value: The serde of values; None is that of the sink.
+
+        Source: ``TopologyTestDriver.createOutputTopic``.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ps.serdes.int64)
+            >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     for key in "aba":
+            ...         driver.pipe("in", key, "v")
+            ...     counts = driver.output_topic("out")
+            ...     counts.read_one()
+            ...     counts.read_as_table()
+            Record(key='a', value=1, timestamp=0, headers=())
+            {'b': 1, 'a': 2}
+        """
+        return OutputTopic(name, lambda: self._runner.sent[name], key, value)
+
+    def produced_topics(self) -> frozenset[str]:
+        """Return the topics that something was sent to so far, repartitions included (``producedTopicNames``)."""
+        return frozenset(self._runner.produced)
+
+    def hold(self, topic: str) -> None:
+        """Leave the records of a topic that are written from now on with the broker: the topology does not get them.
+
+        With ``max_task_idle_ms`` tasks wait for such records, as for a topic that is behind.
+
+        Args:
+            topic: A topic the topology reads.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> both = builder.stream("a").merge(builder.stream("b")).group_by_key()
+            >>> both.reduce(lambda old, new: f"{old}, {new}").to_stream().to("out")
+            >>> with ps.testing.TopologyTestDriver(builder.build(), max_task_idle_ms=0) as driver:
+            ...     driver.hold("b")
+            ...     driver.pipe("b", "k", "first", timestamp=1)
+            ...     driver.pipe("a", "k", "second", timestamp=2)
+            ...     print(driver.waiting())
+            ...     driver.release("b")
+            ...     driver.read("out")[-1].value
+            {'0_0': 'waits for b-0, which is empty here and has more records on the broker'}
+            'first, second'
+        """
+        self._runner.source(topic)
+        self._topics.hold(topic)
+
+    def release(self, topic: str) -> None:
+        """Let the topology have what was held back of a topic, and hold nothing back any more.
+
+        Args:
+            topic: The topic; nothing happens if it is not held back.
+
+        Raises:
+            PenstockError: If a record fails under the policy "fail".
+        """
+        self._collect(self._topics.release(topic))
+
+    def waiting(self) -> dict[str, str]:
+        """Return why tasks wait that do not process the records they have, by the id of the task."""
+        return {str(task): line for task, line in sorted(self._runner.waiting.items())}
+
+    def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
+        self._collected.extend(records)
         if len(self._collected) >= self._commit_every:
             self.commit()
 
@@ -169,39 +323,61 @@ class TopologyTestDriver:
         self.commit()
         self._runner.advance(self._runner.now_ms + millis(duration))
 
-    def store(self, name: str) -> Any:
+    def store(self, name: str, *, partition: int | None = None) -> Any:
         """Return a store of any kind, to read it or to fill it.
 
+        Args:
+            name: The store.
+            partition: Of which task, where several partitions have one each.
+
         Raises:
-            StoreError: If the topology has no such store.
+            StoreError: If the topology has no such store, or several tasks have it and no partition is given.
         """
-        tasks = self._runner.tasks.values()
-        for each in tasks:
-            if name in each.task.stores:
-                return each.store(name)
-        known = ", ".join(store for each in tasks for store in each.task.stores)
-        raise StoreError(f"the topology has no store {name!r}; it has: {known}")
+        return store_of(self._runner.tasks.values(), name, partition)
+
+    def stores(self, *, partition: int | None = None) -> dict[str, Any]:
+        """Return all stores by name, global ones included (``getAllStateStores``).
+
+        Args:
+            partition: Of which tasks, where several partitions have a store each; stores of other tasks are left out.
+
+        Raises:
+            StoreError: If several tasks have a store and no partition is given.
+        """
+        return stores_of(self._runner.tasks.values(), partition)
+
+    def dropped(self) -> dict[str, int]:
+        """Return how many records were left out so far, by reason; see ``docs/reference/metrics.md`` for the reasons."""
+        return dict(self._runner.dropped)
 
     def metrics(self) -> dict[str, int]:
         """Return what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors.
 
         If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
-        ``calls_dead_lettered``, as in the metrics of an application.
+        ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms`` also ``enforced_records``.
         """
         runner = self._runner
         counted = {f"counted: {name}": count for name, count in runner.counted.items()}
         calls = {name: runner.calls[name] for name in CALLS} if runner.makes_calls else {}
         dropped = sum(runner.dropped.values())
-        return {"processed_records": runner.processed, "dropped_records": dropped, **calls, **counted}
+        enforced = {"enforced_records": runner.enforced} if runner.waits else {}
+        return {
+            "processed_records": runner.processed,
+            "dropped_records": dropped,
+            **enforced,
+            **calls,
+            **counted,
+        }
 
-    def committed_offset(self, topic: str) -> int:
-        """Return the offset of a topic before which every record is finished: what would be committed now.
+    def committed_offset(self, topic: str, partition: int = 0) -> int:
+        """Return the offset of a partition before which every record is finished: what would be committed now.
 
         Args:
             topic: A topic the topology reads.
+            partition: Its partition.
 
         Raises:
-            TopicNotFoundError: If the topology does not read the topic.
+            TopicNotFoundError: If the topology does not read the topic, or it has no such partition.
 
         Example:
             >>> import penstock as ps
@@ -214,7 +390,8 @@ class TopologyTestDriver:
             1
         """
         self._runner.source(topic)
-        return self._runner.committable.get(TopicPartition(topic, 0), 0)
+        at = self._topics.checked(TopicPartition(topic, partition))
+        return self._runner.committable.get(at, 0)
 
     def close(self) -> None:
         """Call ``close`` of every processor, and give up the calls that have not ended."""
@@ -225,13 +402,6 @@ class TopologyTestDriver:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _one_each(plan: Plan) -> Layout:
-    """Lay a plan out with one partition of each topic, repartitions included."""
-    topics = {sub.id: dict.fromkeys(sub.source_topics, 1) for sub in plan.subtopologies}
-    tasks = {TaskId(n, 0): group for n, own in topics.items() for group in default_grouper(own)}
-    return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
 
 
 def _serialized(serde: Serde[Any], value: Any) -> bytes | None:

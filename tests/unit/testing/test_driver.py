@@ -448,3 +448,29 @@ class TestAPattern:
         with Driver(builder.build()) as driver:
             driver.pipe("in", "k", "v")
             assert [record.value for record in driver.read("out")] == ["V"]
+
+
+def test_drops_are_told_by_reason() -> None:
+    with Driver(word_count(), policies=ps.ErrorPolicies(process="skip")) as driver:
+        driver.pipe("lines", None, None)
+        driver.pipe("lines", None, "a")
+        assert driver.dropped() == {"process error": 1}
+
+
+def test_topics_that_were_written_are_told_with_repartitions() -> None:
+    with Driver(word_count(), application_id="app") as driver:
+        assert driver.produced_topics() == frozenset()
+        driver.pipe("lines", None, "a")
+        driver.read("out")
+        assert driver.produced_topics() == {"out", "app-counts-repartition"}
+
+
+def test_all_stores_are_given_by_name() -> None:
+    builder = ps.StreamsBuilder()
+    builder.global_table("rates", store="rates")
+    builder.stream("in").group_by_key().count(store="counts")
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", "k", "v")
+        stores = driver.stores()
+        assert sorted(stores) == ["counts", "rates"]
+        assert stores["counts"].get("k") == ps.ValueAndTimestamp(1, 0)

@@ -1,0 +1,280 @@
+"""Topics with several partitions in the test driver, and inputs that are waited for or held back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import CoPartitioningError, SettingsError, StoreError, TopicNotFoundError
+from penstock.core.model.partitioning import partition_of
+from unit.helpers import one_processor, processing
+
+Driver = ps.testing.TopologyTestDriver
+INT = ps.serdes.int64
+KEYS = [f"k{number}" for number in range(20)]
+PLACES = {key: partition_of(key.encode(), 4) for key in KEYS}
+
+
+def where(**options: Any) -> ps.Topology:
+    """Send each record on with its partition and the task that had it."""
+
+    def tell(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        at = context.record_metadata
+        assert at is not None
+        context.forward(record.with_value(f"{at.partition}@{at.offset} in {context.task_id}"))
+
+    return one_processor(processing(tell), **options)
+
+
+def counts(**repartition: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in").select_key(lambda key, value: value)
+    if repartition:
+        stream = stream.repartition(name="again", **repartition)
+    stream.group_by_key().count(store="counts").to_stream().to("out", value=INT)
+    return builder.build()
+
+
+class TestPartitions:
+    def test_keys_go_where_java_producers_put_them(self) -> None:
+        assert set(PLACES.values()) == {0, 1, 2, 3}
+        with Driver(where(), partitions=4) as driver:
+            for key in KEYS:
+                driver.pipe("in", key, "v")
+            told = {record.key: record.value for record in driver.read("out")}
+            assert {key: int(value[0]) for key, value in told.items()} == PLACES
+            assert all(value.endswith(f"in 0_{PLACES[key]}") for key, value in told.items())
+            assert {p: driver.committed_offset("in", p) for p in range(4)} == {
+                p: list(PLACES.values()).count(p) for p in range(4)
+            }
+
+    def test_records_without_a_key_take_turns(self) -> None:
+        with Driver(where(), partitions={"in": 3}) as driver:
+            for _ in range(4):
+                driver.pipe("in", None, "v")
+            assert [record.value for record in driver.read("out")] == [
+                "0@0 in 0_0",
+                "1@0 in 0_1",
+                "2@0 in 0_2",
+                "0@1 in 0_0",
+            ]
+
+    def test_a_record_may_be_put_into_one(self) -> None:
+        with Driver(where(), partitions=4) as driver:
+            driver.pipe("in", "k0", "v", partition=3)
+            driver.input_topic("in").pipe("k0", "v", partition=3)
+            assert [record.value for record in driver.read("out")] == ["3@0 in 0_3", "3@1 in 0_3"]
+
+    @pytest.mark.parametrize("partition", [4, -1, "1"])
+    def test_that_do_not_exist_are_refused(self, partition: Any) -> None:
+        with Driver(where(), partitions=4) as driver:
+            for use in (
+                lambda: driver.pipe("in", "k", "v", partition=partition),
+                lambda: driver.committed_offset("in", partition),
+            ):
+                with pytest.raises(
+                    TopicNotFoundError, match=f"'in' has no partition {partition!r}; it has 4"
+                ):
+                    use()
+
+    def test_there_is_one_of_each_topic_unless_more_are_asked_for(self) -> None:
+        with Driver(counts(partitions=8)) as driver:
+            for key in KEYS:
+                driver.pipe("in", None, key)
+            assert driver.store("counts").get("k3") == (1, 0)
+
+    @pytest.mark.parametrize(("repartition", "tasks"), [({}, 3), ({"partitions": 8}, 8)])
+    def test_a_repartition_has_its_own_number(self, repartition: Any, tasks: int) -> None:
+        with Driver(counts(**repartition), partitions={"in": 3}) as driver:
+            for key in [*KEYS, *KEYS]:
+                driver.pipe("in", None, key)
+            assert driver.output_topic("out").read_as_table() == dict.fromkeys(KEYS, 2)
+            for number in range(tasks):
+                mine = [key for key in KEYS if partition_of(key.encode(), tasks) == number]
+                assert [key for key, _ in driver.store("counts", partition=number).all()] == sorted(mine)
+                assert list(driver.stores(partition=number)) == ["counts"]
+
+    def test_a_store_of_several_tasks_is_asked_for_with_its_partition(self) -> None:
+        with Driver(counts(), partitions=3) as driver:
+            for use in (lambda: driver.store("counts"), driver.stores):
+                with pytest.raises(StoreError, match=r"'counts' is in 3 tasks.* give partition=0 to 2"):
+                    use()
+            with pytest.raises(
+                StoreError, match=r"'counts' is in no task of partition 3, but in those of \[0, 1, 2\]"
+            ):
+                driver.store("counts", partition=3)
+
+    def test_a_sink_is_told_how_many_there_are(self) -> None:
+        seen: list[int] = []
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("out", partitioner=lambda topic, k, v, partitions: seen.append(partitions))
+        with Driver(builder.build(), partitions={"out": 5}) as driver:
+            driver.pipe("in", "k", "v")
+        assert seen == [5]
+
+    def test_a_partitioner_chooses_where_an_output_is_read_again(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("between", partitioner=lambda topic, k, v, partitions: [0, 2])
+        builder.stream("between").process(_Telling).to("out")
+        with Driver(builder.build(), partitions={"between": 3}) as driver:
+            driver.pipe("in", "k", "v")
+            assert [record.value for record in driver.read("out")] == ["0", "2"]
+
+    def test_topics_that_meet_need_equal_numbers(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("a").join(builder.table("b"), lambda a, b: a + b).to("out")
+        with pytest.raises(CoPartitioningError):
+            Driver(builder.build(), partitions={"a": 2})
+
+    def test_a_global_table_has_the_rows_of_all(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.global_table("rates", store="rates")
+        builder.stream("in").to("out")
+        with Driver(builder.build(), partitions=4) as driver:
+            for key in KEYS:
+                driver.pipe("rates", key, key)
+            assert sum(1 for _ in driver.store("rates").all()) == len(KEYS)
+
+    def test_a_topic_of_a_pattern_has_its_own_number(self) -> None:
+        builder = ps.StreamsBuilder()
+        stream = builder.stream(re.compile("in-.*"))
+        stream.group_by(lambda key, value: value).count(store="counts").to_stream().to("out", value=INT)
+        with Driver(builder.build(), partitions={"in-a": 3}) as driver:
+            for topic in ("in-a", "in-b"):
+                for key in KEYS:
+                    driver.pipe(topic, key, key)
+            assert driver.output_topic("out").read_as_table() == dict.fromkeys(KEYS, 2)
+
+    @pytest.mark.parametrize("partitions", [0, -1, 1.5, "2", {"in": 0}])
+    def test_are_whole_numbers(self, partitions: Any) -> None:
+        with pytest.raises(SettingsError, match=r"^partitions=.* whole number of partitions, at least 1"):
+            Driver(where(), partitions=partitions)
+
+    def test_of_a_topic_that_is_neither_read_nor_written_are_refused(self) -> None:
+        with pytest.raises(
+            SettingsError, match="names 'im', which the topology neither reads nor writes; it does: in, out"
+        ):
+            Driver(where(), partitions={"im": 2})
+
+
+class _Telling(ps.Processor[str, str, str, str]):
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record.with_value(str(self.context.task_id.partition)))
+
+
+def merged() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("a").merge(builder.stream("b")).process(_Passing).to("out")
+    return builder.build()
+
+
+class _Passing(ps.Processor[str, str, str, str]):
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+class TestWaiting:
+    def taken(self, driver: Driver) -> list[int]:
+        return [record.timestamp for record in driver.read("out")]
+
+    def test_without_the_option_nothing_is_waited_for(self) -> None:
+        with Driver(merged()) as driver:
+            driver.hold("b")
+            driver.pipe("b", "k", "v", 1)
+            driver.pipe("a", "k", "v", 2)
+            assert (self.taken(driver), driver.waiting()) == ([2], {})
+            assert "enforced_records" not in driver.metrics()
+            driver.release("b")
+            assert self.taken(driver) == [1]
+
+    def test_an_input_that_is_held_back_is_waited_for(self) -> None:
+        with Driver(merged(), max_task_idle_ms=0) as driver:
+            driver.hold("b")
+            driver.pipe("b", "k", "v", 1)
+            for timestamp in (2, 3):
+                driver.pipe("a", "k", "v", timestamp)
+            driver.advance_wall_clock(timedelta(days=1))
+            assert self.taken(driver) == []
+            assert driver.waiting() == {
+                "0_0": "waits for b-0, which is empty here and has more records on the broker"
+            }
+            assert driver.committed_offset("a") == 0
+            driver.release("b")
+            assert (self.taken(driver), driver.waiting()) == ([1, 2, 3], {})
+            assert (driver.committed_offset("a"), driver.metrics()["enforced_records"]) == (2, 2)
+
+    def test_one_without_records_is_waited_for_by_the_wall_clock(self) -> None:
+        with Driver(merged(), max_task_idle_ms=500) as driver:
+            driver.pipe("a", "k", "v", 2)
+            driver.advance_wall_clock(499)
+            assert self.taken(driver) == []
+            driver.pipe("b", "k", "v", 1)
+            assert self.taken(driver) == [1]
+            driver.advance_wall_clock(500)
+            assert (self.taken(driver), driver.metrics()["enforced_records"]) == ([2], 1)
+
+    def test_records_that_wait_outlive_their_micro_batch(self) -> None:
+        with Driver(merged(), max_task_idle_ms=500, keep_processors=False) as driver:
+            for timestamp in range(5):
+                driver.pipe("a", "k", "v", timestamp)
+            assert self.taken(driver) == []
+            driver.pipe("b", "k", "v", 9)
+            assert self.taken(driver) == [0, 1, 2, 3, 4]
+
+    def test_with_minus_one_choices_are_only_counted(self) -> None:
+        with Driver(merged(), max_task_idle_ms=-1) as driver:
+            driver.pipe("a", "k", "v", 2)
+            assert (self.taken(driver), driver.waiting()) == ([2], {})
+
+    def test_what_feeds_an_input_through_a_repartition_is_waited_for(self) -> None:
+        builder = ps.StreamsBuilder()
+        again = builder.stream("b").select_key(lambda key, value: value).repartition(name="again")
+        builder.stream("a").merge(again).process(_Passing).to("out")
+        with Driver(builder.build(), max_task_idle_ms=0) as driver:
+            driver.hold("b")
+            driver.pipe("b", "k", "v", 1)
+            driver.pipe("a", "k", "v", 2)
+            assert self.taken(driver) == []
+            driver.release("b")
+            assert self.taken(driver) == [1, 2]
+
+    def test_what_comes_through_the_shuffle_is_there_in_the_same_micro_batch(self) -> None:
+        builder = ps.StreamsBuilder()
+        again = builder.stream("b").select_key(lambda key, value: value).repartition(name="again")
+        builder.stream("a").merge(again).process(_Passing).to("out")
+        with Driver(builder.build(), commit_every=3) as driver:
+            for topic, timestamp in (("a", 2), ("b", 1), ("b", 3)):
+                driver.pipe(topic, "k", "v", timestamp)
+            assert self.taken(driver) == [1, 2, 3]
+
+    def test_each_task_waits_for_itself(self) -> None:
+        with Driver(merged(), max_task_idle_ms=0, partitions=2) as driver:
+            driver.hold("b")
+            driver.pipe("b", "k", "v", 1, partition=1)
+            for partition in (0, 1):
+                driver.pipe("a", "k", "v", 2 + partition, partition=partition)
+            assert (self.taken(driver), list(driver.waiting())) == ([2], ["0_1"])
+
+    def test_a_topic_that_is_not_read_cannot_be_held_back(self) -> None:
+        with Driver(merged()) as driver, pytest.raises(TopicNotFoundError, match="does not read topic 'c'"):
+            driver.hold("c")
+
+    @pytest.mark.parametrize("idle", [-2, 1.5, "1"])
+    def test_the_time_is_a_whole_number(self, idle: Any) -> None:
+        with pytest.raises(SettingsError, match=r"^max_task_idle_ms=.* whole number of ms"):
+            Driver(merged(), max_task_idle_ms=idle)
+
+
+def test_numbers_of_partitions_do_not_change_results() -> None:
+    found: list[Mapping[str, int]] = []
+    for partitions in (None, 1, 4):
+        with Driver(counts(), partitions=partitions) as driver:
+            for number in range(100):
+                driver.pipe("in", f"k{number % 7}", KEYS[number % 13])
+            found.append(driver.output_topic("out").read_as_table())
+    assert found[0] == found[1] == found[2]

@@ -1,0 +1,115 @@
+"""Topics as objects: serdes of the test's own, times that go on by themselves, and the ways to read."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import SerdeError, TopicNotFoundError
+
+Driver = ps.testing.TopologyTestDriver
+INT = ps.serdes.int64
+
+
+def echo(**source: Any) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream("in", **source).to("out")
+    return builder.build()
+
+
+def timestamps(driver: Driver) -> list[int]:
+    return [record.timestamp for record in driver.read("out")]
+
+
+class TestInput:
+    def test_times_begin_with_the_wall_clock_and_stand(self) -> None:
+        with Driver(echo(), wall_clock_ms=7) as driver:
+            driver.input_topic("in").pipe_values(["a", "b"])
+            assert timestamps(driver) == [7, 7]
+
+    @pytest.mark.parametrize("start", [1_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)])
+    @pytest.mark.parametrize("advance", [500, timedelta(milliseconds=500)])
+    def test_times_go_on_by_themselves(self, start: Any, advance: Any) -> None:
+        with Driver(echo()) as driver:
+            topic = driver.input_topic("in", start=start, advance=advance)
+            topic.pipe_all([("k", "a"), ("k", "b")])
+            topic.pipe("k", "of its own time", 3)
+            topic.advance_time(timedelta(seconds=1))
+            topic.pipe_value("c")
+            topic.pipe_value("of its own time", timestamp=4)
+            assert (timestamps(driver), topic.time_ms) == ([1_000, 1_500, 3, 3_000, 4], 3_500)
+
+    @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
+    def test_times_do_not_go_back(self, back: Any) -> None:
+        with Driver(echo()) as driver:
+            with pytest.raises(ValueError, match=r"^advance\(.* go on, never back"):
+                driver.input_topic("in", advance=back)
+            with pytest.raises(ValueError, match=r"^advance_time\(.* go on, never back"):
+                driver.input_topic("in").advance_time(back)
+
+    def test_serdes_may_be_others_than_those_of_the_source(self) -> None:
+        with Driver(echo(value=INT)) as driver:
+            topic = driver.input_topic("in", key=INT, value=ps.serdes.bytes)
+            topic.pipe(1, (5).to_bytes(8, "big"))
+            out = driver.output_topic("out", key=INT, value=INT)
+            assert out.read_one() == ps.Record(1, 5, 0)
+
+    def test_serdes_are_those_of_the_source_unless_others_are_given(self) -> None:
+        with Driver(echo(value=INT)) as driver:
+            driver.input_topic("in").pipe("k", 5)
+            assert driver.output_topic("out", value=INT).read_pairs() == [("k", 5)]
+
+    def test_what_does_not_fit_is_refused(self) -> None:
+        with Driver(echo()) as driver, pytest.raises(SerdeError, match=r"serdes\.int64 takes an int"):
+            driver.input_topic("in", value=INT).pipe("k", "five")  # type: ignore[arg-type]
+
+    def test_headers_go_through(self) -> None:
+        with Driver(echo()) as driver:
+            driver.input_topic("in").pipe("k", None, headers=[("h", b"1")])
+            assert driver.read("out") == [ps.Record("k", None, 0, (("h", b"1"),))]
+
+    @pytest.mark.parametrize("name", ["im", None])
+    def test_a_topic_that_is_not_read_is_refused(self, name: Any) -> None:
+        with (
+            Driver(echo()) as driver,
+            pytest.raises(TopicNotFoundError, match=f"does not read topic {name!r}; it reads: in"),
+        ):
+            driver.input_topic(name)
+
+
+class TestOutput:
+    def piped(self, *pairs: tuple[str | None, str | None]) -> ps.testing.OutputTopic[str, str]:
+        driver = Driver(echo())
+        driver.input_topic("in").pipe_all(pairs)
+        return driver.output_topic("out")
+
+    def test_records_are_taken_in_their_order(self) -> None:
+        out = self.piped(("a", "1"), ("b", "2"), ("c", "3"))
+        assert (len(out), out.is_empty) == (3, False)
+        assert out.read_one() == ps.Record("a", "1", 0)
+        assert out.read_values() == ["2", "3"]
+        assert (len(out), out.is_empty, out.read_all()) == (0, True, [])
+
+    def test_there_is_none_to_read(self) -> None:
+        with pytest.raises(LookupError, match="no record to read of topic 'out'"):
+            self.piped().read_one()
+
+    def test_two_objects_share_what_is_there(self) -> None:
+        with Driver(echo()) as driver:
+            first, second = driver.output_topic("out"), driver.output_topic("out")
+            driver.input_topic("in").pipe_values(["1", "2", "3"])
+            assert (first.read_one().value, second.read_one().value) == ("1", "2")
+            assert [record.value for record in driver.read("out")] == ["3"]
+            driver.pipe("in", None, "4")
+            assert (len(first), second.read_values()) == (1, ["4"])
+
+    def test_as_a_table_it_has_the_last_value_of_each_key(self) -> None:
+        out = self.piped(("a", "1"), ("b", "2"), ("a", "3"), ("b", None))
+        assert out.read_as_table() == {"a": "3"}
+
+    def test_a_table_has_no_row_without_a_key(self) -> None:
+        with pytest.raises(ValueError, match=r"topic 'out' has a record without a key, .* value='1'"):
+            self.piped((None, "1")).read_as_table()
