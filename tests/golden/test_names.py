@@ -133,6 +133,20 @@ def test_everything_has_the_name_that_kafka_streams_gives(name: str) -> None:
     assert unexplained(ours.but(theirs), [each.ours for each in different]) == []
 
 
+def in_order(text: str) -> set[tuple[str, ...]]:
+    """Give the nodes of each sub-topology in the order of a description."""
+    parts = text.split("Sub-topology:")[1:]
+    return {tuple(re.findall(r"^\s+(?:Source|Processor|Sink): (\S+)", part, re.MULTILINE)) for part in parts}
+
+
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name not in DIFFERENT])
+def test_nodes_are_described_in_the_order_of_kafka_streams(name: str) -> None:
+    text = next(block for block in TEXT.split("# ")[1:] if block.startswith(f"{name}\n"))
+    builder = ps.StreamsBuilder(names="numbered")
+    TOPOLOGIES[name](builder)
+    assert in_order(builder.build().describe()) == in_order(text)
+
+
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_is_said_to_be_different_is(name: str) -> None:
     theirs, ours = RECORDED[name], numbered(name)

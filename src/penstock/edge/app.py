@@ -375,8 +375,16 @@ def _planned(
 
     Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
     it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+
+    Raises:
+        TopologyError: If the topology is not valid, or has nothing for a task to do.
     """
     plan = topology.plan(application_id, existing=existing)
+    if not plan.subtopologies:
+        raise TopologyError(
+            "the topology has nothing but global stores, so an application would have no task, and nobody would read them. Add a "
+            "stream or a table; a test driver runs the topology as it is"
+        )
     if settings.exactly_once and plan.changelogs:
         return topology.plan(application_id, through_shuffle=False, existing=existing)
     return plan

@@ -12,7 +12,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
 from penstock.core.plan.patterns import merged_with
 from penstock.core.plan.processor import provided_stores
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
+from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, checked_name, key_value, versioned
 from penstock.core.plan.topology import Topology
 
 _NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
@@ -65,7 +65,12 @@ class Graph:
             self.names.begin(node, path)
 
     def add(self, node: Node) -> str:
-        """Add a node; give its name."""
+        """Add a node; give its name.
+
+        Raises:
+            TopologyError: If topics could not be named after it, or it does not fit.
+        """
+        checked_name(node.name, "node")
         self.topology.add(node)
         return node.name
 

@@ -129,7 +129,7 @@ class KTable(JoinableTable[K, V]):
             supplier: A class derived from ``ps.ValueTransformer``, or a function that makes a new one.
             stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``.
             value: Serde of the new values; None is the builder's default.
-            store: Name of the store of the result.
+            store: Name of the store of the result. The transformer may read it, too: it has what was given for the row before.
             name: Name of the node.
 
         Raises:
@@ -159,9 +159,9 @@ class KTable(JoinableTable[K, V]):
         node = graph.name("KTABLE-TRANSFORMVALUES", name)
         if name is None:
             node = graph.names.kept(node, f"{path}-transform")
-        made = TransformRows(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
-        graph.add_supplied(made)
         kept = graph.kept_as(store, lambda: f"{node}-store", path, "transformed", name)
+        used = (*stores, kept.name) if store is not None else tuple(stores)
+        graph.add_supplied(TransformRows(node, (self._node,), checked_supplier(node, supplier), used))
         copy = graph.add_copy(node, kept, self._key or graph.default_key, value or graph.default_value)
         graph.begin(copy, path if store is None else kept.name, name)
         return KTable(graph, copy, self._key, value)

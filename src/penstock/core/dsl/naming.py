@@ -29,6 +29,7 @@ from typing import Final, Literal, get_args
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.plan.nodes import Node, Source
+from penstock.core.plan.specs import checked_name
 
 Naming = Literal["stable", "numbered"]
 """How what an operator keeps is called when the program gives it no name."""
@@ -79,7 +80,7 @@ class Names:
 
     def uncounted(self, given: str) -> str:
         """Give the name of a node that was given one and takes no number."""
-        self._begun[given] = given
+        self._begun[given] = checked_name(given, "node")
         return given
 
     def store(self, kind: str) -> str:

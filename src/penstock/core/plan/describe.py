@@ -20,13 +20,21 @@ def text(plan: Plan) -> str:
     """Describe a plan in the words of ``TopologyDescription.toString``; expressions, which it does not know, have their own."""
     lines = ["Topologies:"]
     for part in parts_of(plan):
-        if part.fills_global_store:
-            lines.extend(["", f"  Sub-topology: {part.number} for global store (will not generate tasks)"])
-        else:
-            lines.extend(["", f"  Sub-topology: {part.number}"] if part.number else ["   Sub-topology: 0"])
-        for shape in part.shapes:
+        note = " for global store (will not generate tasks)" if part.fills_global_store else ""
+        lines.extend(
+            ["", f"  Sub-topology: {part.number}{note}"] if part.number else [f"   Sub-topology: 0{note}"]
+        )
+        for shape in _larger_first(part.shapes):
             lines.extend(_shape_lines(shape))
     return "\n".join(lines)
+
+
+def _larger_first(shapes: tuple[Shape, ...]) -> list[Shape]:
+    """Sort nodes as Kafka Streams does (``InternalTopologyBuilder.NODE_COMPARATOR``): by how much is behind them, then by name."""
+    sizes: dict[str, int] = {}
+    for shape in reversed(shapes):
+        sizes[shape.name] = 1 + sum(sizes[child] for child in shape.after)
+    return sorted(shapes, key=lambda shape: (-sizes[shape.name], shape.name))
 
 
 def _shape_lines(shape: Shape) -> list[str]:

@@ -1,7 +1,7 @@
 """Drawings of a plan: Mermaid, and Graphviz' DOT language.
 
 Topics are drawn too, outside of the parts: a repartition topic is what two sub-topologies have in common. Names of
-nodes, stores and topics have letters, digits and ``._-`` only, so nothing has to be escaped.
+stores and topics have letters, digits and ``._-`` only; those of nodes of the Processor API may have anything, and are escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mermaid(plan: Plan) -> str:
     lines.extend(f'  {id_of(("topic", topic))}(["{topic}"])' for topic in topics_of(parts))
     for part in parts:
         lines.append(f"  subgraph sub{part.number}[Sub-topology {part.number}]")
-        lines.extend(f'    {id_of(("node", shape.name))}["{shape.name}"]' for shape in part.shapes)
+        lines.extend(f'    {id_of(("node", shape.name))}["{_mermaid(shape.name)}"]' for shape in part.shapes)
         lines.extend(f'    {id_of(("store", store))}[("{store}")]' for store in part.stores)
         lines.append("  end")
     for line in lines_of(parts):
@@ -41,7 +41,7 @@ def dot(plan: Plan) -> str:
     lines.extend(f'  "topic:{topic}" [shape=oval, label="{topic}"];' for topic in topics_of(parts))
     for part in parts:
         lines.append(f'  subgraph cluster_{part.number} {{ label="Sub-topology {part.number}";')
-        lines.extend(f'    "{shape.name}";' for shape in part.shapes)
+        lines.extend(f'    "{_dot(shape.name)}";' for shape in part.shapes)
         lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in part.stores)
         lines.append("  }")
     for line in lines_of(parts):
@@ -52,4 +52,12 @@ def dot(plan: Plan) -> str:
 
 def _dot_id(thing: tuple[str, str]) -> str:
     kind, name = thing
-    return name if kind == "node" else f"{kind}:{name}"
+    return _dot(name) if kind == "node" else f"{kind}:{name}"
+
+
+def _dot(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _mermaid(name: str) -> str:
+    return name.replace("#", "#35;").replace('"', "#quot;")

@@ -386,7 +386,8 @@ class Topology:
         Raises:
             TopologyError: If the node does not fit.
         """
-        checked_name(node.name, "node")
+        if not isinstance(node.name, str) or not node.name:
+            raise TopologyError(f"{node.name!r} cannot be the name of a node: give it some text")
         if node.name in self._nodes:
             raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
         if isinstance(node, Source):
@@ -447,9 +448,7 @@ class Topology:
             TopologyError: If there is no source, a store is missing or used by nobody, or a global store is used as if it
                 were a task's own.
         """
-        if not any(
-            isinstance(node, Source) for node in self._nodes.values() if node.name not in self._global_nodes
-        ):
+        if not any(isinstance(node, Source) for node in self._nodes.values()):
             raise TopologyError(
                 "the topology has no source, so it would never do anything; begin with stream(...)"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.core.model.expressions import Expression
-from penstock.core.plan.nodes import Node, Sink, Source
+from penstock.core.plan.nodes import Cogroup, Node, Sink, Source
 
 if TYPE_CHECKING:
     from penstock.core.plan.split import Plan, SubTopology
@@ -29,7 +29,7 @@ class Shape:
         kind: What Kafka Streams calls it.
         topics: What a source reads; what a sink writes, nothing if a function chooses per record.
         pattern: What the names of the topics of a source match, if it has a pattern that was not resolved; it is its only topic.
-        stores: The stores it keeps.
+        stores: The stores it keeps; that of a cogroup is shown at its aggregations.
         reads: The global stores it asks.
         before: Names of its parents.
         after: Names of its children.
@@ -123,7 +123,7 @@ def _shape(sub: SubTopology, node: Node) -> Shape:
         node.name,
         kind,
         topics,
-        tuple(node.store_names),
+        () if isinstance(node, Cogroup) else tuple(node.store_names),
         tuple(node.global_store_names),
         node.parents,
         after,

@@ -100,3 +100,17 @@ def test_a_table_tells_the_name_of_its_store() -> None:
     assert table.filter(lambda key, value: True).store_name is None
     assert table.filter(lambda key, value: True, store="kept").store_name == "kept"
     assert table.transform_values(Numbered, stores=["changes"], store="numbered").store_name == "numbered"
+
+
+def test_a_transformer_reads_its_own_store() -> None:
+    class Chain(ps.ValueTransformer[str, str, str]):
+        def transform(self, key: str, value: str | None) -> str:
+            before = self.context.state_store("chained").get(key)
+            return f"{before.value if before else ''}{value}"
+
+    builder = ps.StreamsBuilder()
+    builder.table("in").transform_values(Chain, store="chained").to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        for value in "abc":
+            driver.pipe("in", "k", value)
+        assert [record.value for record in driver.read("out")] == ["a", "ab", "abc"]

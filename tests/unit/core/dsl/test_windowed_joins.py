@@ -288,3 +288,21 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
     for topic, key, value, at in events:
         batches.process(topic, [(key.encode(), value.encode(), at, ())])
     assert [(r.key, r.value, r.timestamp) for r in batches.sent["out"]] == expected
+
+
+@pytest.mark.parametrize("first", ["join", "outer_join"])
+def test_joins_of_one_stream_share_a_repartition_with_what_each_needs(first: str) -> None:
+    builder = ps.StreamsBuilder(names="numbered")
+    stream, other = builder.stream("in").select_key(lambda k, v: v or None), builder.stream("other")
+    windows = ps.JoinWindows(10, 10, grace=0)
+    for operator in (first, "outer_join" if first == "join" else "join"):
+        getattr(stream, operator)(other, lambda a, b: f"{a}{b}", windows=windows).to(operator)
+    topology = builder.build()
+    assert len(topology.plan().internal_topics) == 1
+    with ps.testing.TopologyTestDriver(topology) as driver:
+        driver.pipe("other", "k", "x", 0)
+        driver.pipe("in", "", "k", 1)
+        driver.pipe("in", "", "", 2)
+        driver.pipe("other", "z", "late", 100)
+        assert [record.value for record in driver.read("join")] == ["kx"]
+        assert [record.value for record in driver.read("outer_join")][:2] == ["kx", "None"]

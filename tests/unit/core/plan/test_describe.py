@@ -52,11 +52,11 @@ Topologies:
     Processor: dedup (stores: [seen])
       --> watch, out
       <-- lines
+    Sink: out (topic: unique)
+      <-- dedup
     Processor: watch (stores: [])
       --> none
       <-- lines, dedup
-    Sink: out (topic: unique)
-      <-- dedup
 
   Sub-topology: 1
     Source: other (topics: [c])

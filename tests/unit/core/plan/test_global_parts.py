@@ -129,10 +129,6 @@ class TestRefused:
         with pytest.raises(TopologyError, match="uses store 'same' as its own, but that is a global store"):
             builder.build()
 
-    def test_nothing_but_a_global_store(self) -> None:
-        with pytest.raises(TopologyError, match="the topology has no source"):
-            with_names().validate()
-
     def test_a_processor_in_place_of_its_class(self) -> None:
         with pytest.raises(TopologyError, match="supplier must be callable"):
             ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
@@ -151,3 +147,22 @@ class TestRefused:
     def test_a_store_of_another_kind(self, store: Any, message: str) -> None:
         with pytest.raises(TopologyError, match=message):
             ps.Topology().add_global_store(store, "read", "names", "keep", Quiet)
+
+
+class TestNothingButAGlobalStore:
+    def test_is_described(self) -> None:
+        assert with_names().describe().splitlines()[1] == (
+            "   Sub-topology: 0 for global store (will not generate tasks)"
+        )
+        assert all([with_names().mermaid(), with_names().dot(), with_names().svg()])
+
+    def test_runs_in_the_test_driver(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.global_table("names", store="names")
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("names", "k", "v")
+            assert driver.store("names").get("k").value == "v"
+
+    def test_is_nothing_for_an_application(self) -> None:
+        with pytest.raises(TopologyError, match="an application would have no task"):
+            ps.Application("app", with_names(), bootstrap_servers="localhost:1")
