@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.core.model.errors import ControlError
+from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.edge import contact
 from penstock.edge.cli.app import app
@@ -43,7 +44,7 @@ class Listening:
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path)
-    server = ControlServer(made.answer, b"key")
+    server = ControlServer(made.answer, b"key", process_directory())
     (tmp_path / "app").mkdir()
     contact.announce(tmp_path / "app", server.address)
     yield made

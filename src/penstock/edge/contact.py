@@ -1,6 +1,6 @@
 """Contact: how a command in another process reaches an application that is at work on this host.
 
-The application listens on a socket of this host for the processes that Spark runs for it. It writes address and key of that
+The application listens on a Unix socket for the processes that Spark runs for it. It writes path and key of that
 socket to ``control.json`` beside its lease, readable by its user alone: who may touch the application's state may give it
 orders, nobody else. The file goes when the application ends; one that a crash has left behind names a process that is gone,
 and the next start writes it anew.
@@ -61,8 +61,7 @@ def announce(home: Path, address: ControlAddress) -> None:
     partial = home / f"{_FILE}.partial"
     partial.unlink(missing_ok=True)
     contact = {
-        "host": address.host,
-        "port": address.port,
+        "socket": address.path,
         "key": address.key.hex(),
         "pid": os.getpid(),
         "on": socket.gethostname(),
@@ -134,7 +133,7 @@ def _address(home: Path, application_id: str) -> ControlAddress:
     file = home / _FILE
     try:
         contact = json.loads(file.read_text(encoding="utf-8"))
-        address = ControlAddress(contact["host"], contact["port"], bytes.fromhex(contact["key"]))
+        address = ControlAddress(contact["socket"], bytes.fromhex(contact["key"]))
         pid, host = int(contact["pid"]), contact["on"]
     except FileNotFoundError:
         raise ControlError(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.core.model.errors import ApplicationRunningError, SettingsError
+from penstock.drivers.private import make_private
 
 _FILE = "lock"
 
@@ -42,7 +43,7 @@ class Lease:
             SettingsError: If the directory cannot be written or locked.
         """
         try:
-            home.mkdir(parents=True, exist_ok=True)
+            make_private(home)
             file = (home.absolute() / _FILE).open("a+", encoding="utf-8")
         except OSError as error:
             raise _unusable(home, error) from None

@@ -22,6 +22,7 @@ from penstock.core.plan.intake import topics_in_front
 from penstock.core.plan.pausing import chosen_topics, resting
 from penstock.core.plan.split import Plan
 from penstock.core.ports import TopicFacts
+from penstock.drivers.private import process_directory
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.session import session_for
@@ -83,7 +84,7 @@ class RunningApplication:
         self._state = "starting"
         self._error: PenstockError | None = None
         self._query: StreamingQuery | None = None
-        self._control = ControlServer(self._answer, secrets.token_bytes(16))
+        self._control = ControlServer(self._answer, secrets.token_bytes(16), process_directory())
         self._ending = threading.Lock()
 
     def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:

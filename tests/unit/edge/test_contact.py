@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.core.model.errors import ControlError
+from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.edge import contact
 from penstock.edge.status import Status
@@ -55,7 +56,9 @@ def application() -> Obedient:
 
 @pytest.fixture
 def server(application: Obedient) -> Iterator[ControlServer]:
-    made = ControlServer(lambda question, data: contact.carried_out(application, *data), b"key")
+    made = ControlServer(
+        lambda question, data: contact.carried_out(application, *data), b"key", process_directory()
+    )
     yield made
     made.close()
 

@@ -8,26 +8,39 @@ sink hands over the reports of a batch before Spark commits it, and goes on when
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Connection, Listener
-from typing import Any
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any, Final
 
 log = logging.getLogger("penstock.control")
 
 Handler = Callable[[str, Any], Any]
 """Takes the name of a question and its data, gives the answer."""
 
+_AUTHENTICATION_S: Final = 10
+_BACKLOG: Final = 128
+_TIMEVAL: Final = struct.Struct("ll")
+
 
 @dataclass(frozen=True)
 class ControlAddress:
-    """Where the application listens. Picklable; one connection per process is kept."""
+    """Where the application listens. Picklable; one connection per process is kept.
 
-    host: str
-    port: int
+    Attributes:
+        path: Its Unix socket, in a directory that only its user may enter.
+        key: What both sides prove to know.
+    """
+
+    path: str
     key: bytes = field(repr=False)
 
     def ask(self, question: str, data: Any) -> Any:
@@ -43,7 +56,7 @@ class ControlAddress:
             try:
                 line = _LINES.get(self)
                 if line is None:
-                    line = _LINES[self] = Client((self.host, self.port), authkey=self.key)
+                    line = _LINES[self] = Client(self.path, "AF_UNIX", authkey=self.key)
                 line.send((question, data))
                 answer, error = line.recv()
             except (OSError, EOFError):
@@ -61,13 +74,21 @@ _LINES: dict[ControlAddress, Connection[Any, Any]] = {}
 
 
 class ControlServer:
-    """Answers the processes that Spark runs; each connection has a thread of its own. Owned by the application."""
+    """Answers the processes that Spark runs; each connection has a thread of its own. Owned by the application.
 
-    def __init__(self, handler: Handler, key: bytes) -> None:
+    Args:
+        handler: Answers the questions.
+        key: What both sides prove to know.
+        directory: Where the socket lies; only this user may enter it.
+    """
+
+    def __init__(self, handler: Handler, key: bytes, directory: Path) -> None:
         self._handler = handler
-        self._listener = Listener(("127.0.0.1", 0), authkey=key, backlog=16)
-        host, port = self._listener.address
-        self.address = ControlAddress(str(host), int(port), key)
+        path = directory / f"control-{secrets.token_hex(4)}.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(_BACKLOG)
+        self.address = ControlAddress(str(path), key)
         self._closed = False
         threading.Thread(target=self._accept, name="penstock-control", daemon=True).start()
 
@@ -77,29 +98,54 @@ class ControlServer:
             return
         self._closed = True
         # Closing a socket does not wake the thread that accepts on it; a connection does.
-        with suppress(OSError):
-            socket.create_connection((self.address.host, self.address.port), timeout=1).close()
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wakes:
+            wakes.settimeout(1)
+            wakes.connect(self.address.path)
         self._listener.close()
+        Path(self.address.path).unlink(missing_ok=True)
 
     def _accept(self) -> None:
         while not self._closed:
             try:
-                line = self._listener.accept()
-            except Exception as error:
+                connected, _ = self._listener.accept()
+            except OSError as error:
                 if not self._closed:
                     log.warning("a process could not connect to the application: %r", error)
                 continue
             threading.Thread(
-                target=self._serve, args=(line,), name="penstock-control-line", daemon=True
+                target=self._serve, args=(connected,), name="penstock-control-line", daemon=True
             ).start()
 
-    def _serve(self, line: Any) -> None:
-        with line, suppress(OSError, EOFError):  # who asks may end at any moment
-            while True:
-                question, data = line.recv()
-                answer: tuple[Any, Exception | None]
-                try:
-                    answer = (self._handler(question, data), None)
-                except Exception as error:
-                    answer = (None, error)
-                line.send(answer)
+    def _serve(self, connected: socket.socket) -> None:
+        with suppress(OSError, EOFError):  # who asks may end at any moment
+            _limit(connected, _AUTHENTICATION_S)
+            line: Connection[Any, Any] = Connection(connected.detach())
+            with line:
+                self._authenticate(line)
+                with socket.socket(fileno=os.dup(line.fileno())) as same:
+                    _limit(same, 0)
+                self._answer(line)
+
+    def _authenticate(self, line: Connection[Any, Any]) -> None:
+        try:
+            deliver_challenge(line, self.address.key)
+            answer_challenge(line, self.address.key)
+        except AuthenticationError as error:
+            log.warning("a process that does not know the key tried to reach the application: %s", error)
+            raise EOFError from error
+
+    def _answer(self, line: Connection[Any, Any]) -> None:
+        while True:
+            question, data = line.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                answer = (self._handler(question, data), None)
+            except Exception as error:
+                answer = (None, error)
+            line.send(answer)
+
+
+def _limit(connected: socket.socket, seconds: int) -> None:
+    """Limit how long a read or a write waits; 0 is without end. The socket stays a blocking one."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connected.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))

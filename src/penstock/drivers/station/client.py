@@ -21,6 +21,7 @@ from penstock.core.asynchronous.call import Call, Ticket, grouped, in_words
 from penstock.core.asynchronous.station import Answered
 from penstock.core.model.calls import Calls
 from penstock.core.model.errors import StationError
+from penstock.drivers.private import directory_behind, process_directory
 from penstock.drivers.station.messages import (
     LENGTH_BYTES,
     Answer,
@@ -39,11 +40,11 @@ _PAUSE_S: Final = 0.02
 _ATTEMPTS: Final = 10
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
-_LONGEST_PATH: Final = 103
-"""Of a socket, in bytes: on macOS; on Linux it is 107."""
-_SHORT: Final = "/tmp"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ANSWER_S: Final = 60.0
+_SCRATCH: Final = "SPARK_LOCAL_DIRS"
+"""Name of the environment variable in which Spark tells workers the directories of their executor's block manager."""
+_LINK: Final = "penstock-stations"
 _TAIL: Final = 2_000
 _STDERR: Final = 2
 
@@ -58,27 +59,26 @@ class StationAddress:
     Attributes:
         application: Names the application and its checkpoint.
         executor: Process id of what the station ends with.
+        link: Symbolic link to the directory of its socket. Its parent is the executor's, writable by this user alone.
         idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
     """
 
     application: str
     executor: int
+    link: Path
     idle_s: float = _IDLE_S
 
     @classmethod
     def here(cls, application: str) -> StationAddress:
         """Give the address of the station beside the executor that this worker belongs to."""
-        return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()))
+        scratch = os.environ.get(_SCRATCH, "").partition(",")[0] or process_directory()
+        return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()), Path(scratch, _LINK))
 
     @property
     def socket(self) -> Path:
-        """Where it listens: in the directory for temporary files, unless its path is too long for a socket."""
+        """Where it listens: in a private directory with a random name, which all workers of the executor find by its link."""
         name = hashlib.blake2b(f"{self.application}/{self.executor}".encode(), digest_size=10).hexdigest()
-        path = _directory_in(tempfile.gettempdir()) / f"{name}.sock"
-        if len(os.fsencode(path)) > _LONGEST_PATH:
-            path = _directory_in(_SHORT) / path.name
-        _make_private(path.parent)
-        return path
+        return directory_behind(self.link) / f"{name}.sock"
 
 
 class StationLine:
@@ -289,21 +289,3 @@ def _exactly(line: socket.socket, size: int) -> bytes:
             raise ConnectionResetError("it has hung up")
         at += got
     return bytes(data)
-
-
-def _directory_in(parent: str) -> Path:
-    return Path(parent) / f"penstock-{os.getuid()}"
-
-
-def _make_private(directory: Path) -> None:
-    """Make a directory that nobody but this user can enter: who reaches a station can run code as its user.
-
-    Raises:
-        StationError: If somebody else has made it.
-    """
-    directory.mkdir(mode=0o700, exist_ok=True)
-    facts = directory.lstat()
-    if facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-        raise StationError(
-            f"{directory} belongs to somebody else or is open to others; stations are reached through it. Delete it"
-        )

@@ -44,7 +44,7 @@ def spec(topic: FakeTopic, *, skip_lost: bool = False, known: bool = True) -> So
     application = TopologySpec(
         plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage, counts
     )
-    address = ControlAddress("nowhere", 0, b"")
+    address = ControlAddress("/nowhere", b"")
     return SourceSpec(
         application, topic, topic, address, 100, 1 << 20, 2, "earliest", {}, skip_lost=skip_lost
     )

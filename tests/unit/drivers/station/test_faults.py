@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,6 +22,7 @@ import pytest
 from penstock.core.asynchronous.call import Call, Done, Failed, Ticket
 from penstock.core.model.calls import CircuitBreaker
 from penstock.core.model.errors import StationError
+from penstock.drivers.private import process_directory
 from penstock.drivers.station import StationAddress, StationLine
 from penstock.drivers.station.messages import Answer, Question
 from unit.drivers.station.asking import Asker, added, await_end, doubled, executor
@@ -55,7 +55,7 @@ def raises(error: Exception) -> None:
 @pytest.fixture
 def address() -> Iterator[StationAddress]:
     with executor() as process:
-        address = StationAddress(uuid4().hex, process.pid)
+        address = StationAddress(uuid4().hex, process.pid, process_directory() / "stations")
         yield address
     await_end(address, "the station goes on without its executor")
 
@@ -170,22 +170,6 @@ def test_functions_that_it_forgets_while_it_is_asked_are_sent(
     interrupted.close()
 
 
-def test_a_path_too_long_for_a_socket_is_made_shorter(
-    address: StationAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    line = StationLine(address)
-    asker = Asker(line, doubled)
-    asker.ask(1)
-    assert asker.until_settled(SOON_S) == {0: Done(2)}
-    line.close()
-    directory = address.socket.parent
-    assert directory == Path(f"/tmp/penstock-{os.getuid()}")
-    assert directory.stat().st_mode & 0o077 == 0
-
-
 # Children.
 
 
@@ -277,7 +261,7 @@ def test_it_ends_with_its_executor_whatever_calls_do_and_begins_no_other(
     function: Callable[..., Any], tmp_path: Path
 ) -> None:
     with executor() as process:
-        line = StationLine(StationAddress(uuid4().hex, process.pid))
+        line = StationLine(StationAddress(uuid4().hex, process.pid, process_directory() / "stations"))
         Asker(line, partial(function, tmp_path), max_in_flight=1, order="completion").ask(0, 1, 2)
         await_true(lambda: (tmp_path / "0").exists() and (tmp_path / "0").read_text() != "")
     await_exit(int((tmp_path / "0").read_text()))
@@ -293,7 +277,7 @@ def test_the_processes_of_a_pool_end_with_it() -> None:
         return os.getpid(), pools[0].submit(os.getpid).result()
 
     with executor() as process:
-        line = StationLine(StationAddress(uuid4().hex, process.pid))
+        line = StationLine(StationAddress(uuid4().hex, process.pid, process_directory() / "stations"))
         asker = Asker(line, in_pool)
         asker.ask(1)
         (done,) = asker.until_settled(SOON_S).values()

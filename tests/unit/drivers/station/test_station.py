@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from penstock.core.asynchronous.call import Call, Done, Failed, Ticket, Waits
 from penstock.core.model.calls import Retry, retry
 from penstock.core.model.errors import StationError
+from penstock.drivers.private import process_directory
 from penstock.drivers.station import StationAddress, StationLine
 from penstock.drivers.station.runner import now_ms
 from unit.drivers.station.asking import Asker, added, answers, await_end, doubled, executor
@@ -29,7 +31,7 @@ MANY = 2_000
 def address() -> Iterator[StationAddress]:
     """Give the address of a station that ends with the tests."""
     with executor() as process:
-        address = StationAddress(uuid4().hex, process.pid)
+        address = StationAddress(uuid4().hex, process.pid, process_directory() / "stations")
         yield address
     await_end(address, "the station goes on without its executor")
 
@@ -231,7 +233,7 @@ def test_a_station_that_nobody_asks_any_more_ends_also_if_calls_hang(address: St
     async def hangs(_: int) -> None:
         await asyncio.Event().wait()
 
-    left = StationAddress(uuid4().hex, address.executor, idle_s=0.1)
+    left = replace(address, application=uuid4().hex, idle_s=0.1)
     line = StationLine(left)
     Asker(line, hangs).ask(1)
     line.close()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SparkRuntimeError
+from penstock.drivers.private import process_directory
 
 QUERY_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
@@ -30,7 +35,6 @@ _OWN_SESSION: Mapping[str, str] = {
     # A task's state server takes the first connection for its worker's. On a TCP port that can be a stranger's: a client that
     # looks for what listened on this port before, such as a broker. The server dies then, and the worker waits for ever.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.unix.domain.socket.dir": "/tmp",  # the path of a socket has to be short
     "spark.ui.showConsoleProgress": "false",
     # The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -40,6 +44,39 @@ _OWN_SESSION: Mapping[str, str] = {
     "spark.driver.memory": "2g",
     "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }
+
+
+_LOOPBACK: Final = "127.0.0.1"
+_IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
+
+
+def _guarded(master: str, scratch: Path) -> dict[str, str]:
+    """Return what keeps other users and other hosts from reaching a session.
+
+    A local session has no business on the network: whoever can reach its block manager could read what Spark ships to its tasks,
+    the settings of Kafka clients among it. So it listens on the loopback interface, and there only to those who know a secret.
+
+    Args:
+        master: Spark master.
+        scratch: A directory that only this user may enter.
+    """
+    guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
+    if not master.startswith("local"):
+        guarded["spark.python.unix.domain.socket.dir"] = (
+            "/tmp"  # on executors elsewhere; the path has to be short
+        )
+        return guarded
+    guarded |= {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.authenticate": "true",
+        "spark.local.dir": str(scratch / "spark"),
+    }
+    if not _IN_THIS_PROCESS.fullmatch(
+        master
+    ):  # executors of their own are given the secret; otherwise Spark makes one
+        guarded["spark.authenticate.secret"] = secrets.token_hex(32)
+    return guarded
 
 
 _CONFIGURING = threading.Lock()
@@ -100,9 +137,9 @@ def _power_of_two(cores: int) -> int:
 
 def _new_session(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.master(master).appName(application_id)
-    for name, value in {**_OWN_SESSION, **conf}.items():
+    for name, value in {**_OWN_SESSION, **_guarded(master, process_directory()), **conf}.items():
         builder = builder.config(name, value)
-    with _workers_see_our_path():
+    with _environment(master):
         try:
             return builder.getOrCreate()
         except Exception as error:
@@ -113,11 +150,19 @@ def _new_session(application_id: str, master: str, conf: Mapping[str, str]) -> S
 
 
 @contextmanager
-def _workers_see_our_path() -> Iterator[None]:
-    """Let the Python workers import what this program can import; they inherit the environment of the JVM."""
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    os.environ["PYSPARK_PYTHON"] = before["PYSPARK_PYTHON"] or sys.executable
+def _environment(master: str) -> Iterator[None]:
+    """Set what the JVM, and the Python workers that inherit from it, find in their environment.
+
+    Workers can import what this program can import. A local session has its UI on the loopback interface.
+    """
+    wanted = {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
+    }
+    if master.startswith("local"):
+        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.worker.progress import (
     RestoreProgress,
@@ -79,7 +80,9 @@ class TestStoreProgress:
 class TestTelling:
     def test_reaches_the_application(self) -> None:
         heard: list[tuple[str, RestoreProgress]] = []
-        server = ControlServer(lambda question, data: heard.append((question, data)) or True, b"key")
+        server = ControlServer(
+            lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
+        )
         try:
             TellApplication.here(server.address)(BEGIN)
         finally:
@@ -90,7 +93,7 @@ class TestTelling:
     def test_goes_to_the_log_if_the_application_cannot_be_reached(
         self, elsewhere: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
-        server = ControlServer(lambda question, data: True, secrets.token_bytes(8))
+        server = ControlServer(lambda question, data: True, secrets.token_bytes(8), process_directory())
         host = "elsewhere" if elsewhere else socket.gethostname()
         if not elsewhere:
             server.close()

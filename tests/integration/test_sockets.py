@@ -1,0 +1,179 @@
+"""Who can reach a running application: every socket that its processes listen on is tried as another user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .helpers import Apps, eventually, written
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(os.getuid() != 0 or not Path("/proc/net/unix").exists(), reason="needs root on Linux"),
+]
+
+NOBODY = 65_534
+SECRET = "S3CRET-of-a-client"
+
+PROGRAM = """
+import asyncio
+import sys
+
+import penstock as ps
+
+servers, app_id, source, sink, home, secret = sys.argv[1:]
+
+
+async def shout(value):
+    await asyncio.sleep(0)
+    return value.upper()
+
+
+builder = ps.StreamsBuilder()
+builder.stream(source).map_values_async(shout).to(sink)
+app = ps.Application(
+    app_id,
+    builder.build(),
+    bootstrap_servers=servers,
+    state_dir=home,
+    kafka={"ssl.key.password": secret},
+)
+app.run()
+"""
+
+ASKS = """
+import json
+import socket
+import sys
+
+ports, paths = json.loads(sys.argv[1])
+heard = {}
+for host, port in ports:
+    heard[f"{host}:{port}"] = ""
+    for hello in (b"GET / HTTP/1.0\\r\\n\\r\\n", b"\\0\\0\\0\\0\\0\\0\\0\\x15\\x03" + b"\\0" * 20):
+        with socket.socket() as line:
+            line.settimeout(1)
+            try:
+                line.connect((host, port))
+                line.sendall(hello)
+                while more := line.recv(65_536):
+                    heard[f"{host}:{port}"] += more.decode("latin-1")
+            except OSError:
+                pass
+for path in paths:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(1)
+        try:
+            line.connect(path)
+            heard[path] = "connected"
+        except OSError as error:
+            heard[path] = type(error).__name__
+print(json.dumps(heard))
+"""
+
+
+@pytest.fixture
+def running(apps_without_spark: Apps) -> Iterator[psutil.Process]:
+    apps = apps_without_spark
+    source, sink = apps.topic("in"), apps.topic("out")
+    apps.kafka.produce(source, [("a", "x")])
+    program = apps.home / "program.py"
+    program.write_text(PROGRAM)
+    arguments = [apps.kafka.bootstrap_servers, apps.id, source, sink, str(apps.home / "state"), SECRET]
+    before = os.umask(0)  # what others may reach must not depend on it
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=(apps.home / "printed").open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+    finally:
+        os.umask(before)
+    try:
+        eventually(
+            lambda: process.poll() is not None or written(apps.kafka, sink) == 1, "a result", within_s=200
+        )
+        assert process.poll() is None, (apps.home / "printed").read_text()
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def listening_ports(process: psutil.Process) -> set[tuple[str, int]]:
+    return {
+        (each.laddr.ip, each.laddr.port)
+        for member in family(process)
+        for each in member.net_connections("inet")
+        if each.status == psutil.CONN_LISTEN
+    }
+
+
+def listening_paths(process: psutil.Process) -> set[str]:
+    """Return the paths of the Unix sockets that processes listen on."""
+    listening = {}
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        _, _, _, flags, _, _, inode, *path = line.split()
+        if int(flags, 16) & 0x10000 and path and path[0].startswith("/"):
+            listening[f"socket:[{inode}]"] = path[0]
+    found = set()
+    for member in family(process):
+        for descriptor in Path(f"/proc/{member.pid}/fd").iterdir():
+            try:
+                target = os.readlink(descriptor)
+            except FileNotFoundError:
+                continue
+            if target in listening:
+                found.add(listening[target])
+    return found
+
+
+def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process) -> None:
+    ports = listening_ports(running)
+    paths = listening_paths(running)
+    assert ports
+    assert paths
+    assert {host.removeprefix("::ffff:") for host, _ in ports} == {"127.0.0.1"}
+    asked = subprocess.run(
+        ["/usr/bin/python3", "-c", ASKS, json.dumps([sorted(ports), sorted(paths)])],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    heard = json.loads(asked.stdout)
+    assert {heard[path] for path in paths} == {"PermissionError"}
+    assert not [where for where, answer in heard.items() if SECRET in answer]
+
+
+def test_another_user_can_read_none_of_its_files(running: psutil.Process, apps_without_spark: Apps) -> None:
+    homes = {str(apps_without_spark.home / "state" / apps_without_spark.id)}
+    homes |= {str(Path(path).parent) for path in listening_paths(running)}
+    looks = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
+    tried = subprocess.run(
+        ["/usr/bin/python3", "-c", looks, *homes],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert tried.stdout.strip() == "[]"
+    assert any(list(Path(home).glob("spark/blockmgr-*")) for home in homes)

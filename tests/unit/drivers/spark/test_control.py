@@ -1,0 +1,92 @@
+"""The control socket: nobody who connects and says nothing holds the application up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from penstock.drivers.private import process_directory
+from penstock.drivers.spark import control
+from penstock.drivers.spark.control import ControlAddress, ControlServer
+
+SILENT = 1_000
+NOBODY = 65_534
+
+
+@pytest.fixture
+def server() -> Iterator[ControlServer]:
+    made = ControlServer(lambda question, data: (question, data), b"key", process_directory())
+    yield made
+    made.close()
+
+
+def connected(address: ControlAddress) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    line.connect(address.path)
+    return line
+
+
+def test_silent_connections_change_nothing(server: ControlServer) -> None:
+    with ExitStack() as silent:
+        for _ in range(SILENT):
+            silent.enter_context(connected(server.address))
+        assert server.address.ask("plan", 1) == ("plan", 1)
+
+
+def test_who_does_not_prove_the_key_in_time_is_hung_up_on(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_AUTHENTICATION_S", 1)
+    with connected(server.address) as line:
+        while line.recv(1_024):  # the challenge, then the end
+            pass
+
+
+def test_who_has_another_key_hears_nothing(server: ControlServer) -> None:
+    with pytest.raises(Exception, match="digest"):
+        ControlAddress(server.address.path, b"another").ask("plan", 1)
+    assert server.address.ask("plan", 2) == ("plan", 2)
+
+
+def test_an_answer_may_take_longer_than_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_AUTHENTICATION_S", 1)
+    go_on = os.pipe()
+
+    def slow(question: str, data: Any) -> Any:
+        return os.read(go_on[0], 1)
+
+    server = ControlServer(slow, b"key", process_directory())
+    waits = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
+    try:
+        ended = Thread(target=lambda: (waits.wait(), os.write(go_on[1], b"x")))
+        ended.start()
+        assert server.address.ask("plan", 1) == b"x"
+        ended.join()
+    finally:
+        server.close()
+
+
+def test_the_socket_goes_with_the_server(server: ControlServer) -> None:
+    server.close()
+    assert not Path(server.address.path).exists()
+    assert server.address.ask("plan", 1) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_cannot_connect(server: ControlServer) -> None:
+    assert stat.S_IMODE(Path(server.address.path).parent.stat().st_mode) == 0o700
+    program = f"import socket; socket.socket(socket.AF_UNIX).connect({server.address.path!r})"
+    tried = subprocess.run(
+        ["/usr/bin/python3", "-c", program], user=NOBODY, capture_output=True, text=True, check=False
+    )
+    assert "PermissionError" in tried.stderr

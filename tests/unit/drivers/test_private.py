@@ -1,0 +1,115 @@
+"""Private directories: random names, one user, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.drivers import private
+
+LONG_AGO = (1, 1)
+
+USES_ONE = """
+import sys
+from penstock.drivers.private import process_directory
+print(process_directory(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(private, "_LONGEST", 1_000)
+    return tmp_path
+
+
+def test_a_directory_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        private.make_private(tmp_path / "state" / "app")
+        made = private.private_directory()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "state" / "app", made)] == [
+        0o700,
+        0o700,
+    ]
+
+
+def test_a_directory_that_was_open_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir(mode=0o755)
+    private.make_private(tmp_path / "app")
+    assert stat.S_IMODE((tmp_path / "app").stat().st_mode) == 0o700
+
+
+def test_a_long_path_of_temporary_files_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_LONGEST", 40)
+    deep = tmp_path / ("d" * 40)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    made = private.private_directory()
+    made.rmdir()
+    assert made.parent == Path("/tmp")
+
+
+def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(private.directory_behind, [tmp_path / "link"] * 64))
+    assert len(set(found)) == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name != "link"] == [found[0].name]
+
+
+@pytest.mark.parametrize("what", ["gone", "open to others"])
+def test_a_link_to_what_cannot_be_used_is_made_anew(tmp_path: Path, what: str) -> None:
+    first = private.directory_behind(tmp_path / "link")
+    if what == "gone":
+        first.rmdir()
+    else:
+        first.chmod(0o755)
+    assert private.directory_behind(tmp_path / "link") != first
+
+
+def using_one(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", USES_ONE],
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    # A long directory for temporary files is not used, so the process may have its own elsewhere.
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_the_directory_of_a_process_goes_with_it(tmp_path: Path) -> None:
+    process, directory = using_one(tmp_path)
+    assert directory.is_dir()
+    process.communicate()
+    assert not directory.exists()
+
+
+def test_what_a_killed_process_leaves_is_removed_and_what_lives_is_not() -> None:
+    short = Path(tempfile.mkdtemp(dir="/tmp"))
+    killed, left = using_one(short)
+    alive, used = using_one(short)
+    try:
+        killed.kill()
+        killed.communicate()
+        for directory in (left, used):
+            os.utime(directory, LONG_AGO)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(short))
+            private.remove_abandoned()
+        assert (left.exists(), used.exists()) == (False, True)
+    finally:
+        alive.communicate()
+        short.rmdir()
