@@ -18,6 +18,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
 from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor, source_reading
+from penstock.core.plan.processor import Wrap
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec
 from penstock.core.plan.topology import Topology
 
@@ -37,6 +38,7 @@ class StreamsBuilder:
             their operator, as in Kafka Streams. See "Change a topology" in the documentation.
         null_keys: Records without a key belong to no partition, and end in front of a repartition. ``"counted"``: they are counted
             as dropped. ``"silent"``: as in Kafka Streams, nobody hears of them.
+        wrap: As in :class:`Topology`: ``(name, supplier) -> supplier`` for each processor and value transformer (KIP-1112).
 
     Raises:
         TopologyError: If ``names`` or ``null_keys`` is neither.
@@ -61,11 +63,12 @@ class StreamsBuilder:
         default_value_serde: Serde[Any] = serdes.string,
         names: Naming = "stable",
         null_keys: Literal["counted", "silent"] = "counted",
+        wrap: Wrap | None = None,
     ) -> None:
         if null_keys not in ("counted", "silent"):
             raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
         self._graph = Graph(
-            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted"
+            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted", wrap=wrap
         )
 
     @overload

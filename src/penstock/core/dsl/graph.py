@@ -11,7 +11,7 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
 from penstock.core.plan.patterns import merged_with
-from penstock.core.plan.processor import provided_stores
+from penstock.core.plan.processor import Wrap
 from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, checked_name, key_value, versioned
 from penstock.core.plan.topology import Topology
 
@@ -43,8 +43,9 @@ class Graph:
         naming: Naming,
         *,
         counts_null_keys: bool = True,
+        wrap: Wrap | None = None,
     ) -> None:
-        self.topology = Topology()
+        self.topology = Topology(wrap=wrap)
         self.default_key = default_key
         self.default_value = default_value
         self.names = Names(naming)
@@ -88,7 +89,7 @@ class Graph:
 
     def add_supplied(self, node: Process) -> str:
         """Add a node that runs something of the user's, with the stores that its supplier brings along; give its name."""
-        for store in provided_stores(node.name, node.supplier):
+        for store in self.topology.supplied_stores(node):
             self.names.give(store.name)
         self.topology.add_supplied(node)
         return node.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
@@ -16,6 +16,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+
+
+Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
+"""The name of a node and what makes its processors, to what makes them in its place (``ProcessorWrapper``, KIP-1112)."""
 
 
 class ProcessorContext(Protocol[K2, V2]):

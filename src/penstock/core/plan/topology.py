@@ -41,7 +41,7 @@ from penstock.core.plan.nodes import (
     source_reading,
 )
 from penstock.core.plan.patterns import check_overlap, resolved
-from penstock.core.plan.processor import checked_supplier, provided_stores
+from penstock.core.plan.processor import Wrap, checked_supplier, provided_stores
 from penstock.core.plan.split import Plan, split
 from penstock.core.plan.stores import StoreSpec, checked_name
 from penstock.core.plan.transforming import KeepStore
@@ -50,6 +50,12 @@ from penstock.core.plan.transforming import KeepStore
 @checked_methods
 class Topology:
     """A graph of sources, processors, stores and sinks.
+
+    Args:
+        wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added: what it returns makes
+            them from then on, so that something happens around all of them. None leaves them as they are. It may bring stores
+            along in an attribute ``stores``, as any supplier; those of what it wraps stay. A processor that is wrapped schedules
+            in ``init``.
 
     Source: KIP-28, "API Design" (``TopologyBuilder``); ``org.apache.kafka.streams.Topology``.
 
@@ -76,14 +82,15 @@ class Topology:
               <-- shout
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, wrap: Wrap | None = None) -> None:
+        self._wrap = wrap
         self._nodes: dict[str, Node] = {}
         self._stores: dict[str, StoreSpec] = {}
         self._global_nodes: set[str] = set()
 
     def copy(self) -> Topology:
         """Return a topology of the same nodes and stores; what is added to one is not added to the other."""
-        copy = Topology()
+        copy = Topology(wrap=self._wrap)
         copy._nodes, copy._stores = dict(self._nodes), dict(self._stores)
         copy._global_nodes = set(self._global_nodes)
         return copy
@@ -178,15 +185,29 @@ class Topology:
         Raises:
             TopologyError: If the node does not fit, or another store has the name of one of these.
         """
-        provided = provided_stores(node.name, node.supplier)
+        provided = self.supplied_stores(node)
         names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
         if isinstance(node, (IssuingProcess, AcknowledgingProcess)):
             for store in node.carried.stores:
                 self.add_state_store(store)
-        self.add(dataclasses.replace(node, stores=tuple(names)))
+        self.add(dataclasses.replace(node, supplier=self._wrapped(node), stores=tuple(names)))
         for store in provided:
             self.add_state_store(store)
         return self
+
+    def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
+        """Return the stores that the supplier of a node brings along, and those of what is wrapped around it.
+
+        Raises:
+            TopologyError: If these are no stores.
+        """
+        suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
+        return tuple(store for each in suppliers for store in provided_stores(node.name, each))
+
+    def _wrapped(self, node: Process) -> Callable[[], Any]:
+        if self._wrap is None:
+            return node.supplier
+        return checked_supplier(node.name, self._wrap(node.name, node.supplier))
 
     def add_sink(
         self,
@@ -275,6 +296,7 @@ class Topology:
         Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
         """
         keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
+        keeper = dataclasses.replace(keeper, supplier=self._wrapped(keeper))
         return self.add_global_part(GlobalSource(source, (), (topic,), key, value, timestamp), keeper, store)
 
     def add_read_only_state_store(

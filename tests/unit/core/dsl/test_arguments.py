@@ -19,7 +19,7 @@ import penstock as ps
 from penstock.core import dsl
 from penstock.core.model.errors import ArgumentError, TopologyError
 
-INSIDE = ("Graph", "Names", "Printing", "quickly", "change", "writes_windows_of", "window_bytes")
+INSIDE = ("Graph", "Names", "Printing", "change")
 """What is in these modules and no user meets."""
 
 
@@ -61,14 +61,16 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
             if inspect.isfunction(plain) and not name.startswith("_"):
                 yield plain, None if isinstance(member, staticmethod) else cls
     for module in (ps.stores, ps.serdes):
-        for name, member in vars(module).items():
-            if (
-                inspect.isfunction(member)
-                and member.__module__ == module.__name__
-                and name[0] != "_"
-                and name not in INSIDE
-            ):
-                yield member, None
+        own = (
+            each
+            for each in vars(module).values()
+            if inspect.isfunction(each) and each.__module__ == module.__name__
+        )
+        for function in own:
+            makes = str(inspect.signature(function).return_annotation)
+            public = function.__name__[0] != "_" and function.__name__ not in INSIDE
+            if public and re.match("Serde|StoreOptions|[A-Za-z]+Spec", makes):
+                yield function, None
     for name in (
         "StreamsBuilder",
         "JoinWindows",

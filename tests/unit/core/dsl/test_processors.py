@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -123,3 +124,87 @@ class TestAStoreThatOthersOnlyRead:
         store = ps.stores.session("sessions", TEXT, TEXT, retention=1_000)
         with pytest.raises(TopologyError, match="a read-only store is a key-value store without ttl"):
             ps.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
+
+
+COUNTS = ps.stores.key_value("wrapped-calls", ps.serdes.string, ps.serdes.int64)
+
+
+class Around:
+    """Counts calls in a store that it brings along, and lets what it wraps do the rest."""
+
+    stores = (COUNTS,)
+
+    def __init__(self, name: str, supplier: Callable[[], Any]) -> None:
+        self._name, self._supplier = name, supplier
+
+    def __call__(self) -> Any:
+        return _Counting(self._name, self._supplier())
+
+
+class _Counting:
+    def __init__(self, name: str, inner: Any) -> None:
+        self._name, self._inner = name, inner
+
+    def init(self, context: Any) -> None:
+        self._counts = context.state_store("wrapped-calls")
+        self._inner.init(context)
+
+    def process(self, record: ps.Record[Any, Any]) -> None:
+        self._count()
+        self._inner.process(record)
+
+    def transform(self, key: Any, value: Any) -> Any:
+        self._count()
+        return self._inner.transform(key, value)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _count(self) -> None:
+        self._counts.put(self._name, (self._counts.get(self._name) or 0) + 1)
+
+
+def test_everything_of_the_users_is_wrapped() -> None:
+    class Same(ps.Processor[Any, Any, Any, Any]):
+        stores = (ps.stores.key_value("own", ps.serdes.string, ps.serdes.string),)
+
+        def process(self, record: ps.Record[Any, Any]) -> None:
+            self.context.state_store("own").put(record.key, record.value)
+            self.context.forward(record)
+
+    class Shout(ps.ValueTransformer[Any, Any, Any]):
+        def transform(self, key: Any, value: Any) -> Any:
+            return value.upper()
+
+    builder = ps.StreamsBuilder(wrap=Around)
+    stream = builder.stream("in").process(Same, name="one").process_values(Same, name="two")
+    stream.to_table().transform_values(Shout, name="three").to_stream().to("out")
+    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("in", "k", "v")
+        assert [record.value for record in driver.read("out")] == ["V"]
+        assert dict(driver.store("wrapped-calls").all()) == {"one": 1, "two": 1, "three": 1}
+        assert driver.store("own").get("k") == "v"
+
+
+def test_processors_of_topologies_and_global_stores_are_wrapped() -> None:
+    seen: list[str] = []
+
+    def wrap(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
+        seen.append(name)
+        return supplier
+
+    class Quiet(ps.Processor[Any, Any, Any, Any]):
+        def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+    topology = ps.Topology(wrap=wrap).add_source("s", "in").add_processor("added", Quiet, "s")
+    topology.add_global_store(COUNTS, "g", "topic", "global", Quiet)
+    assert set(seen) == {"added", "global"}
+
+
+def test_what_wraps_gives_a_supplier() -> None:
+    class Quiet(ps.Processor[Any, Any, Any, Any]):
+        def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+    topology = ps.Topology(wrap=lambda name, supplier: supplier()).add_source("s", "in")
+    with pytest.raises(TopologyError, match="give the class or a function that makes a new processor"):
+        topology.add_processor("one", Quiet, "s")
