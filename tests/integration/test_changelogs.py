@@ -44,6 +44,32 @@ def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: 
     assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
 
+def test_stores_are_not_rebuilt_in_other_tasks(apps: Apps) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+
+    def counts(wide: int) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        stream = builder.stream(source)
+        if wide:
+            stream = stream.repartition(partitions=wide, name="wide")
+        stream.group_by_key().count(store=ps.stores.options("c", changelog="kafka")).to_stream().to(
+            sink, value=ps.serdes.int64
+        )
+        return builder.build()
+
+    keys = [f"k{n}" for n in range(16)]
+    apps.kafka.produce(source, [(key, "v") for key in keys])
+    apps.run(counts(wide=0))
+    lose_everything(apps)
+    apps.kafka.produce(source, [(key, "v") for key in keys])
+    with pytest.raises(IncompatibleTopologyError, match=r"'c'.* by its 1 partitions .* by key over 8"):
+        apps.run(counts(wide=8))
+    lose_everything(apps)
+    apps.run(counts(wide=0))
+    found = values_by_key(apps.kafka.consume(sink), ps.serdes.int64)
+    assert found == {key: [1, 2] for key in keys}
+
+
 def test_windows_go_on_with_their_time(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
     store = ps.stores.window(

@@ -40,7 +40,7 @@ from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.threads import ThreadsOfTasks
 from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
-from penstock.edge.continuity import check_drained, check_finished, check_held, continuity
+from penstock.edge.continuity import check_drained, check_left_behind, check_published, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import global_partitions
 from penstock.edge.group_offsets import GroupOffsets
@@ -187,11 +187,11 @@ class Application:
         check_drained(plan.plan, progress, broker, existing)
         if progress is not None:
             manifests = cache(partial(self._manifests, running, progress))
-            check_held(plan, layout, manifests)
-            if settings.on_removed_operator == "fail":
-                check_finished(plan, manifests)
+            check_left_behind(plan, layout, manifests, unfinished=settings.on_removed_operator == "fail")
         topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
+        if rebuild:
+            check_published(plan, layout, self._clients.published(plan.plan, layout.tasks))
         topics.prepare_repartitions(plan.plan, layout, existing)
         created = topics.prepare_changelogs(plan.plan, layout, existing)
         sinks = topics.await_sinks([*plan.plan.sink_topics, *sorted(settings.policies.topics)])

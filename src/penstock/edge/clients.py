@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.core.model.ids import TaskId
 from penstock.core.plan.split import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.changelog import KafkaChangelogs
@@ -12,6 +14,7 @@ from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
 from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.drivers.spark.worker.changelogs import published
 from penstock.drivers.spark.worker.filling import GlobalTopics
 from penstock.edge.settings import Settings
 
@@ -84,6 +87,11 @@ class Clients:
         if not plan.changelogs:
             return None
         return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
+
+    def published(self, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
+        """Return what each of the tasks remembered when it last published to changelog topics, as JSON."""
+        reader = self.changelogs(plan)
+        return [] if reader is None else published(reader, plan, tasks)
 
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
         """Give what fills global stores; it reads as the application itself does."""

@@ -7,6 +7,7 @@ be continued is refused here, with a message, and not in the middle of a micro-b
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from penstock.core.plan.evolution import (
 from penstock.core.plan.layout import Layout, lay_out
 from penstock.core.plan.older import assumed, check_older
 from penstock.core.plan.patterns import source_of
-from penstock.core.plan.routing import check_routing, left_by, routing_of
+from penstock.core.plan.routing import Routing, check_routing, left_by, routing_of
 from penstock.core.plan.split import Plan
 from penstock.core.ports import PartitionGrouper, TopicFacts
 from penstock.core.state.log import decode_manifest
@@ -169,6 +170,23 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
             )
 
 
+def check_published(now: Continuity, layout: Layout, published: Iterable[bytes]) -> None:
+    """Refuse to rebuild stores from changelog topics in other tasks than those that published them.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        published: What each task remembered when it last published, as JSON; an older Penstock published no routing.
+
+    Raises:
+        IncompatibleTopologyError: If records would reach a store in other tasks than before.
+    """
+    routing = routing_of(now.plan, layout)
+    for remembered in map(json.loads, published):
+        if "routing" in remembered:
+            check_routing(Routing.from_json(remembered["routing"]), routing)
+
+
 def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:
     """Refuse to leave records behind that tasks hold, because they wait for other inputs, if their topics go elsewhere now.
 
@@ -196,6 +214,25 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
                 "would not process them: it no longer reads the topic, or in other tasks. Run the old topology to its end first, with "
                 "run(until='end'), which processes them"
             )
+
+
+def check_left_behind(
+    now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
+) -> None:
+    """Refuse to leave records behind that have been read: held ones, and unfinished ones if they count.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        manifests: Reads what the tasks remember, as they have left it.
+        unfinished: Whether unfinished records of an operator that is gone may not be lost.
+
+    Raises:
+        IncompatibleTopologyError: If there are such records.
+    """
+    check_held(now, layout, manifests)
+    if unfinished:
+        check_finished(now, manifests)
 
 
 def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:

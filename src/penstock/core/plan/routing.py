@@ -19,7 +19,7 @@ See docs/decisions/0055-routing-is-remembered.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -92,6 +92,12 @@ class Routing:
         """Read what :meth:`to_json` returned."""
         routes = {topic: Route.from_json(route) for topic, route in data["routes"].items()}
         return cls(routes, {store: tuple(origins) for store, origins in data["stores"].items()})
+
+    def only(self, stores: Collection[str]) -> Routing:
+        """Return what it says of some stores."""
+        reaching = {store: origins for store, origins in self.reaching.items() if store in stores}
+        topics = {origin for origins in reaching.values() for origin in origins}
+        return Routing({topic: route for topic, route in self.routes.items() if topic in topics}, reaching)
 
     def renamed(self, stores: Mapping[str, str], topics: Mapping[str, str]) -> Routing:
         """Return the same with new names.

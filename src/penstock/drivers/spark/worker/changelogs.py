@@ -20,7 +20,25 @@ from penstock.core.state.changelog import from_records, is_live, to_records
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 
 _PUBLISHED_AT_ONCE = 20_000
+_SNAPSHOT = b"task "
+"""How the keys of snapshots begin, among the marks of delivered batches."""
 _WHY = "checkpoint and local state are gone; it is read from the changelog topic"
+
+
+def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
+    """Return what each of the tasks that has ever published remembered when it last did, as JSON."""
+    keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
+    newest = _newest_snapshots(reader, plan)
+    return [newest[key] for key in keys if key in newest]
+
+
+def _newest_snapshots(reader: ChangelogReader, plan: Plan) -> dict[bytes, bytes]:
+    return {
+        bytes(key): bytes(value)
+        for records in reader.read(reader.extent(plan.commits_topic, 0))
+        for key, value in zip(records.keys, records.values)
+        if key is not None and value is not None and key.startswith(_SNAPSHOT)
+    }
 
 
 @dataclass(frozen=True)
@@ -72,11 +90,7 @@ class Changelogs:
 
     def snapshot(self, reader: ChangelogReader) -> dict[str, Any]:
         """Give what the task remembered when it last published; nothing if it never did."""
-        newest: bytes | None = None
-        for records in reader.read(reader.extent(self.plan.commits_topic, 0)):
-            for key, value in zip(records.keys, records.values):
-                if key == self._key and value is not None:
-                    newest = value
+        newest = _newest_snapshots(reader, self.plan).get(self._key)
         remembered: dict[str, Any] = {} if newest is None else json.loads(newest)
         return remembered
 
@@ -101,7 +115,7 @@ class Changelogs:
     @property
     def _key(self) -> bytes:
         """Key of the snapshot: not the task's id, because without a checkpoint sub-topologies may be numbered anew."""
-        return f"task {','.join(sorted(self.stores))} {self.task.partition}".encode()
+        return _SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
 
     def _records(self, byte_store: str, items: list[StoreChange], now_ms: int) -> tuple[str, Records]:
         store = store_of(byte_store)

@@ -192,6 +192,8 @@ class _TaskBatch:
             "published": changelogs.stores,
             **_unfinished(sub, outcome),
         }
+        if changelogs.stores:  # who has lost the checkpoint finds it there
+            kept["routing"] = topology.lineage.routing.only(sub.stores).to_json()
         encoded = encode_manifest(manifest, kept)
         changed = stored is None or encoded != bytes(stored[0])
         if changed:
