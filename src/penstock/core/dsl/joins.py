@@ -98,7 +98,7 @@ def join_table(
     path = graph.path(stream._node, rekeyed=stream._rekeyed)
     called = f"{path}-{graph.path(table._node)}-join"
     key = given.key or stream._key or table._key
-    parent = by_key(stream, name, called, key, given.value, keep_null_keys=kind == "left")
+    parent = by_key(stream, name, called, key, given.value)
     node = graph.name("KSTREAM-JOIN" if kind == "inner" else "KSTREAM-LEFTJOIN", name)
     if given.grace is not None:
         value = given.value or stream._value or graph.default_value
@@ -173,8 +173,8 @@ def join_streams(
     whole, kept = _called(left, right, given.store, name)
     topics = (None, None) if whole is None else tuple(graph.names.part(whole, s) for s in _SIDES)
     parents = (
-        by_key(left, topics[0], "", key, left_value, keep_null_keys=kind != "inner"),
-        by_key(right, topics[1], "", key, right_value, keep_null_keys=kind == "outer"),
+        by_key(left, topics[0], "", key, left_value),
+        by_key(right, topics[1], "", key, right_value),
     )
     names = _side_names(graph, kind, name)
     last = graph.name("KSTREAM-MERGE", name)
@@ -247,8 +247,6 @@ def by_key(
     path: str,
     key: Serde[Any] | None,
     value: Serde[Any] | None,
-    *,
-    keep_null_keys: bool,
 ) -> str:
     """Give the node of a stream where each record is in the partition of its key: behind a repartition if need be.
 
@@ -258,7 +256,6 @@ def by_key(
         path: What it is then called by its path.
         key: Serde of the keys.
         value: Serde of the values.
-        keep_null_keys: Whether records without a key take part.
     """
     if not stream._rekeyed:
         return stream._node
@@ -266,7 +263,7 @@ def by_key(
     key, value = key or stream._key or graph.default_key, value or stream._value or graph.default_value
     if topic is None:
         topic = graph.names.kept(stream._node, path)
-    return graph.repartition(stream._node, topic, key, value, drop_null_keys=not keep_null_keys)
+    return graph.repartition(stream._node, topic, key, value, drop_null_keys=True)
 
 
 def _buffer(

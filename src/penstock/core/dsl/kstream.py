@@ -305,7 +305,8 @@ class KStream(JoinableStream[K, V]):
     ) -> KStream[K, V]:
         """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
 
-        Records without a key belong to no partition; they are left out and counted as dropped.
+        Records without a key belong to no partition; they are left out and counted as dropped. Only where a left or outer join of a
+        stream follows, however far behind, they go on, to any partition (KIP-962).
 
         Args:
             name: Name of the repartition.

@@ -56,6 +56,11 @@ class GlobalJoin(Node):
     pure: ClassVar[bool] = False
 
     @property
+    def joins_null_keys(self) -> bool:
+        """Whether records without a key have results."""
+        return self.kind != "inner"
+
+    @property
     def global_store_names(self) -> tuple[str, ...]:
         """Name of the store that is read."""
         return (self.store.name,)

@@ -43,6 +43,11 @@ class StreamTableJoin(Node):
     pure: ClassVar[bool] = False
 
     @property
+    def joins_null_keys(self) -> bool:
+        """Whether records without a key have results."""
+        return self.kind != "inner"
+
+    @property
     def store_names(self) -> tuple[str, ...]:
         """Names of the stores that the table is read from."""
         return self.stores
@@ -192,6 +197,11 @@ class StreamJoin(Node):
     left: bool
 
     pure: ClassVar[bool] = False
+
+    @property
+    def joins_null_keys(self) -> bool:
+        """Whether records without a key have results."""
+        return self.kind != "inner"
 
     @property
     def store_names(self) -> tuple[str, ...]:

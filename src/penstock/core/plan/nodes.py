@@ -62,6 +62,11 @@ class Node:
         return self.name
 
     @property
+    def joins_null_keys(self) -> bool:
+        """Whether it is a left or outer join of a stream, which gives records without a key a result (KIP-962)."""
+        return False
+
+    @property
     def closes_idle(self) -> bool:
         """Whether the wall clock takes over when its input is idle, so that its task must know when that is."""
         return False
@@ -134,7 +139,7 @@ class Repartition(Node):
     Attributes:
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
         partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
-        drop_null_keys: Whether records without a key end here, as in front of an aggregation.
+        drop_null_keys: Whether records without a key end here, unless a left or outer join is behind it.
         count_null_keys: Whether those are counted as dropped.
         partitioner: Chooses the partition; None leaves it to the key.
         parts: Names of the filter, the sink and the source that it becomes; None makes them of its own name.

@@ -248,6 +248,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
     """Replace each repartition by (filter,) sink and source; children of the repartition follow the source."""
     expanded: dict[str, Node] = {}
     moved: dict[str, str] = {}
+    joined = _in_front_of_joins_of_null_keys(nodes)
     for node in nodes.values():
         parents = tuple(moved.get(parent, parent) for parent in node.parents)
         if not isinstance(node, Repartition):
@@ -256,7 +257,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         topic = repartition_topic(application_id, node.topic_name)
         parts: list[Node] = []
         dropping, sink, source = node.part_names
-        if node.drop_null_keys:
+        if node.drop_null_keys and node.name not in joined:
             parts.append(WithKey(dropping, parents, node.count_null_keys))
             parents = (dropping,)
         parts.append(Sink(sink, parents, topic, node.key, node.value, node.partitioner))
@@ -269,6 +270,15 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
                 )
             expanded[part.name] = part
     return expanded
+
+
+def _in_front_of_joins_of_null_keys(nodes: Mapping[str, Node]) -> set[str]:
+    """Return the names of the nodes behind which a left or outer join of a stream follows, however far (KIP-962)."""
+    found: set[str] = set()
+    for node in reversed(list(nodes.values())):
+        if node.joins_null_keys or node.name in found:
+            found.update(node.parents)
+    return found
 
 
 def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
