@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.core.model.errors import SettingsError
+from penstock.core.model.ids import TopicPartition
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.internal_topics import InternalTopics
 from penstock.testing import EmbeddedKafka
@@ -114,6 +123,39 @@ def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: A
     unlike.kafka.produce(source, [("ann", "north"), ("bob", "north")])
     unlike.run(people_per_region(source, sink))
     assert latest(unlike.kafka.consume(sink), ps.serdes.int64) == {"north": 2}
+
+
+def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    properties = {"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": True}
+    with EmbeddedKafka(properties=properties) as kafka:
+        kafka.create_topic("internal", 1)
+        kafka.produce("internal", [("k", "v")])
+        topics = InternalTopics(Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test"))
+        assert topics.topic_configs(["internal"])["internal"]["cleanup.policy"] == "delete"
+        assert topics.delete_records({TopicPartition("internal", 0): 1})
+        acls = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        allowed = [
+            AclBinding(
+                ResourceType.TOPIC,
+                "internal",
+                ResourcePatternType.LITERAL,
+                "User:*",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for operation in (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
+        ]
+        for future in acls.create_acls(allowed).values():
+            future.result(30)
+        eventually(lambda: not topics.delete_records({TopicPartition("internal", 0): 1}), "the denial")
+        with caplog.at_level(logging.WARNING):
+            logging.getLogger("penstock.kafka").setLevel(logging.WARNING)
+            assert topics.topic_configs(["internal"]) == {}
+        assert any("may not see how internal topics are configured" in line for line in caplog.messages)
 
 
 def regions(topics: Topics) -> ps.Topology:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
-from penstock.core.plan.internal import changelog_config, repartition_config, wrong_config
+from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config, repartition_config, wrong_config
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.split import Plan
 from penstock.drivers.kafka.broker import Broker
@@ -37,11 +37,11 @@ class Topics:
         Raises:
             SettingsError: If the broker replaces times of records, or compacts or deletes what is needed.
         """
-        wanted = {name: repartition_config({}) for name in plan.purged_topics}
+        wanted = {name: dict(REPARTITION_CONFIG) for name in plan.purged_topics}
         for sub in plan.subtopologies:
             for store in sub.stores.values():
                 if store.name in plan.changelogs:
-                    wanted[plan.changelogs[store.name]] = changelog_config(store, {})
+                    wanted[plan.changelogs[store.name]] = changelog_config(store)
         there = [topic for topic in wanted if topic in existing]
         for topic, found in InternalTopics(self.broker).topic_configs(there).items():
             wrong = wrong_config(wanted[topic], found)

@@ -7,6 +7,7 @@ and published to another there is a wrong count.
 
 from __future__ import annotations
 
+from struct import unpack_from
 from typing import Final
 
 _REMEMBERED: Final = 100_000
@@ -33,9 +34,9 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
-    for i in range(0, whole, 4):
-        k = (int.from_bytes(data[i : i + 4], "little") * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ (((k ^ (k >> 24)) * _M) & _MASK)
+    for word in unpack_from(f"<{length >> 2}I", data):
+        k = word * _M & _MASK
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
     if length & 3:
         h = ((h ^ int.from_bytes(data[whole:], "little")) * _M) & _MASK
     h = ((h ^ (h >> 13)) * _M) & _MASK

@@ -13,9 +13,14 @@ from penstock.core.plan.specs import SlicedSpec, StoreSpec, VersionedSpec
 _TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
 """The times of records stay as they are, whatever the broker's default is."""
 
-_REPARTITION: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", **_TIMES}
-_REPARTITION_SEGMENT: Final = str(50 << 20)
-"""Bytes of a segment: the broker frees the space of what was purged a segment at a time."""
+REPARTITION_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": str(50 << 20),
+    **_TIMES,
+}
+"""How a repartition topic is created: nothing is deleted that may not have been read yet, and the broker frees the space of
+what was purged a segment at a time."""
 
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
 """How the topic of commits is created: of each mark and each task's snapshot the last one counts."""
@@ -67,7 +72,7 @@ def is_internal(application_id: str, topic: str) -> bool:
 
 
 def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
-    """Return how a repartition topic is created: nothing is deleted that may not have been read yet.
+    """Return how a repartition topic is created with what the user adds.
 
     Args:
         given: What the user adds for all internal topics.
@@ -78,10 +83,10 @@ def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
         >>> repartition_config({"segment.bytes": "1000000"})["segment.bytes"]
         '1000000'
     """
-    return {**_REPARTITION, "segment.bytes": _REPARTITION_SEGMENT, **given}
+    return {**REPARTITION_CONFIG, **given}
 
 
-def changelog_config(spec: StoreSpec, given: Mapping[str, str]) -> dict[str, str]:
+def changelog_config(spec: StoreSpec, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return how a store's changelog topic is created.
 
     Args:
@@ -91,7 +96,7 @@ def changelog_config(spec: StoreSpec, given: Mapping[str, str]) -> dict[str, str
     Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
     a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
     """
-    return {**_changelog(spec), **_TIMES, **given, **spec.changelog_config}
+    return {**_changelog(spec), **_TIMES, **(given or {}), **spec.changelog_config}
 
 
 def _changelog(spec: StoreSpec) -> dict[str, str]:
@@ -111,7 +116,7 @@ def wrong_config(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[st
         found: How it is, the broker's defaults included; what is unknown is taken for right.
 
     Example:
-        >>> wrong_config(repartition_config({}), {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
+        >>> wrong_config(REPARTITION_CONFIG, {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
         {'cleanup.policy': 'delete'}
     """
     matter = ("cleanup.policy", "message.timestamp.type")

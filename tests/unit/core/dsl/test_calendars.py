@@ -184,7 +184,7 @@ class TestAnUnlimitedWindow:
             (f"a@10-{(1 << 63) - 1}", "3", 1 << 50),
         ]
         assert outcome.metrics.dropped == {"outside of all windows": 1}
-        assert changelog_config(host.sub.stores["w"], {})["retention.ms"] == str((1 << 63) - 1)
+        assert changelog_config(host.sub.stores["w"])["retention.ms"] == str((1 << 63) - 1)
 
     def test_never_closes(self) -> None:
         with pytest.raises(TopologyError, match="an unlimited window never closes"):

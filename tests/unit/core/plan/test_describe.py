@@ -217,7 +217,7 @@ Application app (consumer group app)
     keeps  counts (timestamped-key-value string -> int64)
     writes out
   internal topic app-counts-repartition (3 partitions, cleanup.policy=delete, retention.ms=-1, \
-message.timestamp.type=CreateTime, segment.bytes=52428800)"""
+segment.bytes=52428800, message.timestamp.type=CreateTime)"""
 
 
 def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import SettingsError, TopologyError
 from penstock.core.model.record import Records
-from penstock.core.plan.internal import changelog_config, repartition_config, wrong_config
+from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config, wrong_config
 from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import StoreChange
 from penstock.core.state.changelog import from_records, is_live, to_records
@@ -93,23 +93,23 @@ def test_slices_that_the_store_has_dropped_are_not_live() -> None:
 
 def test_topics_are_configured_as_kafka_streams_does() -> None:
     times = {"message.timestamp.type": "CreateTime"}
-    assert changelog_config(PLAIN, {}) == {"cleanup.policy": "compact", **times}
+    assert changelog_config(PLAIN) == {"cleanup.policy": "compact", **times}
     windows = {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR), **times}
-    assert changelog_config(WINDOW, {}) == windows
-    assert changelog_config(KINDS["versioned"], {})["min.compaction.lag.ms"] == str(25 * HOUR)
-    assert repartition_config({}) == {
+    assert changelog_config(WINDOW) == windows
+    assert changelog_config(KINDS["versioned"])["min.compaction.lag.ms"] == str(25 * HOUR)
+    assert {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "segment.bytes": "52428800",
         **times,
-    }
+    } == REPARTITION_CONFIG
 
 
 def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
     longest = (1 << 63) - 1
     for kind, name in ((WINDOW, "retention.ms"), (KINDS["versioned"], "min.compaction.lag.ms")):
         assert isinstance(kind, SlicedSpec)
-        assert changelog_config(replace(kind, retention_ms=longest - 5), {})[name] == str(longest)
+        assert changelog_config(replace(kind, retention_ms=longest - 5))[name] == str(longest)
 
 
 def test_what_a_store_says_of_its_topic_goes_before_what_is_said_for_all() -> None:
@@ -145,15 +145,15 @@ def test_a_configuration_needs_a_topic_and_text() -> None:
 @pytest.mark.parametrize(
     ("wanted", "found", "wrong"),
     [
-        (repartition_config({}), {"cleanup.policy": "delete"}, []),
-        (repartition_config({}), {"cleanup.policy": "compact,delete"}, ["cleanup.policy"]),
-        (repartition_config({}), {"message.timestamp.type": "LogAppendTime"}, ["message.timestamp.type"]),
-        (changelog_config(PLAIN, {}), {"cleanup.policy": "compact"}, []),
-        (changelog_config(PLAIN, {}), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
-        (changelog_config(PLAIN, {}), {"cleanup.policy": "delete,compact"}, ["cleanup.policy"]),
-        (changelog_config(WINDOW, {}), {"cleanup.policy": "delete,compact"}, []),
-        (changelog_config(WINDOW, {}), {"cleanup.policy": "compact"}, []),
-        (changelog_config(WINDOW, {}), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
+        (REPARTITION_CONFIG, {"cleanup.policy": "delete"}, []),
+        (REPARTITION_CONFIG, {"cleanup.policy": "compact,delete"}, ["cleanup.policy"]),
+        (REPARTITION_CONFIG, {"message.timestamp.type": "LogAppendTime"}, ["message.timestamp.type"]),
+        (changelog_config(PLAIN), {"cleanup.policy": "compact"}, []),
+        (changelog_config(PLAIN), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
+        (changelog_config(PLAIN), {"cleanup.policy": "delete,compact"}, ["cleanup.policy"]),
+        (changelog_config(WINDOW), {"cleanup.policy": "delete,compact"}, []),
+        (changelog_config(WINDOW), {"cleanup.policy": "compact"}, []),
+        (changelog_config(WINDOW), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
     ],
 )
 def test_what_makes_results_wrong_is_found(
