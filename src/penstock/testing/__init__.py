@@ -2,10 +2,12 @@
 
 from penstock.testing.driver import TopologyTestDriver
 from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
+from penstock.testing.snapshot import DriverSnapshot
 from penstock.testing.topics import InputTopic, OutputTopic
 
 __all__ = [
     "ConsumedRecord",
+    "DriverSnapshot",
     "EmbeddedKafka",
     "EmbeddedKafkaError",
     "InputTopic",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.core.engine.global_task import global_task
 from penstock.core.engine.outcome import Outcome, Snapshot
@@ -16,9 +16,9 @@ from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
 from penstock.core.engine.task import Task
 from penstock.core.model.errors import PenstockError, TopicNotFoundError
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Headers, Record, Records
-from penstock.core.model.serdes import Serde
+from penstock.core.model.record import Records
 from penstock.core.model.serdes import bytes as bytes_serde
+from penstock.core.plan.asynchronous import kept_by
 from penstock.core.plan.inputs import Input, informed
 from penstock.core.plan.internal import is_internal
 from penstock.core.plan.layout import Layout
@@ -28,43 +28,12 @@ from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.ports import Threads
 from penstock.core.state.memory import MemoryStores
 from penstock.testing._calls import ManualStation
+from penstock.testing._sent import Sent, Serdes
 from penstock.testing._tasks import DriverTask
 from penstock.testing._topics import Topics
 
 CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
 """What is counted of calls, by the name of its metric."""
-
-Serdes = tuple[Serde[Any], Serde[Any]]
-
-
-class Sent(NamedTuple):
-    """A record that was sent to a topic.
-
-    Attributes:
-        key: Serialised.
-        value: Serialised.
-        timestamp: Milliseconds since the epoch.
-        headers: Its headers.
-        partition: Where it is in the topic.
-        serdes: Those of the sink.
-    """
-
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Headers
-    partition: int
-    serdes: Serdes
-
-    def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
-        """Return it with objects, made by the serdes of the sink where others are not given."""
-        key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
-        return Record(
-            None if self.key is None else key.deserialize(self.key),
-            None if self.value is None else value.deserialize(self.value),
-            self.timestamp,
-            self.headers,
-        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +61,7 @@ class Runner:
         snapshots: What tasks begin with.
         stores: Committed content that tasks begin with.
         global_stores: Content of the global stores.
+        committable: Per partition the offset before which every record is finished.
 
     Attributes:
         now_ms: The wall clock.
@@ -104,6 +74,7 @@ class Runner:
         counted: What processors have counted.
         calls: What became of calls.
         committable: Per partition the offset before which every record is finished.
+        unfinished: How many records of asynchronous operators are unfinished, per task and store.
         waiting: Why tasks wait that do.
     """
 
@@ -117,6 +88,7 @@ class Runner:
         snapshots: Mapping[TaskId, Snapshot],
         stores: Mapping[TaskId, MemoryStores],
         global_stores: MemoryStores,
+        committable: Mapping[TopicPartition, int],
     ) -> None:
         settings.policies.check_nodes(plan)
         self.plan = plan
@@ -131,7 +103,8 @@ class Runner:
         self.enforced = 0
         self.counted: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
-        self.committable: dict[TopicPartition, int] = {}
+        self.committable = dict(committable)
+        self.unfinished: dict[TaskId, dict[str, int]] = {}
         self.waiting: dict[TaskId, str] = {}
         self.global_stores = global_stores
         self._settings = settings
@@ -303,6 +276,9 @@ class Runner:
         for figures in outcome.calls.values():
             self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
         self.committable |= outcome.committable
+        if outcome.calls:
+            stores = kept_by(self._part(each.id.subtopology).nodes.values())
+            self.unfinished[each.id] = {stores[at]: told.unfinished for at, told in outcome.calls.items()}
         self.waiting.pop(each.id, None)
         if outcome.waiting is not None:
             self.waiting[each.id] = outcome.waiting.line()

@@ -22,9 +22,10 @@ class Topics:
     Args:
         partitions: Numbers of partitions of topics from outside, and of those that are written; None is 1 for all, those of
             repartitions included.
+        ends: The next offset of each partition.
     """
 
-    def __init__(self, partitions: PerTopic | None) -> None:
+    def __init__(self, partitions: PerTopic | None, ends: Mapping[TopicPartition, int]) -> None:
         self._one_each = partitions is None
         partitions = 1 if partitions is None else partitions
         given = partitions.values() if isinstance(partitions, Mapping) else [partitions]
@@ -37,7 +38,7 @@ class Topics:
         self._internal: Mapping[str, int] = {}
         self._turns: dict[str, int] = defaultdict(int)
         self._held: dict[str, list[tuple[TopicPartition, Records]]] = {}
-        self.ends: dict[TopicPartition, int] = defaultdict(int)
+        self.ends: dict[TopicPartition, int] = defaultdict(int, ends)
         """The next offset of each partition."""
 
     def hold(self, topic: str) -> None:

@@ -11,8 +11,7 @@ Calls of asynchronous operators run in this thread, by the same rules as anywher
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Self
 
@@ -26,23 +25,30 @@ from penstock.core.model.record import Headers, Record, Records
 from penstock.core.model.serdes import Serde
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
-from penstock.core.state.memory import MemoryStores
 from penstock.drivers.threads import TaskThreads
+from penstock.testing._driver_topics import DriverTopics
 from penstock.testing._runner import CALLS, Runner, RunnerSettings
 from penstock.testing._tasks import store_of, stores_of
 from penstock.testing._topics import PerTopic, Topics
-from penstock.testing.topics import InputTopic, OutputTopic
+from penstock.testing.snapshot import (
+    DriverSnapshot,
+    TaskState,
+    beginning,
+    content_of,
+    fitted,
+    global_fingerprints,
+    remembered,
+    stores_with,
+)
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-class TopologyTestDriver:
+class TopologyTestDriver(DriverTopics):
     """Runs a topology in this process.
 
     Args:
         topology: The topology.
-        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it.
+        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it. None is that of
+            the snapshot, or 0.
         application_id: What internal topics are named after.
         policies: What happens to records that fail; None stops with an error.
         statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so that they merge
@@ -60,9 +66,12 @@ class TopologyTestDriver:
             None gives every topic one partition, repartitions included.
         max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, by the
             driver's clock. None does not wait. An input that is held back (:meth:`hold`) is waited for without end.
+        snapshot: What another driver was left with (:meth:`snapshot`), to go on from; see :meth:`edited`.
+        renamed_stores: As the argument of an application: new name per old name of a store of the snapshot.
 
     Raises:
         TopologyError: If the topology is not valid.
+        IncompatibleTopologyError: If the topology cannot go on from the snapshot.
         CoPartitioningError: If topics that meet in a store have different numbers of partitions.
         SettingsError: If an argument is no whole number or too small, or ``partitions`` names a topic that is neither read nor
             written.
@@ -83,7 +92,7 @@ class TopologyTestDriver:
         self,
         topology: Topology,
         *,
-        wall_clock_ms: int = 0,
+        wall_clock_ms: int | None = None,
         application_id: str = "test",
         policies: ErrorPolicies | None = None,
         statestore_cache_max_bytes: int = DEFAULT_CACHE_BYTES,
@@ -93,6 +102,8 @@ class TopologyTestDriver:
         keep_processors: bool = False,
         partitions: PerTopic | None = None,
         max_task_idle_ms: int | None = None,
+        snapshot: DriverSnapshot | None = None,
+        renamed_stores: Mapping[str, str] | None = None,
     ) -> None:
         check_threads(num_threads_per_task, None)
         if not isinstance(commit_every, int) or commit_every < 1:
@@ -107,8 +118,23 @@ class TopologyTestDriver:
             )
         self._commit_every = commit_every
         self._collected: list[tuple[TopicPartition, Records]] = []
+        self._closed = False
+        self._options: dict[str, Any] = {
+            "application_id": application_id,
+            "policies": policies,
+            "statestore_cache_max_bytes": statestore_cache_max_bytes,
+            "app_config": app_config,
+            "num_threads_per_task": num_threads_per_task,
+            "commit_every": commit_every,
+            "keep_processors": keep_processors,
+            "partitions": partitions,
+            "max_task_idle_ms": max_task_idle_ms,
+        }
         plan = topology.plan(application_id)
-        self._topics = Topics(partitions)
+        begin = snapshot or beginning(application_id)
+        self._topics = Topics(partitions, begin.ends)
+        self._before = begin.remembered
+        plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
         settings = RunnerSettings(
             policies or ErrorPolicies(),
             statestore_cache_max_bytes,
@@ -119,7 +145,15 @@ class TopologyTestDriver:
             max_task_idle_ms,
         )
         self._runner = Runner(
-            plan, self._topics.laid_out(plan), self._topics, settings, wall_clock_ms, {}, {}, MemoryStores()
+            plan,
+            layout,
+            self._topics,
+            settings,
+            begin.wall_clock_ms if wall_clock_ms is None else wall_clock_ms,
+            {task: state.snapshot for task, state in tasks.items()},
+            {task: stores_with(state.content) for task, state in tasks.items()},
+            stores_with(begin.global_stores),
+            begin.committable,
         )
 
     def pipe(
@@ -157,120 +191,6 @@ class TopologyTestDriver:
                 self._topics.keep(at, placed)
             else:
                 self._collect([(at, placed)])
-
-    def input_topic(
-        self,
-        name: str,
-        *,
-        key: Serde[K] | None = None,
-        value: Serde[V] | None = None,
-        start: int | datetime | None = None,
-        advance: Duration = 0,
-    ) -> InputTopic[K, V]:
-        """Return a topic to write to, with serdes of the test's own and times that go on by themselves.
-
-        Args:
-            name: A topic the topology reads.
-            key: The serde of keys; None is the source's.
-            value: The serde of values; None is the source's.
-            start: The timestamp of the first record, ms since the epoch or a datetime; None is the wall clock now.
-            advance: By how much the timestamp of each record is later than that of the one before: a timedelta, or milliseconds.
-
-        Raises:
-            TopicNotFoundError: If the topology does not read the topic.
-            ValueError: If ``advance`` is negative.
-
-        Source: ``TopologyTestDriver.createInputTopic``.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> builder.stream("in").to("out")
-            >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
-            ...     topic = driver.input_topic("in", start=1_000, advance=10)
-            ...     topic.pipe_values(["a", "b"])
-            ...     topic.pipe("k", "late", timestamp=5)
-            ...     [record.timestamp for record in driver.read("out")]
-            [1000, 1010, 5]
-        """
-        self._runner.source(name)
-        begin = self._runner.now_ms if start is None else start
-        return InputTopic(name, self.pipe, key, value, begin, advance)
-
-    def output_topic(
-        self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
-    ) -> OutputTopic[K, V]:
-        """Return a topic to read, with serdes of the test's own.
-
-        Args:
-            name: Any topic, internal ones included.
-            key: The serde of keys; None is that of the sink.
-            value: The serde of values; None is that of the sink.
-
-        Source: ``TopologyTestDriver.createOutputTopic``.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ps.serdes.int64)
-            >>> with ps.testing.TopologyTestDriver(builder.build()) as driver:
-            ...     for key in "aba":
-            ...         driver.pipe("in", key, "v")
-            ...     counts = driver.output_topic("out")
-            ...     counts.read_one()
-            ...     counts.read_as_table()
-            Record(key='a', value=1, timestamp=0, headers=())
-            {'b': 1, 'a': 2}
-        """
-        return OutputTopic(name, lambda: self._runner.sent[name], key, value)
-
-    def produced_topics(self) -> frozenset[str]:
-        """Return the topics that something was sent to so far, repartitions included (``producedTopicNames``)."""
-        return frozenset(self._runner.produced)
-
-    def hold(self, topic: str) -> None:
-        """Leave the records of a topic that are written from now on with the broker: the topology does not get them.
-
-        With ``max_task_idle_ms`` tasks wait for such records, as for a topic that is behind.
-
-        Args:
-            topic: A topic the topology reads.
-
-        Raises:
-            TopicNotFoundError: If the topology does not read the topic.
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> both = builder.stream("a").merge(builder.stream("b")).group_by_key()
-            >>> both.reduce(lambda old, new: f"{old}, {new}").to_stream().to("out")
-            >>> with ps.testing.TopologyTestDriver(builder.build(), max_task_idle_ms=0) as driver:
-            ...     driver.hold("b")
-            ...     driver.pipe("b", "k", "first", timestamp=1)
-            ...     driver.pipe("a", "k", "second", timestamp=2)
-            ...     print(driver.waiting())
-            ...     driver.release("b")
-            ...     driver.read("out")[-1].value
-            {'0_0': 'waits for b-0, which is empty here and has more records on the broker'}
-            'first, second'
-        """
-        self._runner.source(topic)
-        self._topics.hold(topic)
-
-    def release(self, topic: str) -> None:
-        """Let the topology have what was held back of a topic, and hold nothing back any more.
-
-        Args:
-            topic: The topic; nothing happens if it is not held back.
-
-        Raises:
-            PenstockError: If a record fails under the policy "fail".
-        """
-        self._collect(self._topics.release(topic))
-
-    def waiting(self) -> dict[str, str]:
-        """Return why tasks wait that do not process the records they have, by the id of the task."""
-        return {str(task): line for task, line in sorted(self._runner.waiting.items())}
 
     def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
         self._collected.extend(records)
@@ -393,9 +313,73 @@ class TopologyTestDriver:
         at = self._topics.checked(TopicPartition(topic, partition))
         return self._runner.committable.get(at, 0)
 
+    def snapshot(self) -> DriverSnapshot:
+        """Return what another driver can go on from; records that were collected are processed before.
+
+        It has stores, times, schedules, records that wait, unfinished records, and offsets. What was sent and not read, what was
+        counted, and what is held back stay here.
+
+        Raises:
+            PenstockError: If a record fails under the policy "fail".
+        """
+        self.commit()
+        runner = self._runner
+        return DriverSnapshot(
+            runner.plan.application_id,
+            runner.now_ms,
+            remembered(runner.plan, runner.layout, self._before),
+            {
+                task: TaskState(each.snapshot(), content_of(each.stores), runner.unfinished.get(task, {}))
+                for task, each in runner.tasks.items()
+                if each.stores is not runner.global_stores
+            },
+            content_of(runner.global_stores),
+            global_fingerprints(runner.plan),
+            dict(self._topics.ends),
+            dict(runner.committable),
+        )
+
+    def edited(
+        self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None
+    ) -> TopologyTestDriver:
+        """Close this driver, and return one that goes on with another topology, as a restart on the same checkpoint does.
+
+        Args:
+            topology: The edited topology, or the same one.
+            renamed_stores: New name per old name of a store.
+
+        Raises:
+            IncompatibleTopologyError: If the topology cannot go on from here; this driver stays open.
+            SettingsError: If a new name of a store cannot be.
+
+        Example:
+            >>> import penstock as ps
+            >>> def counting(*ignored: str) -> ps.Topology:
+            ...     builder = ps.StreamsBuilder()
+            ...     words = builder.stream("words").filter_not(lambda key, word: word in ignored)
+            ...     counts = words.group_by(lambda key, word: word).count(store="counts")
+            ...     counts.to_stream().to("out", value=ps.serdes.int64)
+            ...     return builder.build()
+            >>> driver = ps.testing.TopologyTestDriver(counting())
+            >>> for word in ("to", "be", "to"):
+            ...     driver.pipe("words", None, word)
+            >>> with driver.edited(counting("be")) as after:
+            ...     for word in ("to", "be"):
+            ...         after.pipe("words", None, word)
+            ...     after.output_topic("out").read_pairs()
+            [('to', 3)]
+        """
+        after = TopologyTestDriver(
+            topology, snapshot=self.snapshot(), renamed_stores=renamed_stores, **self._options
+        )
+        self.close()
+        return after
+
     def close(self) -> None:
-        """Call ``close`` of every processor, and give up the calls that have not ended."""
-        self._runner.close()
+        """Call ``close`` of every processor, and give up the calls that have not ended; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._runner.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,257 @@
+"""A test driver goes on from where another was: with the same topology, or after an edit, by the rules of a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
+from unit.helpers import one_processor, processing
+
+Driver = ps.testing.TopologyTestDriver
+INT = ps.serdes.int64
+
+
+def counting(store: str = "counts", *, value: Any = None) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    counts = builder.stream("in").group_by(lambda key, value: value)
+    if value is None:
+        counts.count(store=store).to_stream().to("out", value=INT)
+    else:
+        counts.aggregate(lambda: "", lambda k, v, a: a, store=store, value=value).to_stream().to("out")
+    return builder.build()
+
+
+def counted(driver: Driver, *words: str) -> list[tuple[Any, Any]]:
+    driver.input_topic("in").pipe_values(words)
+    return driver.output_topic("out").read_pairs()
+
+
+def test_counts_and_offsets_go_on() -> None:
+    with Driver(counting()) as driver:
+        counted(driver, "a", "b", "a")
+        with driver.edited(counting()) as after:
+            assert after.committed_offset("in") == 3
+            assert counted(after, "a", "b") == [("a", 3), ("b", 2)]
+            assert after.committed_offset("in") == 5
+
+
+def test_an_edit_keeps_what_it_can() -> None:
+    def with_a_source_in_front() -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        builder.stream("other").group_by_key().count(store="others")
+        words = builder.stream("in").filter_not(lambda key, value: value == "b")
+        counts = words.group_by(lambda key, value: value).count(store="counts")
+        counts.to_stream().to("out", value=INT)
+        return builder.build()
+
+    with Driver(counting()) as driver:
+        counted(driver, "a", "b", "a")
+        with driver.edited(with_a_source_in_front()) as after:
+            assert counted(after, "a", "b") == [("a", 3)]
+            after.pipe("other", "k", "v")
+            assert after.store("others").get("k").value == 1
+            with after.edited(counting()) as again:
+                assert counted(again, "b") == [("b", 2)]
+                assert list(again.stores()) == ["counts"]
+
+
+def test_a_snapshot_is_not_changed_by_what_follows() -> None:
+    with Driver(counting()) as driver:
+        counted(driver, "a")
+        snapshot = driver.snapshot()
+        counted(driver, "a", "a")
+        for _ in range(2):
+            with Driver(counting(), snapshot=snapshot) as other:
+                assert counted(other, "a") == [("a", 2)]
+
+
+def test_times_and_schedules_go_on() -> None:
+    def topology() -> ps.Topology:
+        def init(context: ps.ProcessorContext) -> None:
+            for kind in (ps.wall_clock, ps.stream_time):
+                context.schedule(10, kind, lambda now: context.forward(ps.Record("k", "tick", now)))
+
+        return one_processor(processing(lambda context, record: None, init=init))
+
+    with Driver(topology(), wall_clock_ms=1_000) as driver:
+        driver.pipe("in", "k", "v", 5)
+        driver.advance_wall_clock(7)
+        driver.read("out")
+        with driver.edited(topology()) as after:
+            after.pipe("in", "k", "v", 9)
+            after.advance_wall_clock(2)
+            assert after.read("out") == []
+            after.advance_wall_clock(1)
+            after.pipe("in", "k", "v", 10)
+            assert [record.timestamp for record in after.read("out")] == [1_010, 10]
+
+
+def test_what_was_collected_is_processed_first() -> None:
+    with Driver(counting(), commit_every=10) as driver:
+        counted(driver, "a", "a")
+        with driver.edited(counting()) as after:
+            counted(after, "a")
+            after.commit()
+            assert after.output_topic("out").read_pairs() == [("a", 3)]
+
+
+def test_what_a_test_put_into_a_store_goes_on() -> None:
+    with Driver(counting()) as driver:
+        driver.store("counts").put("a", (41, 0))
+        with driver.edited(counting()) as after:
+            assert counted(after, "a") == [("a", 42)]
+
+
+def test_global_stores_go_on() -> None:
+    def topology(value: Any = ps.serdes.string) -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        rates = builder.global_table("rates", value=value, store="rates")
+        builder.stream("in").join(rates, lambda key, value: key, lambda left, right: f"{left}{right}").to(
+            "out"
+        )
+        return builder.build()
+
+    with Driver(topology()) as driver:
+        driver.pipe("rates", "k", "r")
+        with driver.edited(topology()) as after:
+            after.pipe("in", "k", "v")
+            assert after.output_topic("out").read_values() == ["vr"]
+            with pytest.raises(
+                IncompatibleTopologyError, match=r"global store 'rates' is .* in the snapshot"
+            ):
+                after.edited(topology(INT))
+
+
+def test_every_partition_goes_on() -> None:
+    with Driver(counting(), partitions=4) as driver:
+        counted(driver, *"abcdef")
+        with driver.edited(counting()) as after:
+            assert counted(after, *"fedcba") == [(word, 2) for word in "fedcba"]
+
+
+def test_a_store_may_have_another_name() -> None:
+    with Driver(counting("old")) as driver:
+        counted(driver, "a")
+        with driver.edited(counting("new"), renamed_stores={"old": "new"}) as after:
+            assert counted(after, "a") == [("a", 2)]
+
+
+def test_records_that_wait_go_on_waiting() -> None:
+    def merged(*topics: str) -> ps.Topology:
+        return one_processor(processing(lambda context, record: context.forward(record)), topics=list(topics))
+
+    with Driver(merged("a", "b"), max_task_idle_ms=100) as driver:
+        driver.pipe("a", "k", "v", 1)
+        driver.advance_wall_clock(60)
+        with pytest.raises(
+            IncompatibleTopologyError, match=r"task 0_0 has records of 'a' that wait .* no longer reads"
+        ):
+            driver.edited(merged("b", "c"))
+        with driver.edited(merged("a", "b")) as after:
+            after.advance_wall_clock(39)
+            assert after.read("out") == []
+            after.advance_wall_clock(1)
+            assert [record.timestamp for record in after.read("out")] == [1]
+
+
+class TestCalls:
+    def asking(self, name: str | None = "ask") -> ps.Topology:
+        builder = ps.StreamsBuilder()
+        stream = builder.stream("in")
+        if name is not None:
+            stream = stream.map_values_async(_delayed, name=name)
+        stream.to("out")
+        return builder.build()
+
+    def test_that_are_under_way_are_made_again(self) -> None:
+        _attempts.clear()
+        with Driver(self.asking()) as driver:
+            driver.pipe("in", "k", "v")
+            with driver.edited(self.asking()) as after:
+                assert (after.read("out"), after.committed_offset("in")) == ([], 0)
+                after.advance_wall_clock(1_000)
+                assert [record.value for record in after.read("out")] == ["V"]
+                assert after.committed_offset("in") == 1
+        assert _attempts == ["v", "v"]
+
+    def test_of_an_operator_that_is_gone_are_not_left_behind(self) -> None:
+        with Driver(self.asking()) as driver:
+            driver.pipe("in", "k", "v")
+            with pytest.raises(IncompatibleTopologyError, match=r"'ask.*, and 1 of them wait there"):
+                driver.edited(self.asking(None))
+            driver.advance_wall_clock(1_000)
+            with driver.edited(self.asking(None)) as after:
+                after.pipe("in", "k", "v")
+                assert [record.value for record in after.read("out")] == ["v"]
+
+
+_attempts: list[str] = []
+
+
+async def _delayed(value: str) -> str:
+    _attempts.append(value)
+    await asyncio.sleep(1)
+    return value.upper()
+
+
+class TestRefused:
+    """What a checkpoint refuses is refused here, and the driver stays as it was."""
+
+    def refused(self, driver: Driver, topology: ps.Topology, match: str, **options: Any) -> None:
+        with pytest.raises((IncompatibleTopologyError, SettingsError), match=match):
+            driver.edited(topology, **options)
+
+    def test_is_a_store_that_cannot_be_read(self) -> None:
+        with Driver(counting()) as driver:
+            counted(driver, "a")
+            self.refused(
+                driver, counting(value=ps.serdes.string), "store 'counts' is .* but .* in the checkpoint"
+            )
+            assert counted(driver, "a") == [("a", 2)]
+
+    def test_is_another_way_of_records_to_their_store(self) -> None:
+        def direct(partitions: int | None) -> ps.Topology:
+            builder = ps.StreamsBuilder()
+            stream = builder.stream("in")
+            if partitions is not None:
+                stream = stream.repartition(partitions=partitions)
+            stream.group_by_key().count(store="counts")
+            return builder.build()
+
+        for before, now in ((None, 8), (4, 8), (8, None)):
+            with Driver(direct(before), partitions=3) as driver:
+                driver.pipe("in", "k", "v")
+                self.refused(driver, direct(now), "counts")
+
+    def test_is_a_new_name_that_cannot_be(self) -> None:
+        with Driver(counting()) as driver:
+            self.refused(driver, counting(), "renamed_stores", renamed_stores={"counts": "else"})
+
+    def test_is_a_snapshot_of_another_application(self) -> None:
+        with Driver(counting(), application_id="a") as driver:
+            snapshot = driver.snapshot()
+        with pytest.raises(
+            IncompatibleTopologyError, match="of application 'a', and the driver is of 'test'"
+        ):
+            Driver(counting(), snapshot=snapshot)
+
+
+def test_an_edited_driver_is_closed_once() -> None:
+    closed: list[int] = []
+
+    class Closing(ps.Processor[Any, Any, Any, Any]):
+        def process(self, record: ps.Record[Any, Any]) -> None: ...
+
+        def close(self) -> None:
+            closed.append(1)
+
+    with Driver(one_processor(Closing)) as driver:
+        after = driver.edited(one_processor(Closing))
+        assert len(closed) == 1
+    assert len(closed) == 1
+    after.close()
+    assert len(closed) == 2
