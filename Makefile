@@ -43,7 +43,8 @@ format: setup ## Format the code and apply the safe lint fixes
 bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
 
-soak: setup ## Full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
+soak: setup ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs
 	PENSTOCK_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	PENSTOCK_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py

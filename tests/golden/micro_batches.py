@@ -37,6 +37,8 @@ class MicroBatches:
         chunk: How many records are fed at a time; a task may be fed several times before it takes its step.
         budget: How many records a step may process; the rest waits in the snapshot for the next task.
         threads: Call the functions of operators without state; None leaves them to the task.
+        cache_bytes: What the caches of a task's tables may hold.
+        restarts: Whether each step has a new task; if not, a task is kept for all steps.
     """
 
     def __init__(
@@ -47,11 +49,15 @@ class MicroBatches:
         chunk: int,
         budget: int | None,
         threads: Threads | None = None,
+        cache_bytes: int = 0,
+        restarts: bool = True,
     ) -> None:
         self.plan: Plan = cloudpickle.loads(cloudpickle.dumps(topology.plan(application_id)))
         self.chunk = chunk
         self.budget = budget
         self.threads = threads
+        self.cache_bytes = cache_bytes
+        self.restarts = restarts
         self.now_ms = 0
         self.dropped = 0
         self.sent: dict[str, list[ps.Record]] = defaultdict(list)
@@ -62,6 +68,7 @@ class MicroBatches:
         self._reader = {**self.plan.subtopology_of, **self.plan.global_part_of}
         self._offsets: dict[str, int] = defaultdict(int)
         self._waiting: deque[tuple[str, list[Row]]] = deque()
+        self._tasks: dict[int, Task] = {}
         self.advance_to(0)
 
     def process(self, topic: str, rows: list[Row]) -> None:
@@ -119,6 +126,11 @@ class MicroBatches:
             task = self._task(sub)
 
     def _task(self, sub: SubTopology) -> Task:
+        if sub.id not in self._tasks:
+            self._tasks[sub.id] = self._new_task(sub)
+        return self._tasks[sub.id]
+
+    def _new_task(self, sub: SubTopology) -> Task:
         known = {
             "application_id": self.plan.application_id,
             "stores": self._committed[sub.id],
@@ -131,16 +143,18 @@ class MicroBatches:
                 "global_stores": self._global,
                 "partitions_of": lambda topic: 1,
                 "threads": self.threads,
+                "cache_bytes": self.cache_bytes,
             }
             task = Task(sub, TaskId(sub.id, 0), **known, **at_hand)
         task.init(self.now_ms)
         return task
 
     def _step(self, sub: SubTopology, task: Task) -> bool:
-        """Take a task's only step; tell whether it leaves records for the next one."""
+        """Take a step; tell whether it leaves records for the next one."""
         self._carry_out(sub, task.step(self.now_ms, self.budget))
         self._snapshots[sub.id] = task.snapshot()
-        task.close()
+        if self.restarts:
+            self._tasks.pop(sub.id).close()
         return task.buffered_count() > 0
 
     def _carry_out(self, sub: SubTopology, outcome: Outcome) -> None:
