@@ -120,7 +120,8 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
             start = max(begun)
             if time < self.time - HISTORY and start != max(versions):
                 return None
-            return None if versions[start] is None else ps.VersionedRecord(versions[start], start)
+            valid_to = min((time for time in versions if time > start), default=None)
+            return None if versions[start] is None else ps.VersionedRecord(versions[start], start, valid_to)
 
     return Versions
 

@@ -296,7 +296,7 @@ class Runner:
         for at, placed in self.topics.placed(topic, records):
             headers = placed.headers or [()] * len(placed)
             rows = zip(placed.keys, placed.values, placed.timestamps, headers)
-            self.sent[topic].extend(Sent(*row, at.partition, serdes) for row in rows)
+            self.sent[topic].extend(Sent(*row, at.partition, serdes, topic) for row in rows)
             if is_read:
                 self._coming.append((at, placed))
 

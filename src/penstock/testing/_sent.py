@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from penstock.core.model.record import Headers, Record
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, read
 
 Serdes = tuple[Serde[Any], Serde[Any]]
 
@@ -20,6 +20,7 @@ class Sent(NamedTuple):
         headers: Its headers.
         partition: Where it is in the topic.
         serdes: Those of the sink.
+        topic: The topic.
     """
 
     key: bytes | None
@@ -28,13 +29,14 @@ class Sent(NamedTuple):
     headers: Headers
     partition: int
     serdes: Serdes
+    topic: str
 
     def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
         """Return it with objects, made by the serdes of the sink where others are not given."""
         key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
         return Record(
-            None if self.key is None else key.deserialize(self.key),
-            None if self.value is None else value.deserialize(self.value),
+            read(key, self.key, self.topic, "key", self.headers),
+            read(value, self.value, self.topic, "value", self.headers),
             self.timestamp,
             self.headers,
         )

@@ -22,7 +22,7 @@ from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SettingsError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, Record, Records
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, Side, written
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
 from penstock.drivers.threads import TaskThreads
@@ -182,7 +182,9 @@ class TopologyTestDriver(DriverTopics):
             PenstockError: If the record fails under the policy "fail".
         """
         source = self._runner.source(topic)
-        rows = [_serialized(source.key, key)], [_serialized(source.value, value)], [timestamp]
+        data, with_headers = _serialized(source.key, key, topic, "key", tuple(headers))
+        more, headers = _serialized(source.value, value, topic, "value", with_headers)
+        rows = [data], [more], [timestamp]
         records = Records(*rows, headers=[tuple(headers)] if headers else None)
         if partition is not None:
             records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
@@ -388,5 +390,7 @@ class TopologyTestDriver(DriverTopics):
         self.close()
 
 
-def _serialized(serde: Serde[Any], value: Any) -> bytes | None:
-    return value if value is None or isinstance(value, bytes) else serde.serialize(value)
+def _serialized(
+    serde: Serde[Any], value: Any, topic: str, side: Side, headers: Headers
+) -> tuple[bytes | None, Headers]:
+    return (value, headers) if isinstance(value, bytes) else written(serde, value, topic, side, headers)

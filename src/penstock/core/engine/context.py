@@ -186,6 +186,18 @@ class NodeContext:
 class GlobalNodeContext(NodeContext):
     """The context of a processor that maintains a global store (Kafka Streams: ``GlobalProcessorContextImpl``)."""
 
+    @property
+    def stream_time_ms(self) -> int:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: each host fills its copy in its own time, so the stream time is another one on each.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} maintains a global store, and there is no stream time: the copies of hosts are not equally far. "
+            "Use the timestamp of the record"
+        )
+
     def schedule(
         self,
         interval: Duration,

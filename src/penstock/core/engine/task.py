@@ -41,6 +41,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.model.serdes import read
+from penstock.core.model.timestamps import wall_clock
 from penstock.core.plan.nodes import Source
 from penstock.core.plan.patterns import source_of
 from penstock.core.plan.split import SubTopology
@@ -390,7 +391,8 @@ class Task:
                         "the record has no timestamp; give the source timestamp=... to make one"
                     )
                 return record
-            extracted = source.timestamp(record, partition_time)
+            by_clock = source.timestamp is wall_clock
+            extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
             if not isinstance(extracted, int):
                 raise DeserializationError(
                     f"the timestamp extractor gave {extracted!r} instead of an int of ms"

@@ -14,13 +14,14 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
+from uuid import UUID
 
 from penstock.core.model.arguments import checked, checked_constructor
 from penstock.core.model.calendars import Windows
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SerdeError
 from penstock.core.model.record import Headers
-from penstock.core.model.windowed import Windowed
+from penstock.core.model.windowed import Windowed, window_end
 
 T = TypeVar("T")
 
@@ -187,6 +188,7 @@ def _same(data: builtins.bytes) -> builtins.bytes:
 
 
 _LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
 _DOUBLE = struct.Struct(">d")
 _BOUNDS = struct.Struct(">qq")
 
@@ -200,6 +202,45 @@ def _int64_to_bytes(number: int) -> builtins.bytes:
 
 def _int64_from_bytes(data: builtins.bytes) -> int:
     return _LONG.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Number:
+    """The functions of a serde of numbers of one size, as methods: a Struct does not go to other processes.
+
+    Attributes:
+        name: The serde's.
+        code: Of the format, for ``struct``.
+        wanted: What it takes, for errors.
+    """
+
+    name: str
+    code: str
+    wanted: str
+
+    def write(self, number: Any) -> builtins.bytes:
+        try:
+            return struct.pack(self.code, number)
+        except (struct.error, OverflowError):
+            raise _misfit(self.name, self.wanted, number) from None
+
+    def read(self, data: builtins.bytes) -> Any:
+        return struct.unpack(self.code, data)[0]
+
+
+def _number(name: str, code: str, wanted: str, *accepts: type) -> Serde[Any]:
+    parts = _Number(name, code, wanted)
+    return Serde(name, parts.write, parts.read, bool(accepts), accepts)
+
+
+def _uuid_to_bytes(value: UUID) -> builtins.bytes:
+    if not isinstance(value, UUID):
+        raise _misfit("uuid", "uuid.UUID", value)
+    return str(value).encode()
+
+
+def _uuid_from_bytes(data: builtins.bytes) -> UUID:
+    return UUID(data.decode())
 
 
 def _float64_to_bytes(number: float) -> builtins.bytes:
@@ -256,6 +297,14 @@ int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, True, (in
 """Whole numbers of 64 bits, big endian (Java: LongSerializer)."""
 float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, True, (float, int))
 """Numbers of 64 bits, big endian (Java: DoubleSerializer)."""
+int16: Serde[int] = _number("int16", ">h", "an int of 16 bits", int, bool)
+"""Whole numbers of 16 bits, big endian (Java: ShortSerializer)."""
+int32: Serde[int] = _number("int32", ">i", "an int of 32 bits", int, bool)
+"""Whole numbers of 32 bits, big endian (Java: IntegerSerializer)."""
+float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
+"""Numbers of 32 bits, big endian (Java: FloatSerializer). What is read may differ from what was written: a float of Python has 64."""
+uuid: Serde[UUID] = Serde("uuid", _uuid_to_bytes, _uuid_from_bytes, True, (UUID,))
+"""A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
 json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads, accepts=(int, bool))
 """Anything JSON can say, as compact UTF-8."""
 pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, _pickle.loads)
@@ -309,6 +358,79 @@ def change(of: Serde[Any]) -> Serde[Any]:
 
 
 @checked
+def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
+    r"""Make the serde of lists, whose items may be None.
+
+    Args:
+        inner: Serde of the items. Numbers and UUIDs, which have a fixed size, are written without their lengths.
+
+    Source: KIP-466; ``org.apache.kafka.common.serialization.ListSerializer``.
+
+    Example:
+        >>> list_of(int16).serialize([1, None])
+        b'\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x02\x00\x01'
+        >>> list_of(int16).deserialize(_)
+        [1, None]
+    """
+    parts = _List(inner.serialize, inner.deserialize, _FIXED.get(inner.name, -1) if _is_ours(inner) else -1)
+    return Serde(f"list({inner.name})", parts.write, parts.read)
+
+
+_FIXED = {"int16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "uuid": 36}
+"""Bytes of an item, by the names of the serdes whose items all have as many."""
+
+
+def _is_ours(serde: Serde[Any]) -> bool:
+    return serde in (int16, int32, float32, int64, float64, uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """The functions of a serde of lists, as methods."""
+
+    to_bytes: Callable[[Any], builtins.bytes]
+    from_bytes: Callable[[builtins.bytes], Any]
+    size: int
+
+    def write(self, items: Any) -> builtins.bytes:
+        if not isinstance(items, (list, tuple)):
+            raise _misfit("list_of", "a list", items)
+        data = [None if item is None else self.to_bytes(item) for item in items]
+        if self.size < 0:
+            parts = [_INT.pack(-1) if one is None else _INT.pack(len(one)) + one for one in data]
+            return b"\x01" + _INT.pack(len(data)) + b"".join(parts)
+        nulls = [number for number, one in enumerate(data) if one is None]
+        head = b"".join(map(_INT.pack, (len(nulls), *nulls, len(data))))
+        return b"\x00" + head + b"".join(one for one in data if one is not None)
+
+    def read(self, data: builtins.bytes) -> list[Any]:
+        place, nulls = 1, frozenset[int]()
+
+        def number() -> int:
+            nonlocal place
+            place += _INT.size
+            found: int = _INT.unpack_from(data, place - _INT.size)[0]
+            return found
+
+        if data[0] == 0:
+            if self.size < 0:
+                raise ValueError("the items have no lengths, but their serde is not one of a fixed size")
+            nulls = frozenset(number() for _ in range(number()))
+        elif data[0] != 1:
+            raise ValueError(f"a list begins with 0 or 1, not {data[0]}")
+        items: list[Any] = []
+        for index in range(number()):
+            size = number() if data[0] == 1 else -1 if index in nulls else self.size
+            if size < 0:
+                items.append(None)
+                continue
+            if place + size > len(data):
+                raise ValueError(f"item {index} of the list is cut off")
+            items.append(self.from_bytes(data[place : place + size]))
+            place += size
+        return items
+
+
 def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
 
@@ -398,7 +520,7 @@ class _TimeWindowed:
 
     def read(self, data: builtins.bytes) -> Windowed[Any]:
         (start,) = _LONG.unpack_from(data, len(data) - 8)
-        return Windowed(self.from_bytes(data[:-8]), start, start + self.size_ms)
+        return Windowed(self.from_bytes(data[:-8]), start, window_end(start, self.size_ms))
 
 
 @dataclass(frozen=True, slots=True)

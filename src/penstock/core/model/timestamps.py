@@ -22,6 +22,26 @@ def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
     return record.timestamp
 
 
+def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
+    """Give each record the wall clock at which its micro-batch began, whatever its own timestamp.
+
+    A micro-batch that is run again gives its records the same timestamps. Records that a task holds until the next micro-batch get
+    the time of the one that processes them.
+
+    Source: ``org.apache.kafka.streams.processor.WallclockTimestampExtractor``.
+
+    Example:
+        >>> import penstock as ps
+        >>> builder = ps.StreamsBuilder()
+        >>> builder.stream("in", timestamp=ps.timestamps.wall_clock).to("out")
+        >>> with ps.testing.TopologyTestDriver(builder.build(), wall_clock_ms=7) as driver:
+        ...     driver.pipe("in", "k", "v", timestamp=1)
+        ...     driver.read("out")
+        [Record(key='k', value='v', timestamp=7, headers=())]
+    """
+    raise NotImplementedError("the task puts the wall clock in its place; this function is never called")
+
+
 def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
     """Give records without a timestamp the largest one that their partition has had so far.
 

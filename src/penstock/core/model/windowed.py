@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import NamedTuple  # that of Python 3.10 cannot be generic
 
+_LAST = (1 << 63) - 1
 K_co = TypeVar("K_co", covariant=True)
 
 
@@ -23,13 +24,20 @@ class Windowed(NamedTuple, Generic[K_co]):
     end: int
 
 
+def window_end(start: int, size_ms: int) -> int:
+    """Return where a window of a fixed size ends: never behind the last time there is, 2^63 - 1 ms."""
+    return min(start + size_ms, _LAST)
+
+
 class VersionedRecord(NamedTuple):
     """A value of a versioned store (Kafka Streams: ``VersionedRecord``).
 
     Attributes:
         value: The value.
         timestamp: From when on it is valid, ms since the epoch.
+        valid_to: Until when, excluded; None for the latest version, which is still valid (KIP-960).
     """
 
     value: Any
     timestamp: int
+    valid_to: int | None = None

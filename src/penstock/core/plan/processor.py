@@ -46,7 +46,11 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def stream_time_ms(self) -> int:
-        """The largest timestamp the task has taken so far, ms since the epoch; -1 before the first record."""
+        """The largest timestamp the task has taken so far, ms since the epoch; -1 before the first record.
+
+        Raises:
+            ProcessingError: In a processor that maintains a global store, whose copies are not equally far.
+        """
 
     @property
     def wall_clock_ms(self) -> int:

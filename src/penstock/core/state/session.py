@@ -10,7 +10,7 @@ does as the in-memory store of Kafka Streams: it refuses all that cannot be read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.windowed import Windowed
@@ -100,8 +100,22 @@ class SessionStore(Generic[K, V]):
         """Iterate backwards over all sessions of ``key_from <= key <= key_to``."""
         return self._find_range(key_from, key_to, 0, FOREVER, reverse=True)
 
-    def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
+    @overload
+    def find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]: ...
+    @overload
+    def find_sessions(self, earliest_end: int, latest_end: int, /) -> Iterator[tuple[Windowed[K], V]]: ...
+    def find_sessions(
+        self, key: Any, earliest_end: int, latest_start: int | None = None
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``.
+
+        With two times and no key, iterate over the sessions of all keys with ``earliest_end <= end <= latest_end``.
+        """
+        if latest_start is None:
+            checked_time(self.name, "the earliest end of sessions", key)
+            return self._find_range(None, None, key, FOREVER, latest_end=earliest_end, reverse=False)
         return self._find(key, earliest_end, latest_start, reverse=False)
 
     def reverse_find_sessions(
@@ -181,7 +195,7 @@ class SessionStore(Generic[K, V]):
             held.rows.keep(stored, None)
 
     def _stored(self, session: Windowed[K]) -> bytes:
-        key, start, end = session
+        key, start, end = (None, 0, 0) if session is None else session
         key_bytes = self._objects.key_bytes(key)
         checked_time(self.name, "the start of a session", start)
         checked_time(self.name, "the end of a session", end)
@@ -203,13 +217,20 @@ class SessionStore(Generic[K, V]):
         return ((Windowed(same, start, end), value(entry)) for start, end, entry in found)
 
     def _find_range(
-        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int, *, reverse: bool
+        self,
+        key_from: K | None,
+        key_to: K | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        latest_end: int = FOREVER,
+        reverse: bool,
     ) -> Iterator[tuple[Windowed[K], V]]:
         low = None if key_from is None else self._objects.key_bytes(key_from)
         high = None if key_to is None else self._objects.key_bytes(key_to)
-        first = max(earliest_end, self._slices.oldest)
-        if first > FOREVER:
+        first, last = max(earliest_end, self._slices.oldest), min(latest_end, FOREVER)
+        if first > last:
             return iter(())
-        found = self._layout.of_keys(self._slices, low, high, first, latest_start, reverse=reverse)
+        found = self._layout.of_keys(self._slices, low, high, first, last, latest_start, reverse=reverse)
         key, value = self._objects.key, self._objects.value
         return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in found)

@@ -43,11 +43,15 @@ class SessionLayout(Protocol):
         low: bytes | None,
         high: bytes | None,
         first: int,
+        last: int,
         latest_start: int,
         *,
         reverse: bool,
     ) -> FoundOfKeys:
-        """Iterate over the sessions of ``low <= key <= high``, in the order of the layout; None leaves a side open."""
+        """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
+
+        They come in the order of the layout; None leaves a side of the keys open.
+        """
 
 
 class SessionsByKey:
@@ -77,6 +81,7 @@ class SessionsByKey:
         low: bytes | None,
         high: bytes | None,
         first: int,
+        last: int,
         latest_start: int,
         *,
         reverse: bool,
@@ -84,11 +89,12 @@ class SessionsByKey:
         """Iterate over the keys' ranges, leaving out other times."""
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)
-        found = scan(slices.between(first, FOREVER), begin, behind, reverse=reverse)
+        found = scan(slices.between(first, last), begin, behind, reverse=reverse)
         return (
             (split(stored, 16)[0], start, end, entry)
             for stored, entry in found
-            if (end := time_at(stored, -16)) >= first and (start := time_at(stored, -8)) <= latest_start
+            if first <= (end := time_at(stored, -16)) <= last
+            and (start := time_at(stored, -8)) <= latest_start
         )
 
 
@@ -103,7 +109,7 @@ class SessionsByTime:
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over all keys of these times, leaving out others."""
-        found = self.of_keys(slices, key, key, first, latest_start, reverse=reverse)
+        found = self.of_keys(slices, key, key, first, FOREVER, latest_start, reverse=reverse)
         return ((start, end, entry) for _, start, end, entry in found)
 
     def of_keys(
@@ -112,13 +118,14 @@ class SessionsByTime:
         low: bytes | None,
         high: bytes | None,
         first: int,
+        last: int,
         latest_start: int,
         *,
         reverse: bool,
     ) -> FoundOfKeys:
         """Iterate over all keys of these times, leaving out others."""
-        begin, behind, low_or_more = pack_time(first), pack_time(FOREVER + 1), low or b""
-        found = scan_key(slices.between(first, FOREVER), begin, behind, reverse=reverse)
+        begin, behind, low_or_more = pack_time(first), pack_time(last + 1), low or b""
+        found = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
         return (
             (key, start, time_at(stored, 0), entry)
             for stored, entry in found

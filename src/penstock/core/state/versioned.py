@@ -120,7 +120,9 @@ class VersionedStore(Generic[K, V]):
         if time < self._slices.horizon:
             return None
         found = self._earlier_at(key, time)
-        return None if found is None or found.value is None else VersionedRecord(found.value, found.start)
+        if found is None or found.value is None:
+            return None
+        return VersionedRecord(found.value, found.start, found.end)
 
     def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
         """Add a version of a serialised key, for the engine; see :meth:`put`."""

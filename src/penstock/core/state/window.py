@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
-from penstock.core.model.windowed import Windowed
+from penstock.core.model.windowed import Windowed, window_end
 from penstock.core.plan.specs import WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
@@ -263,4 +263,4 @@ class WindowStore(Generic[K, V]):
             for key, start, entry in found:
                 yield Windowed(key_of(key), start, end_of(start)), value(entry)
         for key, start, entry in found:
-            yield Windowed(key_of(key), start, start + size), value(entry)
+            yield Windowed(key_of(key), start, window_end(start, size)), value(entry)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.core.model.errors import DeserializationError, PenstockError
-from unit.helpers import Host, sent, values
+from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError
+from unit.helpers import Host, processing, sent, values
 
 Extractor = Callable[[ps.ConsumerRecord, int], int]
 
@@ -157,3 +157,27 @@ def test_records_without_a_timestamp_may_take_that_of_their_partition() -> None:
     assert sent(host.run("in", ("a", "x", 5), ("b", "y", -1))) == [("a", "x", 5), ("b", "y", 5)]
     with pytest.raises(DeserializationError, match="neither has any record of its partition before it"):
         Host(extracting(ps.timestamps.use_partition_time)).run("in", ("a", "x", -1))
+
+
+def test_the_wall_clock_is_that_of_the_micro_batch() -> None:
+    host = Host(extracting(ps.timestamps.wall_clock), now_ms=50)
+    assert sent(host.run("in", ("a", "x", -1), ("b", "y", 2))) == [("a", "x", 50), ("b", "y", 50)]
+    host.step(now_ms=70)
+    assert sent(host.run("in", ("a", "x", 99))) == [("a", "x", 70)]
+
+
+def test_a_processor_of_a_global_store_has_no_stream_time() -> None:
+    seen: list[str] = []
+
+    def fill(context: ps.ProcessorContext, record: ps.Record) -> None:
+        with pytest.raises(ProcessingError, match="there is no stream time"):
+            _ = context.stream_time_ms
+        seen.append(record.value)
+
+    builder = ps.StreamsBuilder()
+    store = ps.stores.key_value("s", ps.serdes.string, ps.serdes.string)
+    builder.add_global_store(store, "facts", processing(fill))
+    builder.stream("in").to("out")
+    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        driver.pipe("facts", "a", "x")
+    assert seen == ["x"]

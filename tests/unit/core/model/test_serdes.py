@@ -3,13 +3,20 @@ from __future__ import annotations
 import math
 import pickle
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import penstock as ps
 from penstock.core.model.errors import SerdeError
-from penstock.core.model.serdes import change, quickly
+from penstock.core.model.serdes import SerdeContext, change, quickly
+from penstock.core.state.memory import MemoryStores
+from penstock.core.state.opening import open_store
+from unit.helpers import Host, sent
 
+FOUR = b"\x00\x00\x00%c"
+"""A small number as Java writes an int."""
+ID = UUID("12345678-1234-5678-1234-567812345678")
 ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
     (ps.serdes.string, "", b""),
     (ps.serdes.string, "Ähre", b"\xc3\x84hre"),
@@ -29,6 +36,30 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
         b"a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01",
     ),
     (ps.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
+    (ps.serdes.int16, 258, b"\x01\x02"),
+    (ps.serdes.int16, -(2**15), b"\x80\x00"),
+    (ps.serdes.int32, 16_909_060, b"\x01\x02\x03\x04"),
+    (ps.serdes.int32, -1, b"\xff\xff\xff\xff"),
+    (ps.serdes.float32, 1.5, b"\x3f\xc0\x00\x00"),
+    (ps.serdes.float32, math.inf, b"\x7f\x80\x00\x00"),
+    (ps.serdes.uuid, ID, b"12345678-1234-5678-1234-567812345678"),
+    (ps.serdes.list_of(ps.serdes.string), [], b"\x01" + FOUR % 0),
+    (
+        ps.serdes.list_of(ps.serdes.string),
+        ["a", None, "", "bc"],
+        b"\x01" + FOUR % 4 + FOUR % 1 + b"a" + b"\xff\xff\xff\xff" + FOUR % 0 + FOUR % 2 + b"bc",
+    ),
+    (
+        ps.serdes.list_of(ps.serdes.int32),
+        [None, 7, None],
+        b"\x00" + FOUR % 2 + FOUR % 0 + FOUR % 2 + FOUR % 3 + FOUR % 7,
+    ),
+    (ps.serdes.list_of(ps.serdes.uuid), [ID], b"\x00" + FOUR % 0 + FOUR % 1 + str(ID).encode()),
+    (
+        ps.serdes.list_of(ps.serdes.list_of(ps.serdes.int16)),
+        [[1]],
+        b"\x01" + FOUR % 1 + FOUR % 11 + b"\x00" + FOUR % 0 + FOUR % 1 + b"\x00\x01",
+    ),
 ]
 
 
@@ -68,6 +99,13 @@ def test_pickle_keeps_any_object() -> None:
             5,
             r"time_windowed takes Windowed\(.*, but got int 5",
         ),
+        (ps.serdes.int16, 2**15, r"serdes\.int16 takes an int of 16 bits, but got int 32768"),
+        (ps.serdes.int32, 2**31, r"serdes\.int32 takes an int of 32 bits"),
+        (ps.serdes.int32, "1", r"serdes\.int32 takes an int of 32 bits, but got str '1'"),
+        (ps.serdes.float32, 1e40, r"serdes\.float32 takes a float of 32 bits, but got float 1e\+40"),
+        (ps.serdes.uuid, str(ID), r"serdes\.uuid takes uuid\.UUID, but got str"),
+        (ps.serdes.list_of(ps.serdes.int64), 5, r"serdes\.list_of takes a list, but got int 5"),
+        (ps.serdes.list_of(ps.serdes.int64), ["x"], r"serdes\.int64 takes an int of 64 bits"),
         (ps.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
     ],
 )
@@ -89,6 +127,15 @@ def test_a_misfit_does_not_repeat_a_long_object() -> None:
         (ps.serdes.float64, b""),
         (ps.serdes.string, b"\xff"),
         (ps.serdes.json, b"{"),
+        (ps.serdes.int16, b"1"),
+        (ps.serdes.int32, b"12345"),
+        (ps.serdes.float32, b""),
+        (ps.serdes.uuid, b"12345678"),
+        (ps.serdes.list_of(ps.serdes.string), b""),
+        (ps.serdes.list_of(ps.serdes.string), b"\x02" + FOUR % 0),
+        (ps.serdes.list_of(ps.serdes.string), b"\x01" + FOUR % 1 + FOUR % 3 + b"ab"),
+        (ps.serdes.list_of(ps.serdes.string), b"\x00" + FOUR % 0 + FOUR % 1 + b"ab"),
+        (ps.serdes.list_of(ps.serdes.int32), b"\x00" + FOUR % 0 + FOUR % 2 + FOUR % 7),
     ],
 )
 def test_bytes_that_do_not_fit_are_refused(serde: ps.Serde[Any], data: bytes) -> None:
@@ -143,3 +190,76 @@ def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[A
 
 def test_other_serdes_have_no_quick_way() -> None:
     assert quickly(ps.serdes.json, [1]) is None
+
+
+def test_what_32_bits_do_not_hold_is_the_same_wherever_micro_batches_are_cut() -> None:
+    store = open_store(ps.stores.key_value("s", ps.serdes.string, ps.serdes.float32), MemoryStores())
+    store.put("a", 0.1)
+    assert store.get("a") == ps.serdes.float32.deserialize(ps.serdes.float32.serialize(0.1)) != 0.1
+
+
+class TestInContext:
+    """Serdes that see topic and headers, as ``Serializer.serialize(topic, headers, data)`` does."""
+
+    seen: list[tuple[str | None, str, tuple[Any, ...]]]
+
+    def serde(self) -> ps.Serde[Any]:
+        self.seen = []
+
+        def write(text: str, context: SerdeContext) -> bytes:
+            self.seen.append((context.topic, context.side, tuple(context.headers)))
+            context.headers.append((f"schema-{context.side}", b"7"))
+            return text.encode()
+
+        def read(data: bytes, context: SerdeContext) -> str:
+            self.seen.append((context.topic, context.side, tuple(context.headers)))
+            return data.decode()
+
+        return ps.serdes.in_context(write, read, name="with-schema")
+
+    def test_a_sink_gives_topic_side_and_headers_and_takes_what_is_appended(self) -> None:
+        serde = self.serde()
+        builder = ps.StreamsBuilder()
+        builder.stream("in").to("out", key=serde, value=serde)
+        outcome = Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]))
+        assert self.seen == [
+            ("out", "key", (("h", b"1"),)),
+            ("out", "value", (("h", b"1"), ("schema-key", b"7"))),
+        ]
+        ((_, records),) = outcome.sends
+        assert records.headers == [(("h", b"1"), ("schema-key", b"7"), ("schema-value", b"7"))]
+
+    def test_a_source_gives_topic_side_and_headers(self) -> None:
+        serde = self.serde()
+        builder = ps.StreamsBuilder()
+        builder.stream("in", key=serde, value=serde).to("out", key=ps.serdes.string, value=ps.serdes.string)
+        outcome = Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]), ("b", None, 2))
+        assert sent(outcome) == [("a", "x", 1), ("b", None, 2)]
+        assert self.seen == [
+            ("in", "key", (("h", b"1"),)),
+            ("in", "value", (("h", b"1"),)),
+            ("in", "key", ()),
+        ]
+
+    def test_a_store_has_neither(self) -> None:
+        serde = self.serde()
+        builder = ps.StreamsBuilder()
+        builder.stream("in").map_values(lambda value: value).to_table(store="s", value=serde)
+        Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]))
+        assert set(self.seen) == {(None, "value", ())}
+
+    def test_the_test_driver_writes_and_reads_with_topic_and_headers(self) -> None:
+        serde = self.serde()
+        builder = ps.StreamsBuilder()
+        builder.stream("in", value=serde).to("out", value=serde)
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("in", "k", "x", headers=(("h", b"1"),))
+            (record,) = driver.read("out")
+        schema = ("schema-value", b"7")
+        assert record.headers == (("h", b"1"), schema, schema)
+        assert self.seen == [
+            ("in", "value", (("h", b"1"),)),
+            ("in", "value", (("h", b"1"), schema)),
+            ("out", "value", (("h", b"1"), schema)),
+            ("out", "value", (("h", b"1"), schema, schema)),
+        ]

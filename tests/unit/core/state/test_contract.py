@@ -466,3 +466,45 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
     assert [content for _, content in made] == expected
     assert [content for _, content in (first, *begun)] == expected
     shelf.close()
+
+
+@pytest.mark.parametrize("order", ["key", "time"])
+def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine], order: str) -> None:
+    shelf = Shelf(make, stores.session("shelf", TEXT, INT, retention=50_000, order=order))
+    for key, start, end in (("b", 0, 5), ("a", 2, 20), ("c", 9, 9), ("a", 30_000, 30_000)):
+        shelf.store.put(ps.Windowed(key, start, end), end)
+    for _ in range(2):
+        found = [value for _, value in shelf.store.find_sessions(6, 20)]
+        assert found == ([20, 9] if order == "key" else [9, 20])
+        assert [value for _, value in shelf.store.find_sessions(21, 20)] == []
+        assert [value for _, value in shelf.store.find_sessions(20_000, 1 << 63)] == [30_000]
+        shelf.commit()
+    shelf.close()
+
+
+def test_a_session_that_is_none_has_no_key() -> None:
+    store = Shelf(ALL_ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
+    for use in (lambda: store.put(None, 1), lambda: store.remove(None)):
+        with pytest.raises(StoreError, match="store 'shelf': a key must not be None"):
+            use()
+
+
+def test_a_window_at_the_end_of_time_ends_there() -> None:
+    last = (1 << 63) - 1
+    store = Shelf(ALL_ENGINES[0], stores.window("shelf", TEXT, INT, retention=50_000, size=10)).store
+    store.put("a", 1, last - 5)
+    assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
+    serde = ps.serdes.time_windowed(TEXT, 10)
+    assert serde.deserialize(serde.serialize(ps.Windowed("a", last - 5, last))).end == last
+
+
+def test_a_version_says_until_when_it_is_valid() -> None:
+    shelf = Shelf(ALL_ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
+    for at in (10, 20, 30):
+        shelf.store.put("a", at, at)
+    for _ in range(2):
+        assert shelf.store.get("a", 15) == ps.VersionedRecord(10, 10, valid_to=20)
+        assert shelf.store.get("a") == ps.VersionedRecord(30, 30, valid_to=None)
+        shelf.commit()
+    shelf.store.delete("a", 40)
+    assert shelf.store.get("a", 35) == ps.VersionedRecord(30, 30, valid_to=40)
