@@ -7,6 +7,7 @@ The engine and the Spark runtime are written against these protocols; the driver
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from penstock.core.model.ids import TopicPartition
@@ -224,6 +225,9 @@ class TopicReader(TimeIndex, Protocol):
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
 
+    def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
 
@@ -297,8 +301,12 @@ class Publisher(Protocol):
 class OffsetCommitter(Protocol):
     """Tells Kafka what has been processed."""
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets."""
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """Commit the group's offsets, and how far it has read where that is beyond them."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets, of topics with their partition counts; partitions without one are left out."""

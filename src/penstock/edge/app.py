@@ -160,7 +160,7 @@ class Application:
 
     def _leased(self, broker: Broker) -> RunningApplication:
         """Take the lease, and what was ordered to be kept beside it."""
-        group = None if self.settings.exactly_once else GroupOffsets(broker)
+        group = GroupOffsets(broker)
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
         try:
             rates = self.settings.max_records_per_second
@@ -168,7 +168,16 @@ class Application:
             orders = StandingOrders.at_start(lease.home, known, rates)
             drain_timeout_s = self.settings.drain_timeout_ms / 1000
             deleter, hang_up = InternalTopics(broker), self._clients.hang_up
-            return RunningApplication(self.id, group, lease, orders, deleter, hang_up, drain_timeout_s)
+            return RunningApplication(
+                self.id,
+                group,
+                lease,
+                orders,
+                deleter,
+                hang_up,
+                drain_timeout_s,
+                transactional=self.settings.exactly_once,
+            )
         except BaseException:
             lease.release()
             self._clients.hang_up()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import OffsetCommitter, Offsets
@@ -29,27 +30,41 @@ class GroupOffsets:
         self._broker = broker
         self._lock = threading.Lock()
         self._uncommitted: dict[TopicPartition, int] = {}
+        self._taken: dict[TopicPartition, int] = {}
         self._asked: set[TopicPartition] = set()
         self._before: dict[TopicPartition, int] = {}
         """What was committed before this start and lies beyond what has been finished since."""
         self._planned = False
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
         """Commit offsets, and those that could not be committed before.
+
+        Args:
+            offsets: The offsets.
+            taken: How far partitions have been read whose offsets are held back, by records that went through Spark's shuffle and
+                are unfinished.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next time.
         """
         with self._lock:
             self._uncommitted.update(offsets)
+            self._taken.update(taken)
             if not self._uncommitted:
                 return
             if not self._planned:
                 self._ask_for(self._uncommitted.keys() - self._asked)
             before = self._before
-            self._broker.commit({at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()})
+            self._broker.commit(
+                {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}, self._taken
+            )
             self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
             self._uncommitted.clear()
+            self._taken.clear()
 
     def planned(self, positions: Offsets) -> None:
         """Take note that a micro-batch is planned from these positions.

@@ -159,7 +159,7 @@ def carried_out(plan: ResetPlan, broker: Broker, files: Files) -> None:
     begin = {TopicPartition(move.topic, move.partition): move.after for move in plan.moves}
     kept = {TopicPartition(t, p): at for t, ps in plan.kept_internal.items() for p, at in ps.items()}
     fresh = {TopicPartition(t, p): 0 for t, count in plan.internal.items() for p in range(count)}
-    broker.commit({**begin, **kept, **fresh}, RESET)
+    broker.commit({**begin, **kept, **fresh}, metadata=RESET)
     for topic in plan.internal:
         broker.delete_topic(topic)
     files.delete()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -19,6 +20,7 @@ from typing_extensions import Self
 from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.intake import topics_in_front
+from penstock.core.plan.origins import begun_from_json, committable, origins, topics_committed_later
 from penstock.core.plan.pausing import chosen_topics, resting
 from penstock.core.plan.split import Plan
 from penstock.core.ports import TopicFacts
@@ -51,19 +53,23 @@ class RunningApplication:
     def __init__(
         self,
         application_id: str,
-        group: GroupOffsets | None,
+        group: GroupOffsets,
         lease: Lease,
         orders: StandingOrders,
         deleter: RecordDeleter,
         hang_up: Callable[[], None],
         drain_timeout_s: float = 0.0,
+        *,
+        transactional: bool = False,
     ) -> None:
         self.id = application_id
         self._hang_up = hang_up
         """Lets the connections to the broker go."""
         self._drain_timeout_s = drain_timeout_s
         self._group = group
-        """Commits the group's offsets; None if the transactions do that."""
+        """Commits the group's offsets."""
+        self._transactional = transactional
+        """Whether the transactions commit what micro-batches finish."""
         self._lease = lease
         self._orders = orders
         self._session: SparkSession | None = None
@@ -227,9 +233,10 @@ class RunningApplication:
         if question == "plan":
             self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
             self._purge.planned(data["positions"])
-            if self._group is not None and data["ends"] is not None:
+            oldest = self._book.oldest(origins(self._plan))
+            if data["ends"] is not None:
                 self._group.planned(data["positions"])
-                self._commit({})
+                self._commit_later(data, oldest)
             if self._draining.ordered:
                 self._look_whether_drained(data)
             hold = self._hold.is_set()
@@ -246,6 +253,7 @@ class RunningApplication:
                 "due": self._book.due(data["now_ms"], rest),
                 "held": self._book.held(self._in_front),
                 "times": self._book.times,
+                "oldest": oldest,
                 "bytes_per_record": self._book.bytes_per_record(),
             }
         if question == "topics":
@@ -260,7 +268,7 @@ class RunningApplication:
             offsets = self._book.committed(data["batch"], reports)
             for line in self._book.waiting_lines():
                 log.warning("%s", line)
-            if self._commit(offsets):
+            if self._commit({} if self._transactional else offsets):
                 self._purge.committed(offsets)
             self._first_batch.set()
             return True
@@ -294,12 +302,24 @@ class RunningApplication:
         """The topics that bring records to a sub-topology through Spark's shuffle."""
         return topics_in_front(self._plan)
 
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+    def _commit_later(self, data: Mapping[str, Any], oldest: Mapping[str, int]) -> None:
+        """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""
+        if data.get("origins") is None:
+            self._commit({})
+            return
+        later = topics_committed_later(self._plan)
+        read = {topic: at for topic, at in data["positions"].items() if topic in later}
+        news = self._book.finish(committable(read, begun_from_json(data["origins"]), oldest), read)
+        self._commit(news, {at: until for at in news if (until := read[at.topic][at.partition]) > news[at]})
+
+    def _commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> bool:
         """Commit offsets, and those that could not be committed before; return whether all of them are committed."""
-        if self._group is None:
-            return True
         try:
-            self._group.commit({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)})
+            self._group.commit({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)}, taken)
         except BrokerUnavailableError as error:
             log.warning("offsets are committed a little later: %s", error)
             return False

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from penstock.core.engine.readiness import Waiting
 from penstock.core.engine.threads import ThreadFigures, added
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.positions import positions_from_json
+from penstock.core.plan.origins import oldest_by_topic
+from penstock.core.plan.positions import flat, positions_from_json
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
@@ -109,6 +110,8 @@ class Book:
     buffered_max: int = 0
     cache_bytes_max: int = 0
     hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
+    finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
     times: Offsets = field(default_factory=dict)
     """The partition times of readers that extract timestamps."""
     _recent: _Recent = field(default_factory=_Recent)
@@ -149,6 +152,40 @@ class Book:
             self._recent.add(sum(report.read for report in reports))
             self._recent_enforced.add(sum(report.enforced for report in reports))
         return offsets
+
+    def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the oldest micro-batch that a record is unfinished of, per topic in front of Spark's shuffle.
+
+        Args:
+            behind: The topics in front of each repartition (see ``penstock.core.plan.origins``).
+        """
+        with self.lock:
+            unfinished: dict[TopicPartition, int] = {}
+            for report in self.tasks.values():
+                for at, low in flat(positions_from_json(report.shuffled)).items():
+                    unfinished[at] = min(low, unfinished.get(at, low))
+            return oldest_by_topic(unfinished, behind)
+
+    def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
+        """Note how far topics are finished that go through Spark's shuffle; return the offsets that are to be committed anew.
+
+        They do not go back: a record that was finished once stays finished.
+
+        Args:
+            offsets: How far they are finished.
+            read: How far they have been read.
+        """
+        news: dict[TopicPartition, int] = {}
+        with self.lock:
+            for at, offset in flat(offsets).items():
+                until = read[at.topic][at.partition]
+                before = self.finished.get(at, (0, 0))
+                again = before[0] > until  # the topic is another one
+                now = (offset if again else max(offset, before[0]), until)
+                if now != before:
+                    self.finished[at] = now
+                    news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
+        return news
 
     def _add(self, report: Report) -> None:
         if report.gone:

@@ -22,7 +22,9 @@ class Kept:
         self.away = False
         self.asked = 0
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         self._answer()
         self.offsets.update(offsets)
 

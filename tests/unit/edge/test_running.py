@@ -6,13 +6,14 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
 
 import penstock as ps
 from penstock.core.model.errors import BrokerUnavailableError, ControlError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.origins import first_offset
 from penstock.core.plan.split import Plan
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.worker.report import CallReport, Report
@@ -31,13 +32,17 @@ class AwayOnce:
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, int] = {}
+        self.taken: dict[TopicPartition, int] = {}
         self._away = True
 
-    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         if self._away:
             self._away = False
             raise BrokerUnavailableError("away")
         self.committed.update(offsets)
+        self.taken = dict(taken or {})
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return {}
@@ -267,3 +272,55 @@ class Stop:
 
 def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
     running._answer("batch", {"batch": batch, "reports": [Report("0_0", calls=told).encode()]})
+
+
+class TestBehindTheShuffle:
+    """A topic in front is committed as far as all tasks behind it have finished its records, once they all have reported."""
+
+    READ: ClassVar = {**PLAN, "positions": {"in": {0: 90}}, "ends": {"in": {0: 95}}}
+    BEGUN: ClassVar = [[6, {"in": {"0": 40}}], [7, {"in": {"0": 70}}]]
+    IN = TopicPartition("in", 0)
+
+    @pytest.fixture(autouse=True)
+    def behind(self, running: RunningApplication, group: AwayOnce) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
+        running._continues = continuity(builder.build().plan("app"), None, {}), {}
+        group._away = False
+
+    def batch(self, running: RunningApplication, **unfinished_of: int) -> None:
+        reports = [
+            Report(task, shuffled={"app-again-repartition": {task[2:]: first_offset(batch, 0)}})
+            if batch
+            else Report(task)
+            for task, batch in (
+                ("1_0", unfinished_of.get("first", 0)),
+                ("1_1", unfinished_of.get("second", 0)),
+            )
+        ]
+        running._answer("batch", {"batch": 7, "reports": [report.encode() for report in reports]})
+
+    def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
+        self, running: RunningApplication, group: AwayOnce
+    ) -> None:
+        for first, second, told in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
+            self.batch(running, first=first, second=second)
+            answer = running._answer("plan", {**self.READ, "origins": self.BEGUN})
+            assert answer["oldest"] == ({"in": min(filter(None, (first, second)))} if first else {})
+            assert group.committed == {self.IN: told}
+            assert running.status().lag == {"in": 95 - told}
+
+    def test_is_not_committed_before_all_tasks_have_reported(
+        self, running: RunningApplication, group: AwayOnce
+    ) -> None:
+        self.batch(running)
+        running._answer("plan", {**self.READ, "origins": None})
+        assert group.committed == {}
+
+    def test_is_told_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
+        self.batch(running, first=6)
+        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        assert group.taken == {self.IN: 90}
+        self.batch(running)
+        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        assert group.taken == {}

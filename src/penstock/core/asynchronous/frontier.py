@@ -86,10 +86,15 @@ class Frontier:
         Args:
             position: The offset before which every record has been taken.
         """
+        lowest = self.lowest()
+        return position if lowest is None else min(lowest, position)
+
+    def lowest(self) -> int | None:
+        """Return the lowest unfinished offset; None if there is none."""
         heap = self._heap
         while heap and heap[0] not in self._counts:
             heappop(heap)
-        return min(heap[0], position) if heap else position
+        return heap[0] if heap else None
 
     def progress(self, position: int) -> Progress:
         """Say what has been done."""

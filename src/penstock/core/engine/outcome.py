@@ -55,6 +55,8 @@ class Outcome:
         given_up: Empty inputs that are no longer waited for.
         committable: Per partition, the offset before which everything has been processed: never past a record that is
             unfinished.
+        shuffled: Per partition that is read through lanes, the lowest offset of a record that is buffered or unfinished; only of tasks
+            that finish records later.
         wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
             something, or the next attempt of a call is due (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
@@ -85,6 +87,7 @@ class Outcome:
     attempts_due_ms: int | None = None
     calls: Mapping[str, CallFigures] = field(default_factory=dict)
     threads: ThreadFigures | None = None
+    shuffled: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,12 @@ class RecordQueue:
         """Give the offset before which everything has been processed; None if it is unknown or means nothing."""
         if self.id.lane:
             return None
+        return self.position if (head := self.head_offset()) is None else head
+
+    def head_offset(self) -> int | None:
+        """Return the offset of the next record; None if there is none."""
         if not self.chunks:
-            return self.position
+            return None
         chunk = self.chunks[0]
         return chunk.raw.offsets[chunk.row(self.index)]
 

@@ -581,6 +581,7 @@ class Task:
             attempts_due_ms,
             {book.name: book.figures() for book in self._books},
             None if self._fronts is None else self._fronts.take_figures(),
+            self._shuffled() if self._books else {},
         )
         self._metrics = dict.fromkeys(self._metrics, 0)
         runtime.dropped.clear()
@@ -588,6 +589,19 @@ class Task:
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome
+
+    def _shuffled(self) -> dict[TopicPartition, int]:
+        """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""
+        straight = self._positions()
+        low = {
+            at: lowest
+            for at, frontier in self._runtime.frontiers.items()
+            if at not in straight and (lowest := frontier.lowest()) is not None
+        }
+        for queue in self._group.queues.values():
+            if queue.id.lane and (head := queue.head_offset()) is not None:
+                low[queue.partition] = min(head, low.get(queue.partition, head))
+        return low
 
     def _frontier(self, partition: TopicPartition, position: int) -> int:
         """Give the offset that may be committed where everything before a position has been taken."""

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -29,6 +30,8 @@ Answer = TypeVar("Answer")
 
 RESET = "penstock:reset"
 """Metadata of a committed offset that a reset has put down for the next start. Whoever commits later writes over it."""
+_TAKEN: Final = "penstock:read up to "
+"""Begins the metadata of a committed offset that records hold back which are finished later."""
 
 _RETRY_S = 0.1
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -257,6 +260,14 @@ class Broker:
         """Give the group's committed offsets; partitions without one are left out."""
         return _by_topic(self._committed(partitions))
 
+    def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+        found = self._committed(partitions)
+        for at in found:
+            if (said := at.metadata or "").startswith(_TAKEN):
+                at.offset = int(said.removeprefix(_TAKEN))
+        return _by_topic(found)
+
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
         found = self._committed(partitions)
@@ -270,19 +281,28 @@ class Broker:
         )
         return [at for at in found if at.offset >= 0]
 
-    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+        metadata: str = "",
+    ) -> None:
         """Commit the group's offsets.
 
         Args:
             offsets: The offsets.
-            metadata: What Kafka keeps beside each of them.
+            taken: How far partitions have been read, where that is beyond them; kept as metadata.
+            metadata: What Kafka keeps beside each of the others.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
         if offsets:
             positions = [
-                ClientPartition(at.topic, at.partition, offset, metadata) for at, offset in offsets.items()
+                ClientPartition(
+                    at.topic, at.partition, offset, f"{_TAKEN}{taken[at]}" if at in taken else metadata
+                )
+                for at, offset in offsets.items()
             ]
             consumer = self._consumer()
             self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))

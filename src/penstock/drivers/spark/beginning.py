@@ -30,12 +30,13 @@ def first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     Raises:
         NoOffsetForPartitionError: If an offset reset is "none" and a partition has no offset to begin at.
     """
-    state_is_lost = bool(spec.topology.plan.store_fingerprints()) and not spec.begin.get("rebuild")
+    rebuild = bool(spec.begin.get("rebuild"))
+    state_is_lost = bool(spec.topology.plan.store_fingerprints()) and not rebuild
     chosen = spec.broker.reset_offsets(counts)
     if chosen:
         log.warning("the application was reset: beginning at the offsets chosen then, with empty stores")
         return _positions(spec, counts, chosen)
-    committed = spec.broker.committed_offsets(counts)
+    committed = (spec.broker.taken_offsets if rebuild else spec.broker.committed_offsets)(counts)
     if not state_is_lost or not any(committed.values()):
         return _positions(spec, counts, committed)
     positions = _positions(spec, counts, {}, _NOT_OF_THE_STATE)

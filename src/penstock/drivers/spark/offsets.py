@@ -6,7 +6,8 @@ An offset is JSON:
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
      "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
      "routing": {"routes": {topic: [tasks, by]}, "stores": {store: [topic]}}, "woken": [task], "inputs": facts,
-     "times": {topic: {partition: ms}}, "begin": what the first batch of a run is told}
+     "times": {topic: {partition: ms}}, "origins": [[n, {topic: {partition: offset}}]],
+     "begin": what the first batch of a run is told}
 
 * ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
   micro-batch, by which exactly-once delivery knows a batch it has already delivered.
@@ -15,6 +16,8 @@ An offset is JSON:
 * ``woken`` names the tasks that wall-clock punctuation is due for; without it a grown ``tick`` is for every task.
 * ``inputs`` is what is known of inputs that are waited for (see ``penstock.drivers.spark.inputs``), if there are any.
 * ``times`` are the partition times with which the batch begins, where readers need them (see ``penstock.drivers.spark.times``).
+* ``origins`` says where the micro-batches began, in the topics in front of Spark's shuffle, that records may be unfinished of; the batch
+  itself is the last of them (see ``penstock.core.plan.origins``).
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
 * ``stores`` and ``internal`` are what a later topology is checked against; ``unfinished`` names the stores that hold unfinished
   records of asynchronous operators, which must not go without a word; by ``parts`` it finds its state (see

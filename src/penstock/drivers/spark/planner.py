@@ -19,12 +19,19 @@ from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.intake import topics_finished_later
+from penstock.core.plan.origins import (
+    Begun,
+    begun_after,
+    begun_from_json,
+    begun_to_json,
+    topics_committed_later,
+)
 from penstock.core.plan.throttling import Throttle
 from penstock.core.ports import Offsets
 from penstock.drivers.spark.beginning import first_positions, positions_of_new, updated
 from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
-from penstock.drivers.spark.offsets import offset_after, positions_of, woken
+from penstock.drivers.spark.offsets import batch_id, offset_after, positions_of, woken
 from penstock.drivers.spark.spec import SourceSpec
 from penstock.drivers.spark.times import times_after, topics_timed_by_readers
 
@@ -53,6 +60,9 @@ class Planner:
         """The paused topics that a run to the end waits for, as was told last."""
         topology = spec.topology
         self._timed = topics_timed_by_readers(topology.plan)
+        self._committed_later = topics_committed_later(topology.plan)
+        self._oldest: Mapping[str, int] | None = None
+        """The oldest micro-batch that a record is unfinished of, per topic in front of the shuffle, as the application said last."""
         self._times: Offsets = {}
         """The partition times that were reported, as the application said last."""
         self._finished_later = topics_finished_later(topology.plan)
@@ -85,7 +95,18 @@ class Planner:
                 self._last_began_s = time.monotonic()
             planned = self._globals.onto(start, planned, self._recreated_among)
             planned = {**planned, **times_after(start, self._times, self._timed)}
+            if self._committed_later:
+                planned["origins"] = self._origins(start, planned)
         return planned
+
+    def _origins(self, start: Mapping[str, Any], planned: Mapping[str, Any]) -> list[list[Any]]:
+        """Give where the micro-batches began that records may be unfinished of, the planned one included if it reads."""
+        before: list[list[Any]] = start.get("origins", [])
+        if "begin" in planned:  # reads nothing, and not all tasks have reported
+            return before
+        positions = {topic: at for topic, at in positions_of(start).items() if topic in self._committed_later}
+        batch = Begun(batch_id(planned).number, positions)
+        return begun_to_json(begun_after(begun_from_json(before), batch, self._oldest))
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
         spec, now = self._spec, self._spec.clock()
@@ -101,11 +122,13 @@ class Planner:
                     "waiting": ends is None,
                     "now_ms": now,
                     "held_back_ms": self._throttle.take_held_back_ms(),
+                    "origins": start.get("origins") if self._begun else None,
                 },
             )
             or {}
         )
         self._times = orders.get("times", {})
+        self._oldest = orders.get("oldest")
         self._throttle.advance(orders.get("rates", {}), int(time.monotonic() * 1000))
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
         if orders.get("hold") or self._globals.unknown(start) or self._is_early(orders):

@@ -368,3 +368,38 @@ class TestPartitionTimesOfReaders:
         planner = self.planner(orders)
         orders.answers = [{"times": {"in": {0: 70}}}]
         assert "times" not in begun(planner)
+
+
+class TestOrigins:
+    """Where micro-batches began is in the offset, as long as a record of them may be unfinished behind the shuffle."""
+
+    def planner(self, orders: Orders) -> Planner:
+        builder = ps.StreamsBuilder()
+        builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
+        builder.stream("other").to("out")
+        return planning(builder, orders)
+
+    def test_are_told_to_the_application_once_all_tasks_have_reported(self, orders: Orders) -> None:
+        planner = self.planner(orders)
+        start = begun(planner)
+        assert (start["origins"], orders.told["origins"]) == ([], None)
+        orders.answers = [{"rates": {"in": 3}}]
+        planned = planner.next(start)
+        assert planned["origins"] == [[planned["batch"], {"in": {"0": 0}}]]
+        planner.next(planned)
+        assert orders.told["origins"] == planned["origins"]
+
+    def test_stay_over_a_restart_while_nobody_knows_what_is_unfinished(self, orders: Orders) -> None:
+        before = self.planner(orders)
+        orders.answers = [{"rates": {"in": 3}}]
+        planned = before.next(begun(before))
+        orders.answers = [{"oldest": {}}]
+        after = self.planner(orders)
+        again = after.next(planned)
+        assert again["origins"] == planned["origins"]
+        orders.answers = [{"oldest": {"in": planned["batch"]}}]
+        last = after.next(again)
+        assert last["origins"] == [*planned["origins"], [last["batch"], {"in": {"0": 3}}]]
+
+    def test_are_not_written_where_everything_is_finished_at_once(self, planner: Planner) -> None:
+        assert "origins" not in planner.next(begun(planner))

@@ -6,8 +6,10 @@ to other topics pass through the shuffle untouched, to the sink.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -17,6 +19,7 @@ from penstock.core.engine.task import Task
 from penstock.core.engine.threads import added
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
+from penstock.core.plan.origins import first_offset, offsets_from, origins, topics_committed_later
 from penstock.core.plan.positions import nested, positions_to_json
 from penstock.core.ports import OffsetRange
 from penstock.core.state.memory import MemoryStores
@@ -45,6 +48,8 @@ class Prefix:
         sub = topology.plan.subtopologies[task.subtopology]
         self._at = TopicPartition(planned.topic, planned.partition)
         self._timed = planned.topic in timed_topics(sub)
+        self._origins = origins(topology.plan)
+        self._brought: Counter[str] = Counter()
         self.time_ms = time_ms
         """The partition time, ms since the epoch; -1 if there is none, or no extractor needs it."""
         self._topology = topology
@@ -92,7 +97,7 @@ class Prefix:
                 dropped[reason] = dropped.get(reason, 0) + count
         report = Report(
             str(self._id),
-            {self._planned.topic: {str(self._planned.partition): self._planned.end}},
+            {} if self._is_committed_later() else positions_to_json(nested({self._at: self._planned.end})),
             stream_time_ms=max((r.stream_time_ms for r in self._reports), default=-1),
             read=self._read,
             read_bytes=self._read_bytes,
@@ -123,12 +128,25 @@ class Prefix:
             if internal is None or not internal.through_shuffle:
                 rows.append(self._row(self._id, wire.SEND, topic, 0, end, wire.encode(records)))
                 continue
-            records.offsets = list(range(self._start, self._start + len(records)))
+            records.offsets = self._offsets(topic, len(records))
             for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
                 task = layout.task_of[TopicPartition(topic, number)]
                 rows.append(self._row(task, wire.RECORDS, topic, number, end, wire.encode_batch(part)))
         if rows:
             yield wire.arrow_rows(rows)
+
+    def _is_committed_later(self) -> bool:
+        """Return whether how far the range may be committed depends on what becomes of its records behind the shuffle."""
+        return self._planned.topic in topics_committed_later(self._topology.plan)
+
+    def _offsets(self, repartition: str, count: int) -> list[int]:
+        """Return the offsets of records behind a repartition."""
+        if repartition not in self._origins:
+            return list(range(self._start, self._start + count))
+        batch = wire.batch_of(self._batch).number if self._batch else 0
+        start = self._planned.start + self._brought[repartition]
+        self._brought[repartition] += count
+        return offsets_from(first_offset(batch, crc32(self._lane.encode())), start, count)
 
     def _row(
         self, task: TaskId, kind: int, topic: str, partition: int, end: int, payload: bytes

@@ -99,6 +99,7 @@ class Report:
         gone: Whether the task has no state any more, and this is the last that is heard of it.
         threads: What the threads of the task did, None if it has one.
         commit_requested: Whether a processor asked for a commit.
+        shuffled: Repartition to partition to the lowest offset of a record that is unfinished or held, of what came through the shuffle.
         times: Topic to partition to the partition time, ms since the epoch, for readers that extract timestamps.
     """
 
@@ -131,6 +132,7 @@ class Report:
     threads: ThreadFigures | None = None
     commit_requested: bool = False
     times: dict[str, dict[str, int]] = field(default_factory=dict)
+    shuffled: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -227,6 +229,7 @@ def report_of(
         calls=calls,
         threads=outcome.threads,
         commit_requested=outcome.commit_requested,
+        shuffled=_by_topic(outcome.shuffled),
         **more,
     )
 

@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.layout import lay_out
+from penstock.core.plan.origins import batch_of
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
@@ -92,3 +93,24 @@ def test_partition_time_goes_on_over_micro_batches(cuts: list[int]) -> None:
 def test_a_part_without_an_extractor_keeps_nothing() -> None:
     _, report = ran(lambda value: f"{value}!", 1)
     assert report.times == {}
+
+
+def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing_is_committable() -> None:
+    builder = ps.StreamsBuilder()
+    doubled = builder.stream("in").flat_map_values(lambda value: [value, value])
+    doubled.repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {"out": 1})
+    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4", 0)
+    rows = [
+        row
+        for start in (10, 12)
+        for batch in prefix.run(records([("k", "v", 7)] * 2, start))
+        for row in batch.to_pylist()
+    ]
+    offsets = [offset for row in rows for offset in wire.decode(row["payload"]).offsets]
+    assert {batch_of(offset) for offset in offsets} == {4}
+    assert len(set(offsets)) == 8
+    (told,) = [row for batch in prefix.finish() for row in batch.to_pylist()]
+    assert Report.decode(told["payload"]).offsets == {}

@@ -1,0 +1,81 @@
+"""However records become others, wait, and end: no offset is committed past one that is unfinished, and at the end all are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.origins import (
+    Begun,
+    begun_after,
+    begun_from_json,
+    begun_to_json,
+    committable,
+    first_offset,
+    oldest_by_topic,
+)
+
+from .engines import Visits
+
+BEHIND = {"again": {"in"}}
+
+
+@dataclass
+class Application:
+    """Reads, finishes in any order, and may be done again from the last micro-batch that is complete."""
+
+    batch: int = 0
+    read: int = 0
+    begun: list[list[object]] = field(default_factory=list)
+    unfinished: list[tuple[int, int]] = field(default_factory=list)
+    """Offset in front of the shuffle, and behind it, of each record."""
+
+    def oldest(self) -> dict[str, int]:
+        low = min((behind for _, behind in self.unfinished), default=None)
+        return {} if low is None else oldest_by_topic({TopicPartition("again", 0): low}, BEHIND)
+
+    def step(self, count: int, ending: list[int]) -> None:
+        begun = begun_from_json(self.begun)  # type: ignore[arg-type]
+        self.batch += 1
+        self.begun = begun_to_json(
+            begun_after(begun, Begun(self.batch, {"in": {0: self.read}}), self.oldest())
+        )  # type: ignore[assignment]
+        behind = first_offset(self.batch, 0)
+        self.unfinished += [(self.read + n, behind + n) for n in range(count)]
+        self.read += count
+        for number in ending:
+            if self.unfinished:
+                self.unfinished.pop(number % len(self.unfinished))
+
+    def committable(self) -> int:
+        begun = begun_from_json(self.begun)  # type: ignore[arg-type]
+        return committable({"in": {0: self.read}}, begun, self.oldest())["in"][0]
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 4), st.lists(st.integers(0, 200), max_size=6)), min_size=1, max_size=120
+)
+
+
+def test_nothing_is_committed_past_an_unfinished_record() -> None:
+    visits = Visits()
+
+    @settings(max_examples=150)
+    @given(STEPS)
+    def holds(steps: list[tuple[int, list[int]]]) -> None:
+        app, before = Application(), 0
+        for count, ending in steps:
+            app.step(count, ending)
+            now = app.committable()
+            assert before <= now <= min([app.read, *(offset for offset, _ in app.unfinished)])
+            before = now
+            visits["held back"] += now < app.read
+            visits["finished"] += now == app.read
+        app.step(0, [0] * len(app.unfinished))
+        assert app.committable() == app.read
+
+    holds()
+    visits.demand(**{"held back": 10, "finished": 10})

@@ -1,0 +1,75 @@
+"""What a task says of unfinished records that came to it through Spark's shuffle."""
+
+from __future__ import annotations
+
+import penstock as ps
+from penstock.core.asynchronous.call import Done
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.readiness import InputFacts
+from penstock.core.model.ids import TopicPartition
+from penstock.core.plan.origins import first_offset
+from unit.helpers import Host, records
+
+AGAIN = TopicPartition("app-again-repartition", 0)
+
+
+def behind(*, twice: bool = False, join: bool = False) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    stream = builder.stream("in").repartition(name="again")
+    if join:
+        stream = stream.merge(builder.stream("other"))
+    stream = stream.map_values_async(str.upper, name="first")
+    if twice:
+        stream = stream.map_values_async(str.lower, name="second")
+    stream.to("out")
+    return builder.build()
+
+
+def run(host: Host, batch: int, *values: str, lane: str = "in-0") -> Outcome:
+    """Bring records of a micro-batch through the shuffle, and take a step."""
+    chunk = records([(value, value, 1) for value in values], first_offset(batch, 0))
+    host.task.feed(AGAIN, chunk, 0, lane=lane)
+    return host.step()
+
+
+def answer(host: Host, outcome: Outcome) -> Outcome:
+    for call in outcome.issue:
+        host.task.done(call.ticket, Done(call.function(*call.args)))
+    return host.step()
+
+
+def test_the_lowest_offset_is_that_of_the_oldest_micro_batch_until_it_is_finished() -> None:
+    host = Host(behind(), sub=1)
+    first = run(host, 3, "a", "b")
+    second = run(host, 4, "c", lane="in-1")
+    assert first.shuffled == second.shuffled == {AGAIN: first_offset(3, 0)}
+    assert first.committable == {}
+    host.restart()
+    assert host.step().shuffled == {AGAIN: first_offset(3, 0)}
+    assert answer(host, first).shuffled == {AGAIN: first_offset(4, 0)}
+    assert answer(host, second).shuffled == {}
+
+
+def test_from_one_operator_to_the_next_a_record_keeps_its_origin() -> None:
+    host = Host(behind(twice=True), sub=1)
+    first = run(host, 3, "a")
+    second = answer(host, first)
+    assert [call.ticket.operator for call in second.issue] == ["second"]
+    assert second.shuffled == {AGAIN: first_offset(3, 0)}
+    assert run(host, 9).shuffled == {AGAIN: first_offset(3, 0)}
+    assert answer(host, second).shuffled == {}
+
+
+def test_records_that_are_held_count_too() -> None:
+    """They wait for the other input, in front of the operator."""
+    host = Host(behind(join=True), sub=1, max_task_idle_ms=1_000)
+    other = TopicPartition("other", 0)
+    host.task.inform(InputFacts((AGAIN, other), {other: 5}))
+    held = run(host, 3, "a")
+    assert (held.issue, held.shuffled) == ((), {AGAIN: first_offset(3, 0)})
+
+
+def test_a_task_that_finishes_at_once_says_nothing() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("in").repartition(name="again").map_values(str.upper).to("out")
+    assert run(Host(builder.build(), sub=1), 3, "a").shuffled == {}
