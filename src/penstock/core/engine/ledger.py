@@ -370,7 +370,11 @@ class Ledger:
                 and self._calls.on_failure == "fail"
                 and not settled.to_dead_letters
             ):
-                raise ProcessingError(self._why(one, settled)) from settled.error
+                facts = {"error": settled.cause, "attempts": settled.attempts}
+                stops = ProcessingError(self._why(one, settled))
+                raise self._runtime.with_letter(
+                    stops, "call", self.name, one.place, facts, settled.error
+                ) from settled.error
             one.settled = settled
             at_once = self._runtime.repeats_sends
             if at_once or not self._one_by_one:

@@ -331,16 +331,29 @@ class Runtime:
         message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
         facts = {"error": f"{type(error).__name__}: {error}"}
         if fate == "fail":
-            self._treated = ERRORS[stage](message)
-            if topic is not None:
-                row = _letter(place, letter_headers(stage, node, place, facts, error))
-                self._treated.letter = topic, _columns([row])
+            self._treated = self.with_letter(ERRORS[stage](message), stage, node, place, facts, error)
             raise self._treated from error
         self.drop(f"{stage} error")
         self.notice(message)
         if fate != "skip":
             topic = fate.text if isinstance(fate, DeadLetter) else topic
             self.dead_letter(topic, stage, node, place, facts, error)
+
+    def with_letter(
+        self,
+        stops: PenstockError,
+        stage: str,
+        node: str,
+        place: Place,
+        facts: Mapping[str, object],
+        error: Exception | None,
+    ) -> PenstockError:
+        """Return an error that stops the application, with the dead letter of its record if there is a topic for it."""
+        topic = self.policies.dead_letter_topic
+        if topic is not None:
+            row = _letter(place, letter_headers(stage, node, place, facts, error))
+            stops.letter = topic, _columns([row])
+        return stops
 
     def _current(self) -> Place:
         at = self.metadata()

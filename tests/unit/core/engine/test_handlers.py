@@ -378,3 +378,19 @@ def test_a_function_that_ends_its_thread_is_treated_by_the_policy_of_its_operato
         policies = ps.ErrorPolicies(operators={"parse": own})
         host = Host(columns_path(end), policies=policies, threads=ShuffledThreads(2))
         assert values(host.run("in", *ROWS)) == ["1", "3"]
+
+
+def test_the_letter_of_a_call_that_stops_the_topology_is_sent_too() -> None:
+    async def call(value: str) -> str:
+        raise ConnectionError("down")
+
+    builder = ps.StreamsBuilder()
+    builder.stream("in").map_values_async(call).to("out")
+    policies = ps.ErrorPolicies(dead_letter_topic="dead")
+    with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+        with pytest.raises(ProcessingError, match="failed for good"):
+            driver.pipe("in", "a", "x", timestamp=7)
+        (letter,) = driver.read("dead")
+        facts = dict(letter.headers)
+        assert (letter.key, letter.value, facts["penstock.error.stage"]) == (b"a", b"x", b"call")
+        assert facts["penstock.error.error"] == b"ConnectionError: down"
