@@ -431,6 +431,7 @@ class _List:
         return items
 
 
+@checked
 def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
     r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
 
