@@ -70,7 +70,7 @@ class EmitStrategy:
             every: At least so much wall clock lies between two looks for closed windows, and only a record looks: a timedelta,
                 or milliseconds. 0 gives each window when it closes, which does not depend on the wall clock; Kafka Streams
                 has 1000 ms.
-            expired: ``"given"``: no window is lost. ``"lost"``: as Kafka Streams does, closed windows are looked for behind the
+            expired: ``"given"``: no window is lost. ``"lost"``: as Kafka Streams does without caches, closed windows are looked for behind the
                 record that let time advance, when the store may hide them already because time jumped further than its
                 retention. Sessions are given in either case, as there.
             close_idle_after: After so long without a record, time goes on by the wall clock, so that the last windows

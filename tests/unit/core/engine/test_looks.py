@@ -85,6 +85,33 @@ def test_windows_that_their_store_hides_are_given_by_default_and_lost_if_asked()
     assert found[True] == []
 
 
+@pytest.mark.parametrize(
+    ("step", "retention", "expected"),
+    [
+        (50, 100, ["", "0", "", "100", "", "200", ""]),
+        (60, 100, ["", "0", "", "100", "200", "", "300"]),
+        (100, 100, ["0", "100", "200", "300", "400", "500", "600"]),
+        (150, 100, ["0", "", "300", "", "600", "", "900"]),
+        (150, 1000, ["0", "100", "300", "400", "600", "700", "900"]),
+        (250, 100, ["", "", "", "", "", "", ""]),
+    ],
+)
+def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
+    step: int, retention: int, expected: list[str]
+) -> None:
+    """Expected starts are those of windows that Kafka Streams 4.3 gave after the second and each later record."""
+    builder = ps.StreamsBuilder()
+    emit = ps.EmitStrategy.on_window_close(expired="lost")
+    windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(100, 0), emit=emit)
+    windowed.count(store=ps.stores.options("w", retention=retention)).to_stream().to("out")
+    starts = []
+    with TopologyTestDriver(builder.build()) as driver:
+        for number in range(8):
+            driver.pipe("in", "a", "x", number * step)
+            starts.append(" ".join(str(record.key.start) for record in driver.read("out")))
+    assert starts[1:] == expected
+
+
 def test_sliding_windows_are_lost_if_asked_and_sessions_are_not() -> None:
     emit = ps.EmitStrategy.on_window_close(expired="lost")
     found = {}
