@@ -18,7 +18,7 @@ from unit.helpers import Host, forwarding, one_processor, values
 from .engines import Visits
 
 PARTITIONS = tuple(TopicPartition(topic, 0) for topic in "abc")
-GROUP = CoProcessed({TaskId(0, 0): tuple(Input(p, (p,)) for p in PARTITIONS)}, True)
+GROUP = CoProcessed({TaskId(0, 0): tuple(Input(p, (p,), (p,)) for p in PARTITIONS)}, True)
 UNTIMED = CoProcessed(GROUP.tasks, False)
 LIMIT = 5
 # Some in order and dense, some out of order, some all at one time.

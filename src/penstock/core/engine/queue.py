@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, Records
+
+MERGED: Final = "merged"
+"""The lane of a repartition topic on the broker: its records come merged over the tasks that wrote them (``merging``)."""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class QueueId(NamedTuple):
     """Which queue: a partition, and for a partition of a shuffle the place its records came from.
 
     What arrives through Spark's shuffle comes from several places, each in its own order of time; a queue for each of them
-    lets the task merge them by time, where a repartition topic would leave them as they happened to be written.
+    lets the task merge them by time. What is read of a repartition topic has been merged already, and is one lane.
     """
 
     partition: TopicPartition
@@ -119,7 +122,7 @@ class RecordQueue:
 
     def committable(self) -> int | None:
         """Give the offset before which everything has been processed; None if it is unknown or means nothing."""
-        if self.id.lane:
+        if self.id.lane not in ("", MERGED):
             return None
         return self.position if (head := self.head_offset()) is None else head
 
@@ -127,6 +130,8 @@ class RecordQueue:
         """Return the offset of the next record; None if there is none."""
         if not self.chunks:
             return None
+        if self.id.lane == MERGED:  # not in the order of offsets
+            return min(self.buffered().offsets)
         chunk = self.chunks[0]
         return chunk.raw.offsets[chunk.row(self.index)]
 

@@ -12,7 +12,6 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import repeat
@@ -29,7 +28,7 @@ from penstock.core.engine.ledger import first_due
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule
-from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from penstock.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.engine.readiness import InputFacts, Readiness
 from penstock.core.engine.recorder import Effects, replay
 from penstock.core.engine.runtime import Piece, Runtime
@@ -149,7 +148,8 @@ class Task:
         self._restore_schedules()
         self._runtime.refresh_due()
         for (partition, lane), records in self._restored.buffered.items():
-            self.feed(partition, records, self._restored.positions[QueueId(partition, lane)], lane=lane)
+            queue = self._group.queue(QueueId(partition, lane))
+            self._append(queue, records, self._restored.positions[queue.id])
 
     def close(self) -> None:
         """Call ``close`` of every processor.
@@ -178,11 +178,23 @@ class Task:
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
-        source = self._source_for(partition)
         queue = self._group.queue(QueueId(partition, lane))
-        if self._restored.reads_again and partition in self._restored.progress:
-            records = _beyond(records, self._restored.progress[partition].position)
+        if self._restored.reads_again:
+            records = self._unknown(queue, records)
+        self._append(queue, records, position)
+
+    def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
+        source = self._source_for(queue.partition)
         queue.append(self._deserialized(source, queue, records), position)
+
+    def _unknown(self, queue: RecordQueue, records: Records) -> Records:
+        """Leave out what was taken before the task was rebuilt, and of what is merged also what it still holds."""
+        restored, partition = self._restored, queue.partition
+        if queue.id.lane == MERGED and queue.id in restored.positions:
+            return _beyond(records, restored.positions[queue.id])
+        if partition in restored.progress:
+            return _beyond(records, restored.progress[partition].position)
+        return records
 
     def _source_for(self, partition: TopicPartition) -> Source:
         """Give the source of a partition; a topic that only a pattern means becomes known."""
@@ -599,7 +611,7 @@ class Task:
             if at not in straight and (lowest := frontier.lowest()) is not None
         }
         for queue in self._group.queues.values():
-            if queue.id.lane and (head := queue.head_offset()) is not None:
+            if queue.partition not in straight and (head := queue.head_offset()) is not None:
                 low[queue.partition] = min(head, low.get(queue.partition, head))
         return low
 
@@ -618,16 +630,16 @@ class Task:
 
 
 def _beyond(records: Records, position: int) -> Records:
-    """Give the records from an offset on."""
-    first = bisect_left(records.offsets, position)
-    if not first:
+    """Give the records from an offset on; they need not be in the order of offsets."""
+    rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
+    if len(rows) == len(records):
         return records
     return Records(
-        records.keys[first:],
-        records.values[first:],
-        records.timestamps[first:],
-        records.offsets[first:],
-        None if records.headers is None else records.headers[first:],
+        [records.keys[row] for row in rows],
+        [records.values[row] for row in rows],
+        [records.timestamps[row] for row in rows],
+        [records.offsets[row] for row in rows],
+        None if records.headers is None else [records.headers[row] for row in rows],
     )
 
 

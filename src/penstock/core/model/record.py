@@ -162,6 +162,7 @@ class Records:
         offsets: Offsets in the partition they were read from; empty for records that are to be sent.
         headers: Headers per record, or None when no record has any.
         partitions: The partition each record is to be sent to, or None to let the key decide (as Java producers do).
+        writer: The task that sends them, if they go to a repartition topic on the broker; else empty.
     """
 
     keys: list[Bytes] = field(default_factory=list)
@@ -170,6 +171,7 @@ class Records:
     offsets: list[int] = field(default_factory=list)
     headers: list[Headers] | None = None
     partitions: list[int] | None = None
+    writer: str = ""
 
     def __len__(self) -> int:
         return len(self.keys)

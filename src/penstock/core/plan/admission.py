@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.core.ports import OffsetRange, Offsets
 
 
-def admit(start: Offsets, ends: Offsets, limit: int) -> Offsets:
+def admit(start: Offsets, ends: Offsets, limit: int, first: Collection[str] = (), most: int = 0) -> Offsets:
     """Plan the end offsets of a batch: a fair share of the limit to every partition that has records.
 
     Partitions with less than their share leave the rest to the others.
@@ -16,6 +16,8 @@ def admit(start: Offsets, ends: Offsets, limit: int) -> Offsets:
         start: Where each partition stands.
         ends: How far each partition could be read.
         limit: Records per batch, at least one.
+        first: Topics that come before the others: those get what is left of the limit.
+        most: What these topics may have if it is more than the limit.
 
     Returns:
         Planned end offsets, never before ``start``.
@@ -23,14 +25,26 @@ def admit(start: Offsets, ends: Offsets, limit: int) -> Offsets:
     Example:
         >>> admit({"t": {0: 0, 1: 0}}, {"t": {0: 10, 1: 1000}}, 100)
         {'t': {0: 10, 1: 90}}
+        >>> admit({"t": {0: 0}, "own": {0: 0}}, {"t": {0: 99}, "own": {0: 120}}, 100, first={"own"}, most=200)
+        {'t': {0: 0}, 'own': {0: 120}}
     """
+    limit = max(limit, 1)
+    if not first:
+        return _fair(start, ends, limit)
+    own = {topic: partitions for topic, partitions in ends.items() if topic in first}
+    ahead = _fair(start, own, max(limit, most))
+    taken = sum(ahead[topic][p] - at for topic, partitions in start.items() for p, at in partitions.items())
+    others = {topic: partitions for topic, partitions in ends.items() if topic not in first}
+    return _fair(ahead, others, max(limit - taken, 0))
+
+
+def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
     available = sorted(
         (max(ends.get(topic, {}).get(partition, at) - at, 0), topic, partition)
         for topic, partitions in start.items()
         for partition, at in partitions.items()
     )
     planned = {topic: dict(partitions) for topic, partitions in start.items()}
-    left = max(limit, 1)
     for position, (count, topic, partition) in enumerate(available):
         share = -(-left // (len(available) - position))
         taken = min(count, share)

@@ -244,25 +244,25 @@ def _waited_for(
 ) -> dict[TopicPartition, tuple[Input, ...]]:
     """Give the inputs that are at their end and may be waited for, for each partition that another one of them holds up.
 
-    All partitions of a task are kept behind the same horizon, and those of all tasks if some come through the shuffle: what
-    feeds several tasks holds them all up.
+    All partitions of a task are kept behind the same horizon, and those of all tasks if some are re-keyed: what feeds several tasks
+    holds them all up.
     """
     together = [list(inputs) for inputs in group.tasks.values()]
-    if any(i.shuffled for inputs in together for i in inputs):
+    if any(not i.direct for inputs in together for i in inputs):
         together = [[i for inputs in together for i in inputs]]
     waited: dict[TopicPartition, tuple[Input, ...]] = {}
     for inputs in together:
         finished = tuple(i for i in inputs if _may_be_waited_for(i, now, ends))
         for own in inputs:
             if any(i != own for i in finished):
-                waited.update(dict.fromkeys(own.feeders, finished))
+                waited.update(dict.fromkeys(own.origins, finished))
     return waited
 
 
 def _may_be_waited_for(i: Input, now: Situation, ends: Positions) -> bool:
-    if all(p.topic in now.paused for p in i.feeders) or any(ends[p] < now.log_ends[p] for p in i.feeders):
+    if all(p.topic in now.paused for p in i.origins) or any(ends[p] < now.log_ends[p] for p in i.origins):
         return False
-    return i.partition not in now.given_up or any(ends[p] > now.start[p] for p in i.feeders)
+    return i.partition not in now.given_up or any(ends[p] > now.start[p] for p in i.origins)
 
 
 def _horizons(
@@ -271,7 +271,7 @@ def _horizons(
     """Give the time of the last record of inputs, where it is known: of those held, or of those to be read."""
     inputs = set(inputs)
     horizons = {i.partition: now.newest[i.partition] for i in inputs if i.partition in now.newest}
-    direct = [i.partition for i in inputs if not i.shuffled and ends[i.partition] > now.start[i.partition]]
+    direct = [i.partition for i in inputs if i.direct and ends[i.partition] > now.start[i.partition]]
     newest = index.newest(direct) if direct and group.broker_time else {}
     for p, last in newest.items():
         if now.start[p] <= last.offset < ends[p]:

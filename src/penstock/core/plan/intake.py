@@ -46,9 +46,10 @@ def topics_read_whole(plan: Plan) -> frozenset[str]:
     """Return the topics of which one reader takes all that a micro-batch reads of a partition.
 
     They are those whose readers call functions of the user: the functions see the records of a partition in their order, as
-    in Kafka Streams. A range of any other topic may be cut among readers: nobody sees in which order they read.
+    in Kafka Streams. So are repartition topics, which are merged by time over the tasks that wrote them. A range of any other
+    topic may be cut among readers: nobody sees in which order they read.
     """
-    return frozenset(
+    return plan.repartition_topics.union(
         topic
         for sub in plan.subtopologies
         if plan.runs_before_shuffle(sub) and calls_in_order(sub)

@@ -151,6 +151,11 @@ class Plan:
         return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
 
     @cached_property
+    def repartition_topics(self) -> frozenset[str]:
+        """The repartition topics that are on the broker, not in Spark's shuffle."""
+        return frozenset(self.broker_topics).intersection(self.internal_topics)
+
+    @cached_property
     def changelogs(self) -> Mapping[str, str]:
         """The changelog topic of each store that has one."""
         return {

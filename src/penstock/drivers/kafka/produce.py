@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from penstock.core.engine.merging import WRITER_HEADER
 from penstock.core.model.errors import PenstockError, ProductionError
 from penstock.core.model.record import Records
 from penstock.drivers.kafka.clients import translated
@@ -63,7 +64,7 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
     """
     produce, poll = failing.producer.produce, failing.producer.poll
     partitions = repeat(-1) if records.partitions is None else records.partitions
-    headers: Iterable[Any] = repeat(None) if records.headers is None else map(list, records.headers)
+    headers = _headers(records)
     rows = zip(records.keys, records.values, records.timestamps, partitions, headers)
     for count, (key, value, timestamp, partition, header) in enumerate(rows):
         while True:
@@ -79,6 +80,14 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
         if count % _POLL_EVERY == 0:
             poll(0)
     failing.check()
+
+
+def _headers(records: Records) -> Iterable[Any]:
+    """Return the headers of each record to send; those of a repartition topic say which task wrote them."""
+    writer = [(WRITER_HEADER, records.writer.encode())] if records.writer else []
+    if records.headers is None:
+        return repeat(writer or None)
+    return ([*each, *writer] for each in records.headers)
 
 
 _ADVICE: dict[int, Callable[[str], str]] = {

@@ -4,10 +4,11 @@ The planner knows what is left on the broker behind a micro-batch; a task knows 
 knows, the *facts*, into the offset, where a batch that is run again finds the same:
 
     {"lag": {topic: {partition: records}}, "until": {topic: {partition: ms}}, "paused": [topic], "unknown": bool,
-     "bounded": bool}
+     "bounded": bool, "written": {repartition topic: ms}}
 
 ``lag`` is what is left behind the planned end, ``until`` the time that nothing left is before, ``unknown`` says that no broker
-answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing. The reader makes of them what one task
+answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing; ``written`` is the time that nothing still to
+be written to a repartition topic is before (``penstock.drivers.spark.written``), left out if none is known. The reader makes of them what one task
 has to know of its inputs, and sends it with the task's records. The rules that a task follows are in
 ``penstock.core.engine.readiness``, those of how far to read in ``penstock.core.plan.alignment``.
 """
@@ -23,11 +24,12 @@ from typing import Any
 from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.alignment import Pace, Situation, aligned
-from penstock.core.plan.inputs import CoProcessed, Input, co_processed, informed
+from penstock.core.plan.inputs import CoProcessed, Input, co_processed, informed, writers
 from penstock.core.plan.layout import Layout
 from penstock.core.plan.positions import flat, nested, positions_from_json, positions_to_json
 from penstock.core.plan.split import Plan
 from penstock.core.ports import OffsetRange, Offsets, TimeIndex
+from penstock.drivers.spark.written import until_written
 
 Facts = Mapping[str, Any]
 Flat = dict[TopicPartition, int]
@@ -79,6 +81,7 @@ class Prospect:
         paused: Topics that are not read now.
         bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
         bytes_per_record: Average size, None if it is not known.
+        before: The facts of the micro-batch before, None if there are none.
     """
 
     start: Offsets
@@ -89,6 +92,7 @@ class Prospect:
     paused: Collection[str]
     bounded: bool
     bytes_per_record: float | None
+    before: Facts | None = None
 
 
 class InputPlanner:
@@ -105,33 +109,53 @@ class InputPlanner:
         self._settings = settings
         self._index = index
         waits = settings.idle_ms != NEVER_WAIT
-        self._groups = co_processed(plan, layout) if waits else ()
+        self._groups = co_processed(plan, layout, waits=waits)
         self._paces: list[Pace | None] = [None] * len(self._groups)
         tasks = informed(plan, layout, waits=waits)
-        self._watched = sorted({p for inputs in tasks.values() for i in inputs for p in i.feeders})
+        inputs = {i for inputs in tasks.values() for i in inputs}
+        self._watched = sorted({p for i in inputs for p in (*i.feeders, *i.origins)})
+        self._writers = writers(plan) if waits and not all(i.direct for i in inputs) else {}
 
     @property
     def active(self) -> bool:
-        """Whether tasks must know of their inputs."""
-        return bool(self._watched)
+        """Whether partitions are planned together, or tasks must know of their inputs."""
+        return bool(self._groups or self._watched)
 
-    def planned(self, seen: Prospect) -> tuple[Offsets, Facts]:
+    def planned(self, seen: Prospect) -> tuple[Offsets, Facts | None]:
         """Plan how far the partitions of co-processed inputs are read.
 
         Returns:
-            The ends of the micro-batch, for all partitions, and the facts.
+            The ends of the micro-batch, for all partitions, and the facts, None if no task must know them.
         """
         planned = {topic: dict(partitions) for topic, partitions in seen.admitted.items()}
         until: Flat = {}
         for number, group in enumerate(self._groups):
             alignment = aligned(group, self._situation(group, seen), self._index, self._paces[number])
             self._paces[number] = alignment.pace
+            until.update(self._still_known(group, alignment.ends, seen))
             until.update(alignment.until)
             for at, end in alignment.ends.items():
                 planned[at.topic][at.partition] = end
         ends = _of(seen.log_ends, self._watched)
         lag = {at: left for at, end in ends.items() if (left := end - planned[at.topic][at.partition]) > 0}
-        return planned, _facts(lag, until, seen.paused, seen.bounded)
+        if not self._watched:
+            return planned, None
+        facts = _facts(lag, until, seen.paused, seen.bounded)
+        written = until_written(self._writers, seen.before, facts)
+        return planned, {**facts, "written": written} if written else facts
+
+    def _still_known(self, group: CoProcessed, ends: Mapping[TopicPartition, int], seen: Prospect) -> Flat:
+        """Return the times that are known of partitions that do not advance: those of the micro-batch before.
+
+        Where nothing may be read, in the first micro-batch of a run, that time is 0 if no other is known.
+        """
+        if not group.writing:
+            return {}
+        before = {} if seen.before is None else flat(positions_from_json(seen.before["until"]))
+        if not seen.ends and group.broker_time:
+            before = {**dict.fromkeys(ends, 0), **before}
+        stands = _of(seen.start, group.partitions)
+        return {p: at for p, at in before.items() if p in ends and ends[p] == stands[p]}
 
     def unknown(self, paused: Collection[str], *, bounded: bool) -> Facts:
         """Give the facts while no broker answers."""
@@ -164,12 +188,14 @@ class InputPlanner:
             for p in each.feeders:
                 records[p] += count
                 size[p] += taken
+        fed = {p for each in _inputs(group) for p in each.feeders}
         limits, average = self._settings, max(bytes_per_record or 1.0, 1.0)
         return {
             p: max(
                 min(limits.records - records[p], int((limits.size - size[p]) / average)), int(not records[p])
             )
             for p in group.partitions
+            if p in fed
         }
 
 
@@ -217,7 +243,7 @@ class InputReader:
                 yield str(task), json.dumps(now).encode()
 
     def _known(self, inputs: tuple[Input, ...], facts: Facts) -> dict[str, Any]:
-        """Give what is known of the inputs of a task; one through the shuffle knows what its feeders know together."""
+        """Give what is known of the inputs of a task; one that is re-keyed knows what its feeders know together."""
         lag: Flat = {}
         until: Flat = {}
         paused, ended = set(), []
@@ -226,6 +252,10 @@ class InputReader:
                 paused.add(i.partition.topic)
             lags = {p: n for p in i.feeders if (n := _at(facts["lag"], p)) and p.topic not in facts["paused"]}
             times = [at for p in lags if (at := _at(facts["until"], p)) is not None]
+            for topic, at in facts.get("written", {}).items():
+                coming = [p for p in i.feeders if p.topic == topic not in facts["paused"] and p not in lags]
+                lags.update(dict.fromkeys(coming, 1))
+                times.extend([at] * len(coming))
             if lags:
                 lag[i.partition] = sum(lags.values())
             elif facts["bounded"] and all(p.topic in self._outside for p in i.feeders):

@@ -15,7 +15,6 @@ from typing import Any
 from penstock.core.engine.ledger import WITH_STATION
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.admission import admit
 from penstock.core.plan.changes import recreated, recreated_error
 from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.intake import topics_finished_later
@@ -32,13 +31,13 @@ from penstock.drivers.spark.beginning import first_positions, positions_of_new, 
 from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from penstock.drivers.spark.offsets import batch_id, offset_after, positions_of, woken
+from penstock.drivers.spark.repartitions import Repartitions
 from penstock.drivers.spark.spec import SourceSpec
 from penstock.drivers.spark.times import times_after, topics_timed_by_readers
 
 log = logging.getLogger("penstock.source")
 
 _IDLE_POLL_S = 0.04
-_RECORDS_OF_UNKNOWN_SIZE = 100_000
 
 
 class Planner:
@@ -66,6 +65,7 @@ class Planner:
         self._times: Offsets = {}
         """The partition times that were reported, as the application said last."""
         self._finished_later = topics_finished_later(topology.plan)
+        self._repartitions = Repartitions(spec)
         self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
@@ -133,12 +133,15 @@ class Planner:
         self._cut_off = ends is None and self._final is not None and not orders.get("hold")
         if orders.get("hold") or self._globals.unknown(start) or self._is_early(orders):
             return start
+        if ends is not None and self._repartitions.settling(ends):
+            self._cut_off = self._final is not None
+            return start
         positions = positions_of(start)
         if not self._begun:
             positions = self._with_new_partitions(self._without_recreated(start, positions))
             self._begun = True
             begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
-            _, facts = self._aligned(positions, positions, {}, ends and self._limited(ends), orders)
+            _, facts = self._aligned(start, positions, positions, {}, ends and self._limited(ends), orders)
             return {**begun, **facts, "begin": dict(spec.begin)}
         due = self._due(orders, now)
         tick = start["tick"] + bool(due)
@@ -156,18 +159,18 @@ class Planner:
             limited = self._limited(ends)
             readable = {topic: e for topic, e in limited.items() if topic not in paused}
             allowed = self._allowed(positions, readable, orders)
-            admitted = admit(positions, allowed, self._limit(orders.get("bytes_per_record")))
-            planned, facts = self._aligned(positions, admitted, allowed, limited, orders)
+            admitted = self._repartitions.admitted(positions, allowed, orders.get("bytes_per_record"))
+            planned, facts = self._aligned(start, positions, admitted, allowed, limited, orders)
             if planned != positions_of(start) or self._lets_go(start, facts, orders):
                 self._throttle.taken(positions, planned)
                 return woken({**offset_after(start, planned, tick, now, spec.topology), **facts}, due)
             self._cut_off = self._final is not None and (
                 self._is_held_back(positions, limited, paused)
-                or self._awaits_transactions(ends)
+                or self._repartitions.incomplete(ends)
                 or _held(orders).idle_until_ms is not None
             )
         elif due:
-            _, facts = self._aligned(positions, positions, {}, None, orders)
+            _, facts = self._aligned(start, positions, positions, {}, None, orders)
         if not due:
             return start
         return woken({**offset_after(start, positions, tick, now, spec.topology), **facts}, due)
@@ -184,6 +187,7 @@ class Planner:
             outside = self._spec.topology.plan.external_topics
             readable = {topic: positions[topic] if topic in outside else e for topic, e in readable.items()}
         limited = self._throttle.limited(positions, readable)
+        limited = self._repartitions.without_full(positions, limited, _held(orders))
         return _within_room(positions, limited, self._finished_later, _held(orders).room)
 
     def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
@@ -196,6 +200,7 @@ class Planner:
 
     def _aligned(
         self,
+        start: Mapping[str, Any],
         positions: Offsets,
         admitted: Offsets,
         allowed: Offsets,
@@ -217,9 +222,10 @@ class Planner:
             paused,
             bounded,
             orders.get("bytes_per_record"),
+            start.get("inputs"),
         )
         planned, facts = self._inputs.planned(seen)
-        return planned, {"inputs": facts}
+        return planned, {} if facts is None else {"inputs": facts}
 
     def _lets_go(self, start: Mapping[str, Any], facts: Mapping[str, Any], orders: Mapping[str, Any]) -> bool:
         """Tell whether records that are held may be processed now although there is nothing new to read."""
@@ -249,15 +255,6 @@ class Planner:
         topology = self._spec.topology
         known = with_new_names(start["stores"], topology.lineage.renamed_stores)
         check_stores(known, topology.plan.store_fingerprints())
-
-    def _awaits_transactions(self, ends: Offsets) -> bool:
-        """Tell whether the application's own topics have records that cannot be read until a transaction is complete.
-
-        A transaction is committed a moment before the brokers have said so in every partition.
-        """
-        internal = self._spec.topology.plan.internal_topics
-        own = {topic: count for topic, count in self._counts().items() if topic in internal}
-        return any(ends[topic] != end for topic, end in self._spec.broker.log_end_offsets(own).items())
 
     def _without_recreated(self, start: dict[str, Any], positions: Offsets) -> Offsets:
         """Put topics that were made again since the checkpoint at their beginning; the application allows it."""
@@ -304,13 +301,6 @@ class Planner:
         for topic, partitions in begin.items():
             known[topic] = {**partitions, **known.get(topic, {})}
         return known
-
-    def _limit(self, bytes_per_record: float | None) -> int:
-        """Give the records a batch may have; a first small batch tells how large they are."""
-        spec = self._spec
-        if bytes_per_record is None:
-            return min(spec.max_records, _RECORDS_OF_UNKNOWN_SIZE)
-        return max(1, min(spec.max_records, int(spec.max_bytes / max(bytes_per_record, 1.0))))
 
     def _ends(self) -> Offsets | None:
         """Ask how far the topics can be read; None while no broker answers, which is no reason to end."""

@@ -19,6 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.core.engine.merging import merged_by_time
+from penstock.core.engine.queue import MERGED
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.plan.admission import packed, ranges
 from penstock.core.plan.evolution import newly_gone
@@ -203,10 +205,14 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> It
     task = topology.layout.task_of[TopicPartition(planned.topic, planned.partition)]
     group = topology.groups[task]
     sub = topology.plan.subtopologies[task.subtopology]
+    merged = planned.topic in topology.plan.repartition_topics
+    fetched = spec.fetcher.fetch(planned)
+    if merged:
+        fetched = merged_by_time(fetched)
     if topology.plan.runs_before_shuffle(sub):
         time_ms = read.times.get(planned.topic, {}).get(planned.partition, -1)
         prefix = Prefix(topology, task, planned, read.batch, read.now_ms, time_ms)
-        for records in spec.fetcher.fetch(planned):
+        for records in fetched:
             yield from prefix.run(records)
         yield from prefix.finish()
         yield from prefix.remember()
@@ -214,12 +220,12 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> It
     start = planned.start
 
     def row(end: int, payload: bytes) -> pa.RecordBatch:
-        where = (planned.topic, planned.partition, "", start, end)
+        where = (planned.topic, planned.partition, MERGED if merged else "", start, end)
         cells = (group, wire.RECORDS, str(task), *where, read.batch, read.now_ms, payload)
         return wire.arrow_rows([cells])
 
-    for records in spec.fetcher.fetch(planned):
-        end = records.offsets[-1] + 1
+    for records in fetched:
+        end = start + len(records) if merged else records.offsets[-1] + 1
         yield row(end, wire.encode(records))
         start = end
     if (

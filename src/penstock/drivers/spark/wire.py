@@ -83,6 +83,7 @@ OUTPUT_ROWS = StructType(
 )
 """What comes out of the task host: SEND and REPORT rows."""
 
+_WRITER: Final = b"writer"
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
@@ -121,7 +122,7 @@ def to_arrow(records: Records) -> pa.RecordBatch:
     if records.headers is not None:
         named = [[{"key": name, "value": value} for name, value in headers] for headers in records.headers]
         columns["headers"] = pa.array(named, _HEADERS)
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns, metadata={_WRITER: records.writer} if records.writer else None)
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -149,6 +150,7 @@ def decode(payload: bytes) -> Records:
         numbers("offset") if "offset" in names else [],
         _headers(batch.column("headers")) if "headers" in names else None,
         numbers("partition") if "partition" in names else None,
+        (batch.schema.metadata or {}).get(_WRITER, b"").decode(),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from penstock.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 
@@ -226,6 +226,15 @@ class TestQueue:
         queue = RecordQueue(QueueId(A.partition, "x-0"))
         queue.append(chunk([1]), 1)
         assert queue.committable() is None
+
+    def test_of_what_is_merged_the_smallest_offset_that_is_left_is_committable(self) -> None:
+        queue = RecordQueue(QueueId(A.partition, MERGED))
+        merged = chunk([1, 2, 3])
+        merged.raw.offsets = [4, 9, 5]
+        queue.append(merged, 10)
+        for taken, committable in ((1, 5), (2, 5), (3, 10)):
+            queue.taken(taken)
+            assert queue.committable() == committable
 
     def test_what_is_buffered_is_as_it_was_fed(self) -> None:
         queue = RecordQueue(A)

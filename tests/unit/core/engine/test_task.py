@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.core.engine.queue import MERGED
 from penstock.core.engine.task import Task
 from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -187,6 +188,21 @@ class TestSnapshot:
         assert values(outcome) == ["A", "B", "C"]
         assert outcome.sends[0][1].headers == [(), (("h", b"1"),), ()]
         assert outcome.committable == {TopicPartition("in", 1): 8}
+
+    def test_what_was_merged_by_time_and_is_held_is_not_taken_again_by_a_task_that_is_rebuilt(self) -> None:
+        host, again = Host(upper()), TopicPartition("in", 0)
+
+        def fed(offsets: list[int]) -> Records:
+            names = [b"r%d" % offset for offset in offsets]
+            return Records([None] * len(offsets), names, [10 * n for n in range(len(offsets))], offsets)
+
+        host.task.feed(again, fed([1, 3, 0, 2]), 4, lane=MERGED)
+        outcome = host.step(budget=2)
+        assert (values(outcome), outcome.committable) == (["R1", "R3"], {again: 0})
+        host.restart(lambda snapshot: snapshot.without_committed())
+        host.task.feed(again, fed([0, 2, 1, 3, 4]), 5, lane=MERGED)  # read again from the committed offset
+        outcome = host.step()
+        assert (values(outcome), outcome.committable) == (["R0", "R2", "R4"], {again: 5})
 
     def test_a_task_can_be_cut_at_every_record(self) -> None:
         host = Host(times())

@@ -81,13 +81,17 @@ def planner(orders: Orders, clock: Clock) -> Planner:
 
 
 def planning(
-    builder: ps.StreamsBuilder, orders: Orders, clock: Clock | None = None, trigger_interval_ms: int = 0
+    builder: ps.StreamsBuilder,
+    orders: Orders,
+    clock: Clock | None = None,
+    trigger_interval_ms: int = 0,
+    limit: int = 1_000,
 ) -> Planner:
     clock = clock or Clock()
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
-    known: Any = (spec, Broker(), None, orders, 1_000, 1 << 20, 1, "earliest", {})
+    known: Any = (spec, Broker(), None, orders, limit, 1 << 20, 1, "earliest", {})
     made = SourceSpec(*known, clock=clock, trigger_interval_ms=trigger_interval_ms)
     return Planner(made)
 
@@ -147,6 +151,54 @@ def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders
     assert planner.next(start)["topics"] == {"in": {"0": 0}, "other": {"0": 10}}
     orders.answers = [{"held": Held({}, room={TopicPartition("in", 0): 7})}]
     assert planner.next(start)["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+
+
+def re_keyed(orders: Orders, limit: int) -> Planner:
+    """Plan for a topology that re-keys behind a store, of which at most so many records are read at once."""
+    builder = ps.StreamsBuilder()
+    builder.stream("in").process(Keeping).repartition(name="again", partitions=1).to("out")
+    planner = planning(builder, orders, limit=limit)
+    planner.fix_end()
+    return planner
+
+
+class Keeping(ps.Processor[Any, Any, Any, Any]):
+    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.string),)
+
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+AGAIN = "app-again-repartition"
+
+
+def test_a_repartition_topic_is_read_whole_and_before_the_others(orders: Orders) -> None:
+    planner = re_keyed(orders, 12)
+    assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 2}}
+    planner = re_keyed(orders, 4)
+    assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 0}}
+
+
+def test_a_repartition_topic_is_not_read_while_its_task_holds_all_it_may(orders: Orders) -> None:
+    planner = re_keyed(orders, 1_000)
+    start = begun(planner)
+    orders.answers = [{"held": Held({TopicPartition(AGAIN, 0): (50_000, 1, 1)})}]
+    assert planner.next(start)["topics"] == {AGAIN: {"0": 0}, "in": {"0": 10}}
+
+
+def test_a_micro_batch_begins_when_the_last_ones_transactions_are_complete(orders: Orders) -> None:
+    planner = re_keyed(orders, 1_000)
+    start = begun(planner)
+    broker: Any = planner._spec.broker
+    asked: list[Any] = []
+
+    def beyond(counts: Any) -> Any:
+        asked.append(counts)
+        return {topic: {0: 10 if len(asked) > 2 else 11} for topic in counts}
+
+    broker.log_end_offsets = beyond
+    assert planner.next(start)["topics"] == {AGAIN: {"0": 10}, "in": {"0": 10}}
+    assert asked == [{AGAIN: 1}] * 3
 
 
 def test_while_the_application_drains_nothing_is_read_from_outside(planner: Planner, orders: Orders) -> None:

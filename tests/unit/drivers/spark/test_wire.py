@@ -21,9 +21,10 @@ HEADERS = (("h", b"x"), ("h", None), ("", b""))
         Records([b"a"], [b"v"], [1]),
         Records([b"a", b"b"], [b"v", b"w"], [1, 2], [], [HEADERS, ()]),
         Records([b"a", None], [b"v", b"w"], [1, 2], [], None, [3, -1]),
-        Records([b"a"], [b"v"], [1], [9], [()], [0]),
+        Records([b"a"], [b"v"], [1], writer="0_1"),
+        Records([b"a"], [b"v"], [1], [9], [()], [0], "0_1"),
     ],
-    ids=["none", "nulls", "no offsets", "headers", "partitions", "everything"],
+    ids=["none", "nulls", "no offsets", "headers", "partitions", "writer", "everything"],
 )
 def test_records_are_read_as_they_were_written(records: Records) -> None:
     read = wire.decode(wire.encode(records))

@@ -28,7 +28,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.queue import QueueId
+from penstock.core.engine.queue import MERGED, QueueId
 from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
@@ -217,6 +217,8 @@ class _TaskBatch:
 
     def _sends(self, sends: Iterable[tuple[str, Records]]) -> Iterator[Row]:
         for topic, records in sends:
+            if topic in self._spec.topology.plan.repartition_topics:
+                records.writer = str(self._id)
             yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
     def _new_content(
@@ -333,7 +335,7 @@ class _TaskBatch:
         for row in self._rows:
             if row.kind == wire.RECORDS:
                 records = wire.decode(row.payload) if row.payload else Records()
-                if not row.lane:
+                if row.lane in ("", MERGED):
                     self._read += len(records)
                     self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)

@@ -76,7 +76,8 @@ class Prefix:
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
         """Process records; give what comes out as chunk rows."""
-        end = records.offsets[-1] + 1
+        # What is merged by time is not in the order of offsets.
+        end = max(records.offsets[-1], self._start) + 1
         self._read += len(records)
         self._read_bytes += records.byte_count()
         with sending_letters(self._topology.letters):
@@ -126,6 +127,7 @@ class Prefix:
         for topic, records in outcome.sends:
             internal = plan.internal_topics.get(topic)
             if internal is None or not internal.through_shuffle:
+                records.writer = "" if internal is None else str(self._id)
                 rows.append(self._row(self._id, wire.SEND, topic, 0, end, wire.encode(records)))
                 continue
             records.offsets = self._offsets(topic, len(records))

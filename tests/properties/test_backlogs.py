@@ -1,0 +1,227 @@
+"""Micro-batches over a repartition topic, planned and run as on Spark: what is behind it sees all inputs in the order of time.
+
+A model of the broker holds the logs; planner, reader and tasks are the real ones. Inputs are in order, a few partitions each, with
+few or many records in between; the micro-batches are of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.core.engine.merging import WRITER_HEADER, merged_by_time
+from penstock.core.engine.outcome import Outcome, Snapshot
+from penstock.core.engine.queue import MERGED
+from penstock.core.engine.task import Task
+from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.plan.layout import lay_out
+from penstock.core.ports import OffsetRange, Offsets, TimedOffset
+from penstock.core.state.memory import MemoryStores
+from penstock.drivers.spark.inputs import (
+    Held,
+    InputPlanner,
+    InputReader,
+    Prospect,
+    TaskInputs,
+    WaitSettings,
+    changed,
+)
+from penstock.drivers.spark.repartitions import Repartitions
+from unit.helpers import forwarding
+
+from .engines import Visits
+
+TOPICS = {"a": 3, "b": 2}
+WAITS = WaitSettings()
+
+
+class Passing(ps.Processor):
+    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.int64),)
+
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+def once_re_keyed(builder: ps.StreamsBuilder) -> None:
+    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
+    again.process(forwarding(lambda c, r: r.value)).to("out")
+
+
+def meeting_another(builder: ps.StreamsBuilder) -> None:
+    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
+    again.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
+
+
+def twice_re_keyed(builder: ps.StreamsBuilder) -> None:
+    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
+    behind = again.process(forwarding(lambda c, r: r.value)).repartition(name="third", partitions=2)
+    behind.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
+
+
+def meeting_itself(builder: ps.StreamsBuilder) -> None:
+    """Write the topic in the tasks that read it: they share a store."""
+    again = builder.stream("a").process(Passing).repartition(name="again", partitions=3)
+    again.process(Passing).to("out")
+
+
+SHAPES = [once_re_keyed, meeting_another, twice_re_keyed]
+
+
+class Broker:
+    """The logs, and the time index over them."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self.logs = {TopicPartition(t, p): Records(headers=[]) for t, n in counts.items() for p in range(n)}
+
+    def append(self, at: TopicPartition, key: bytes, value: bytes, timestamp: int, headers: Any = ()) -> None:
+        log = self.logs[at]
+        log.extend(Records([key], [value], [timestamp], [len(log)], [headers]))
+
+    def ends(self) -> Offsets:
+        ends: Offsets = {}
+        for at, log in self.logs.items():
+            ends.setdefault(at.topic, {})[at.partition] = len(log)
+        return ends
+
+    def read(self, planned: OffsetRange) -> Records:
+        log = self.logs[TopicPartition(planned.topic, planned.partition)]
+        columns = (log.keys, log.values, log.timestamps, log.offsets, log.headers)
+        return Records(*(column[planned.start : planned.end] for column in columns))  # type: ignore[index]
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        found = {
+            p: next((TimedOffset(n, t) for n, t in enumerate(self.logs[p].timestamps) if t >= time_ms), None)
+            for p, time_ms in times.items()
+        }
+        return {p: at for p, at in found.items() if at is not None}
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
+        logs = {p: self.logs[p].timestamps for p in partitions if self.logs[p].timestamps}
+        return {p: TimedOffset(log.index(max(log)), max(log)) for p, log in logs.items()}
+
+
+class Application:
+    """An application on this broker, one micro-batch after the other."""
+
+    def __init__(self, shape: Any, limit: int) -> None:
+        builder = ps.StreamsBuilder()
+        shape(builder)
+        self.plan = builder.build().plan("app")
+        self.layout = lay_out(self.plan, {t: TOPICS[t] for t in self.plan.external_topics})
+        self.broker = Broker({t: self.layout.partitions[t] for t in self.plan.broker_topics})
+        topology = SimpleNamespace(plan=self.plan, layout=self.layout)
+        spec: Any = SimpleNamespace(topology=topology, waits=WAITS, max_records=limit, max_bytes=1 << 20)
+        self.repartitions = Repartitions(spec)
+        self.planner = InputPlanner(self.plan, self.layout, WAITS, self.broker)
+        self.reader = InputReader(self.plan, self.layout, WAITS)
+        self.inputs = TaskInputs(self.plan, self.layout)
+        self.positions: Offsets = {t: dict.fromkeys(p, 0) for t, p in self.broker.ends().items()}
+        self.offset: dict[str, Any] = {}
+        self.snapshots: dict[TaskId, Snapshot] = {}
+        self.buffered: dict[TopicPartition, tuple[int, int, int]] = {}
+        self.taken: dict[TaskId, list[int]] = {}
+        self.enforced = 0
+        self.largest = 0
+
+    def batch(self, *, begin: bool = False) -> bool:
+        """Run a micro-batch; tell whether there was anything to do."""
+        ends, held = self.broker.ends(), Held(dict(self.buffered))
+        allowed = {} if begin else self.repartitions.without_full(self.positions, ends, held)
+        admitted = self.positions if begin else self.repartitions.admitted(self.positions, allowed, 10.0)
+        before = self.offset.get("inputs")
+        seen = Prospect(self.positions, admitted, allowed, ends, held, (), True, 10.0, before)
+        planned, facts = self.planner.planned(seen) if self.planner.active else (admitted, None)
+        goes_on = facts is not None and bool(held.buffered) and changed(before, facts)
+        if planned == self.positions and not goes_on and not begin:
+            return False
+        offset = {} if facts is None else {"inputs": facts}
+        ranges = [
+            OffsetRange(t, p, self.positions[t][p], end)
+            for t, partitions in planned.items()
+            for p, end in partitions.items()
+            if end > self.positions[t][p]
+        ]
+        ticked = [str(task) for task in self.layout.tasks] if begin else []
+        told = dict(self.reader.told(self.offset, offset, ranges, ticked))
+        self.positions, self.offset = planned, offset
+        outcomes = [(task, self.run(task, ranges, told)) for task in self.layout.tasks]
+        for task, outcome in reversed(outcomes):  # whoever is first
+            if outcome is not None:
+                self.carry_out(task, outcome)
+        return True
+
+    def run(self, task_id: TaskId, ranges: list[OffsetRange], told: Mapping[str, bytes]) -> Outcome | None:
+        own = [r for r in ranges if TopicPartition(r.topic, r.partition) in self.layout.tasks[task_id]]
+        if not own and str(task_id) not in told:
+            return None
+        sub = self.plan.subtopologies[task_id.subtopology]
+        snapshot = self.snapshots.get(task_id)
+        task = Task(sub, task_id, application_id="app", stores=MemoryStores(), snapshot=snapshot)
+        task.init(0)
+        facts = self.inputs.facts(task_id, told.get(str(task_id)))
+        if facts is not None:
+            task.inform(facts)
+        for r in own:
+            read, lane = self.broker.read(r), ""
+            if r.topic in self.plan.repartition_topics:
+                (read,), lane = merged_by_time([read]), MERGED
+            task.feed(TopicPartition(r.topic, r.partition), read, r.end, lane=lane)
+        outcome = task.step(0)
+        self.snapshots[task_id] = task.snapshot()
+        return outcome
+
+    def carry_out(self, task: TaskId, outcome: Outcome) -> None:
+        self.enforced += outcome.metrics.enforced
+        self.buffered = {at: n for at, n in self.buffered.items() if at not in self.layout.tasks[task]}
+        self.buffered.update({q.partition: tuple(held) for q, held in outcome.buffered.items()})
+        self.largest = max(self.largest, sum(count for count, *_ in self.buffered.values()))
+        for topic, sent in outcome.sends:
+            if topic == "out":
+                self.taken.setdefault(task, []).extend(sent.timestamps)
+                continue
+            for key, value, timestamp in zip(sent.keys, sent.values, sent.timestamps):
+                at = TopicPartition(topic, int(key or b"0") % self.layout.partitions[topic])
+                header = ((WRITER_HEADER, str(task).encode()),)
+                self.broker.append(at, key or b"0", value or b"", timestamp, header)
+
+
+GAPS = st.lists(st.sampled_from([1, 1, 2, 40]), max_size=60)
+
+
+def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
+    visits = Visits()
+    partitions = [TopicPartition(t, p) for t, n in TOPICS.items() for p in range(n)]
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        st.sampled_from([*SHAPES, meeting_itself]), st.tuples(*[GAPS] * len(partitions)), st.integers(1, 60)
+    )
+    def backlog(shape: Any, gaps: tuple[list[int], ...], limit: int) -> None:
+        app = Application(shape, limit)
+        expected = []
+        for number, (at, steps) in enumerate(zip(partitions, gaps)):
+            timestamp = 10 * number
+            for step in steps if at in app.broker.logs else ():
+                timestamp += step * 10  # no two partitions have a time in common
+                app.broker.append(at, b"%d" % (timestamp // 10), b"v", timestamp + number)
+                expected.append(timestamp + number)
+        app.batch(begin=True)
+        batches = 0
+        while app.batch():
+            batches += 1
+            assert batches < 2_000
+        for taken in app.taken.values():
+            assert taken == sorted(taken) or shape is meeting_itself
+        assert sorted(at for taken in app.taken.values() for at in taken) == sorted(expected)
+        assert not app.buffered
+        visits[shape.__name__] += batches > 4 and len(app.taken) > 1
+        visits["held"] += app.largest > 0
+
+    backlog()
+    visits.demand(**{shape.__name__: 5 for shape in SHAPES}, held=5)

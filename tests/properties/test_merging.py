@@ -1,0 +1,126 @@
+"""What is read of a repartition topic against a merge that looks at the heads, and a whole backlog against a sorted one."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.engine.merging import WRITER_HEADER, merged_by_time
+from penstock.core.model.record import Headers, Records
+
+from .engines import Visits
+
+WRITERS = [b"0_0", b"0_1", b"0_2", b"0_10"]
+ROWS = st.lists(st.tuples(st.sampled_from([*WRITERS, None]), st.integers(0, 20), st.booleans()), max_size=40)
+
+
+def records_of(rows: list[tuple[bytes | None, int, bool]]) -> Records:
+    """Build the records of a partition: who wrote each, when, and whether it has a header of the user's."""
+    headers: list[Headers] = [
+        ((("user", b"x"),) if own else ()) + (() if writer is None else ((WRITER_HEADER, writer),))
+        for writer, _, own in rows
+    ]
+    count = len(rows)
+    names = [str(row).encode() for row in range(count)]
+    return Records(names, list(names), [at for _, at, _ in rows], [3 * row for row in range(count)], headers)
+
+
+def merged_of(rows: list[tuple[bytes | None, int, bool]], cut: int = 0) -> Records:
+    """Merge records that are read in two parts."""
+    read = records_of(rows)
+    parts = [part(read, 0, cut), part(read, cut, len(rows))]
+    merged = Records()
+    for each, read in zip(merged_by_time(parts), parts, strict=True):
+        assert len(each) == len(read)
+        merged.extend(each)
+    return merged
+
+
+def part(records: Records, first: int, last: int) -> Records:
+    headers = records.headers and records.headers[first:last]
+    columns = (records.keys, records.values, records.timestamps, records.offsets)
+    keys, values, timestamps, offsets = (column[first:last] for column in columns)
+    return Records(keys, values, timestamps, offsets, headers)  # type: ignore[arg-type]
+
+
+def by_heads(rows: list[tuple[bytes | None, int, bool]]) -> list[int]:
+    """Merge as a task does that has a queue per lane: the oldest head first, equal ones in the order of the lanes."""
+    queues = [
+        deque(row for row, (by, _, _) in enumerate(rows) if by == writer) for writer in (None, *WRITERS)
+    ]
+    taken = []
+    while any(queues):
+        _, number = min((rows[queue[0]][1], number) for number, queue in enumerate(queues) if queue)
+        taken.append(queues[number].popleft())
+    return taken
+
+
+def test_the_oldest_head_comes_next_and_a_lane_keeps_its_order() -> None:
+    visits = Visits()
+
+    @settings(max_examples=300)
+    @given(ROWS, st.integers(0, 40))
+    def merging(rows: list[tuple[bytes | None, int, bool]], cut: int) -> None:
+        merged, order = merged_of(rows, min(cut, len(rows))), by_heads(rows)
+        assert merged.offsets == [3 * row for row in order]
+        assert merged.keys == merged.values == [str(row).encode() for row in order]
+        assert merged.timestamps == [rows[row][1] for row in order]
+        own = [(("user", b"x"),) if rows[row][2] else () for row in order]
+        assert merged.headers == (own if any(own) else None)
+        visits["out of order in a lane"] += merged.timestamps != sorted(merged.timestamps)
+        visits["several lanes"] += order != sorted(order)
+
+    merging()
+    visits.demand(**{"out of order in a lane": 10, "several lanes": 10})
+
+
+def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
+    """Whatever the times to which writers read, whatever a writer that is killed leaves behind twice."""
+    visits = Visits()
+    logs = st.lists(st.lists(st.integers(0, 50), max_size=30).map(sorted), min_size=1, max_size=4)
+
+    @settings(max_examples=300)
+    @given(logs, st.sets(st.integers(1, 50)), st.randoms(use_true_random=False), st.booleans())
+    def backlog(inputs: list[list[int]], cuts: set[int], random: object, killed: bool) -> None:
+        taken: list[int] = []
+        low = 0
+        for high in [*sorted(cuts), 51]:
+            lanes = [[at for at in log if low <= at < high] for log in inputs]
+            written = interleaved(lanes, random)
+            repeated = written[: len(written) // 2] if killed else []
+            merged = merged_of([*repeated, *written])
+            seen: set[tuple[bytes | None, int]] = set()
+            names = [*named(repeated), *named(written)]
+            for offset, at in zip(merged.offsets, merged.timestamps):
+                name = names[offset // 3]
+                if name not in seen:
+                    seen.add(name)
+                    taken.append(at)
+            visits["killed"] += bool(repeated)
+            low = high
+        assert taken == sorted(at for log in inputs for at in log)
+
+    backlog()
+    visits.demand(killed=10)
+
+
+def interleaved(lanes: list[list[int]], random: object) -> list[tuple[bytes | None, int, bool]]:
+    """Write what tasks have put out, in any order between them."""
+    left = [deque(lane) for lane in lanes]
+    written: list[tuple[bytes | None, int, bool]] = []
+    while any(left):
+        number = random.choice([number for number, lane in enumerate(left) if lane])  # type: ignore[attr-defined]
+        written.append((WRITERS[number], left[number].popleft(), False))
+    return written
+
+
+def named(rows: list[tuple[bytes | None, int, bool]]) -> list[tuple[bytes | None, int]]:
+    """Name each record by its writer and its number there, so that a second copy is known."""
+    counts: Counter[bytes | None] = Counter()
+    names = []
+    for writer, _, _ in rows:
+        counts[writer] += 1
+        names.append((writer, counts[writer]))
+    return names
