@@ -89,7 +89,7 @@ def _(node: f.Subscriptions, compiled: Compiled) -> Call:
             return runtime.on_error("process", name, error)
         if instruction is Instruction.LEAVE:
             return None
-        value, then = row or (None, -1)
+        value, then = (None, -1) if row is None else row[:2]
         quiet = instruction in _QUIET and (row is None or not joining)
         answer = Answer(mark, value if joining else None, quiet)
         return child(subscriber_of(subscriber), answer, max(timestamp, then), headers)

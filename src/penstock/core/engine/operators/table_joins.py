@@ -49,7 +49,7 @@ def _(node: j.TableJoin, compiled: Compiled) -> Call:
             row = row_of(key, FOREVER)
             if row is None and (not alone or (new is None and old is None)):
                 return None
-            other, then = row or _NO_ROW
+            other, then = _NO_ROW if row is None else row[:2]
             new = result(key, new, other)
             old = result(key, old, other) if needs_old else None
         except Exception as error:
