@@ -237,7 +237,7 @@ def dump(store: Any, recording: Recording) -> list[Any]:
     """List a store as a recording does: with timestamps where the store keeps them, windows by key, start and end."""
     if isinstance(store, VersionedStore):
         versions = [(key, store.get(key)) for key in recording.input_keys()]
-        return [[key, *version] for key, version in versions if version is not None]
+        return [[key, *version[:2]] for key, version in versions if version is not None]
     entries = [spell_entry(key, value) for key, value in store.all()]
     if isinstance(store, (SessionStore, WindowStore)):
         entries.sort(key=lambda entry: [*entry[0].values()])

@@ -75,7 +75,12 @@ def _kept(spec: StoreSpec, store: Any) -> Lookup:
 @_kept.register
 def _(spec: VersionedSpec, store: Any) -> Lookup:
     fetch, key_bytes = store.fetch, spec.key.serialize
-    return lambda key, time: fetch(key_bytes(key), time)
+
+    def row(key: Any, time: int) -> tuple[Any, int] | None:
+        found = fetch(key_bytes(key), time)
+        return None if found is None else (found.value, found.timestamp)
+
+    return row
 
 
 @_kept.register
