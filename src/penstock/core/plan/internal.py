@@ -5,6 +5,7 @@ All begin with the application's id, so that one rule of a secured cluster cover
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,19 +26,25 @@ what was purged a segment at a time."""
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
 """How the topic of commits is created: of each mark and each task's snapshot the last one counts."""
 
+_OF_FOREIGN_KEYS: Final = re.compile(r"-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic$")
+"""Kafka Streams' generated names of the topics of foreign-key joins, the only repartitions that end in another word."""
+
 _DAY_MS: Final = 86_400_000
 _LONGEST_MS: Final = (1 << 63) - 1
 """The longest time that a broker takes."""
 
 
 def repartition_topic(application_id: str, name: str) -> str:
-    """Give the name of an internal topic, as Kafka Streams does.
+    """Return the name of an internal topic, as Kafka Streams has it.
 
     Example:
         >>> repartition_topic("shop", "counts")
         'shop-counts-repartition'
+        >>> repartition_topic("shop", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-0000000014-topic")
+        'shop-KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-0000000014-topic'
     """
-    return f"{application_id}-{name}-repartition"
+    whole = f"{application_id}-{name}"
+    return whole if _OF_FOREIGN_KEYS.search(whole) else f"{whole}-repartition"
 
 
 def changelog_topic(application_id: str, store: str) -> str:
@@ -61,14 +68,18 @@ def commits_topic(application_id: str) -> str:
 
 
 def is_internal(application_id: str, topic: str) -> bool:
-    """Tell whether a topic looks like one that an application has made for itself.
+    """Return whether a topic looks like one that an application has made for itself.
+
+    Source: ``StreamsResetter.matchesInternalTopicFormat``.
 
     Example:
         >>> is_internal("shop", "shop-counts-changelog"), is_internal("shop", "shop-orders")
         (True, False)
     """
-    begins = topic.startswith(f"{application_id}-") and topic.endswith(("-repartition", "-changelog"))
-    return begins or topic == commits_topic(application_id)
+    if topic == commits_topic(application_id):
+        return True
+    ends = topic.endswith(("-repartition", "-changelog")) or _OF_FOREIGN_KEYS.search(topic) is not None
+    return topic.startswith(f"{application_id}-") and ends
 
 
 def repartition_config(given: Mapping[str, str]) -> dict[str, str]:

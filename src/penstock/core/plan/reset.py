@@ -15,6 +15,7 @@ from typing import Literal
 
 from penstock.core.model.durations import millis
 from penstock.core.model.errors import SettingsError
+from penstock.core.plan.internal import is_internal
 from penstock.core.ports import Offsets
 
 
@@ -216,9 +217,6 @@ def listed_offsets(lines: Iterable[str]) -> Offsets:
     return offsets
 
 
-_INTERNAL = ("-repartition", "-changelog", "-commits")
-
-
 def internal_topics(
     application_id: str, existing: Iterable[str], groups: Iterable[str]
 ) -> tuple[list[str], dict[str, str]]:
@@ -241,7 +239,9 @@ def internal_topics(
     own: list[str] = []
     others: dict[str, str] = {}
     for topic in sorted(existing):
-        if topic.startswith(f"{application_id}-") and topic.endswith(_INTERNAL):
+        if is_internal(application_id, topic) or (
+            topic.startswith(f"{application_id}-") and topic.endswith("-commits")
+        ):
             owner = next((group for group in longer if topic.startswith(f"{group}-")), None)
             if owner is None:
                 own.append(topic)
