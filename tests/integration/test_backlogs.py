@@ -1,0 +1,196 @@
+"""A backlog that is re-keyed behind an operator with state, through a repartition topic: processed as if it were sorted.
+
+Four tasks write the topic, each its whole micro-batch in a row. The records are ten hours in order, and what is behind it gives five
+minutes of grace, or joins with what was valid at the time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+import penstock as ps
+from penstock.core.engine.merging import WRITER_HEADER
+from penstock.core.model.record import Records
+from penstock.drivers.kafka.publish import KafkaPublisher
+from penstock.testing.crash import Topics
+from penstock.testing.crash.app import Job
+from penstock.testing.crash.processes import Program
+
+from .helpers import Apps, committed_records, eventually, lag, latest, written
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+
+RECORDS = 8_000
+GROUPS = 50
+BEGIN = 1_600_000_200_000
+STEP = 36_000_000 // RECORDS
+WINDOW = timedelta(minutes=10)
+GRACE = timedelta(minutes=5)
+SIZES = [900, 1_000_000]
+
+
+class Passing(ps.Processor):
+    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.int64),)
+
+    def process(self, record):
+        self.context.forward(record)
+
+
+def behind_state(builder: ps.StreamsBuilder, topic: str) -> ps.KStream:
+    return builder.stream(topic).process_values(Passing)
+
+
+def windows(builder: ps.StreamsBuilder, topic: str) -> ps.KTable:
+    grouped = behind_state(builder, topic).group_by(lambda _, group: group)
+    return grouped.windowed_by(ps.TumblingWindows(WINDOW, grace=GRACE)).count(store="counts")
+
+
+def named(window: ps.Windowed, _: int) -> str:
+    return f"{window.key}@{window.start}"
+
+
+def counting(topics: Topics) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    windows(builder, topics.input).to_stream(named).to(topics.output, value=ps.serdes.int64)
+    return builder.build()
+
+
+def closing(topics: Topics) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    closed = windows(builder, topics.input).suppress(ps.Suppressed.until_window_closes())
+    closed.to_stream(named).to(topics.output, value=ps.serdes.int64)
+    return builder.build()
+
+
+def counted() -> Counter[str]:
+    """Count per window what all records in order have."""
+    size = int(WINDOW.total_seconds() * 1000)
+    times = ((n % GROUPS, BEGIN + n * STEP) for n in range(RECORDS))
+    return Counter(f"g{group}@{at - at % size}" for group, at in times)
+
+
+def backlog() -> list[tuple[str, str, int]]:
+    return [(f"k{n}", f"g{n % GROUPS}", BEGIN + n * STEP) for n in range(RECORDS)]
+
+
+def topics_of(apps: Apps) -> Topics:
+    return Topics(apps.topic("in", 4), apps.topic("out", 4), "", "")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_no_window_loses_a_record_as_late(apps: Apps, guarantee: str, size: int) -> None:
+    topics = topics_of(apps)
+    apps.kafka.produce(topics.input, backlog())
+    running = apps.run(counting(topics), processing_guarantee=guarantee, max_batch_records=size)
+    assert running.metrics()["dropped_records"] == 0
+    assert latest(committed_records(apps.kafka, topics.output), ps.serdes.int64) == counted()
+    assert lag(apps.kafka, apps.id, f"{apps.id}-counts-repartition") == 0
+
+
+def test_windows_close_once_with_all_their_records(apps: Apps) -> None:
+    topics = topics_of(apps)
+    apps.kafka.produce(topics.input, backlog())
+    running = apps.run(closing(topics), max_batch_records=1_500)
+    assert running.metrics()["dropped_records"] == 0
+    closed = [
+        (r.key.decode(), ps.serdes.int64.deserialize(r.value)) for r in apps.kafka.consume(topics.output)
+    ]
+    assert len(closed) == len(dict(closed)) > GROUPS * 30
+    assert dict(closed).items() <= counted().items()
+
+
+def test_killed_in_the_middle_it_counts_the_same(apps: Apps, tmp_path: Path) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    topics = topics_of(apps)
+    apps.kafka.produce(topics.input, backlog())
+    settings = {
+        "bootstrap_servers": apps.kafka.bootstrap_servers,
+        "state_dir": str(apps.home),
+        "master": "local[2]",
+        "max_batch_records": 500,
+        "processing_guarantee": "exactly_once",
+        "spark": {"spark.ui.enabled": "false"},
+    }
+    program = Program(tmp_path, Job(apps.id, counting, topics, settings))
+    try:
+        program.start()
+        eventually(lambda: written(apps.kafka, topics.output) > 500, "results", within_s=400)
+        program.kill()
+        assert lag(apps.kafka, apps.id, topics.input) > 0  # in the middle
+        program.start()
+        wanted = counted()
+        eventually(
+            lambda: (
+                latest(apps.kafka.consume(topics.output, isolation="read_committed"), ps.serdes.int64)
+                == wanted
+            ),
+            "all counts",
+            within_s=400,
+        )
+    finally:
+        program.kill()
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.parametrize("size", [900, 6_000])
+def test_a_join_finds_what_was_valid_at_the_time(apps: Apps, size: int) -> None:
+    """The table is read straight from its topic; the stream of the same time comes a micro-batch later."""
+    topics, rates = topics_of(apps), apps.topic("rates", 4)
+    apps.kafka.produce(topics.input, backlog())
+    changes = [(f"g{n % GROUPS}", f"r{n}", BEGIN + n * 10 * STEP + 1) for n in range(RECORDS // 10)]
+    apps.kafka.produce(rates, changes)
+    builder = ps.StreamsBuilder()
+    table = builder.table(rates, store="rates")
+    orders = behind_state(builder, topics.input).map(lambda key, group: (group, key))
+    orders.left_join(table, lambda order, rate: f"{order}:{rate}").to(topics.output)
+    running = apps.run(builder.build(), max_batch_records=size)
+    valid: dict[str, str] = {}
+    wanted: dict[str, list[str]] = {}
+    pieces = sorted(
+        [(at, 0, group, key) for key, group, at in backlog()] + [(at, 1, g, r) for g, r, at in changes]
+    )
+    for _, changes_rate, group, value in pieces:
+        if changes_rate:
+            valid[group] = value
+        else:
+            wanted.setdefault(group, []).append(f"{value}:{valid.get(group)}")
+    found: dict[str, list[str]] = {}
+    for record in apps.kafka.consume(topics.output):
+        found.setdefault(record.key.decode(), []).append(record.value.decode())
+    assert found == wanted
+    assert running.metrics()["buffered_records"] == 0
+
+
+def test_two_re_keyed_streams_meet_in_their_windows(apps: Apps) -> None:
+    topics, other = topics_of(apps), apps.topic("other", 2)
+    apps.kafka.produce(topics.input, backlog())
+    apps.kafka.produce(other, [(key, group, at + 1) for key, group, at in backlog()[::7]])
+    builder = ps.StreamsBuilder()
+    left = behind_state(builder, topics.input).select_key(lambda key, _: key)
+    right = (
+        builder.stream(other).group_by_key().count(store="seen").to_stream().select_key(lambda key, _: key)
+    )
+    near = ps.JoinWindows(before=1_000, after=1_000, grace=0)
+    left.join(right, lambda group, count: f"{group}:{count}", windows=near).to(topics.output)
+    running = apps.run(builder.build(), max_batch_records=700)
+    found = {r.key.decode(): r.value.decode() for r in apps.kafka.consume(topics.output)}
+    assert running.metrics()["dropped_records"] == 0
+    assert found == {key: f"{group}:1" for key, group, _ in backlog()[::7]}
+
+
+def test_a_record_of_a_repartition_topic_says_which_task_wrote_it(apps_without_spark: Apps) -> None:
+    kafka, topic = apps_without_spark.kafka, apps_without_spark.topic("again", 1)
+    delivery = KafkaPublisher({"bootstrap.servers": kafka.bootstrap_servers}).delivery(0)
+    delivery.publish(topic, Records([b"a"], [b"1"], [5], writer="0_3"))
+    delivery.publish(topic, Records([b"b"], [b"2"], [6], [], [(("own", b"x"),)], None, "0_3"))
+    delivery.publish(topic, Records([b"c"], [b"3"], [7]))
+    delivery.commit({})
+    mark = (WRITER_HEADER, b"0_3")
+    assert [tuple(record.headers) for record in kafka.consume(topic)] == [(mark,), (("own", b"x"), mark), ()]
