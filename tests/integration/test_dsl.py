@@ -61,3 +61,40 @@ def test_they_do_on_spark_what_they_do_in_the_test_driver(apps: Apps) -> None:
     eventually(lambda: given(topics.late) == [("a", "three")], "the late click")
     eventually(lambda: given(topics.counts) == [("a@0", "1")], "the window that the next look gives")
     running.stop()
+
+
+class Twice(ps.Processor[str, str, str, str]):
+    """Hands each record on two times."""
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self.context.forward(record)
+        self.context.forward(record)
+
+
+class Marked(ps.Processor[str, str, str, str]):
+    """Marks the values of what a processor gets that it is wrapped around."""
+
+    def __init__(self, inner: ps.Processor[str, str, str, str]) -> None:
+        self._inner = inner
+
+    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        self._inner.init(context)
+
+    def process(self, record: ps.Record[str, str]) -> None:
+        self._inner.process(record.with_value(record.value + "!"))
+
+
+def test_streams_of_one_topic_share_its_source_and_processors_are_wrapped(apps: Apps) -> None:
+    topic, words, counts = (apps.topic(name, 2) for name in ("in", "words", "counts"))
+    builder = ps.StreamsBuilder(wrap=lambda name, supplier: lambda: Marked(supplier()))
+    builder.stream(topic).process(Twice, name="twice").to(words)
+    builder.stream(topic).group_by_key().count(store="counts").to_stream().map_values(str).to(counts)
+    running = apps.start(builder.build())
+    apps.kafka.produce(topic, [("a", "x", 1), ("b", "y", 2)])
+
+    def given(of: str) -> list[tuple[str, str]]:
+        return sorted((r.key.decode(), r.value.decode()) for r in apps.kafka.consume(of))
+
+    eventually(lambda: given(words) == [("a", "x!"), ("a", "x!"), ("b", "y!"), ("b", "y!")], "the words")
+    eventually(lambda: given(counts) == [("a", "1"), ("b", "1")], "the counts")
+    running.stop()
