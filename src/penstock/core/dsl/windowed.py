@@ -359,10 +359,8 @@ def window_store(
     else:
         size = windows.size_ms
         retention = _retention(kept, min(size + windows.grace_ms, NO_END), "size")
-        if (
-            emit.loses
-        ):  # the time-ordered store of Kafka Streams still shows a start that lies the whole retention back
-            retention += 1
+    if emit.loses:
+        retention += 1  # the time-ordered store of Kafka Streams still shows a start that lies the whole retention back
     return WindowSpec(
         name=kept.name,
         key=key,

@@ -112,6 +112,28 @@ def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
     assert starts[1:] == expected
 
 
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (150, ["0-100", "50-150", "200-300", "350-450", "500-600", "650-750", "800-900"]),
+        (200, ["0-100", "100-200", "300-400", "500-600", "700-800", "900-1000", "1100-1200"]),
+        (201, ["0-100", "", "", "", "", "", ""]),
+    ],
+)
+def test_of_sliding_windows_the_same_is_lost(step: int, expected: list[str]) -> None:
+    """Kafka Streams 4.3 gave these windows of 100 ms, with a retention of 200 ms."""
+    builder = ps.StreamsBuilder()
+    emit = ps.EmitStrategy.on_window_close(expired="lost")
+    windowed = builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(100, 0), emit=emit)
+    windowed.count(store=ps.stores.options("w", retention=200)).to_stream().to("out")
+    found = []
+    with TopologyTestDriver(builder.build()) as driver:
+        for number in range(8):
+            driver.pipe("in", "a", "x", number * step)
+            found.append(" ".join(f"{r.key.start}-{r.key.end}" for r in driver.read("out")))
+    assert found[1:] == expected
+
+
 def test_sliding_windows_are_lost_if_asked_and_sessions_are_not() -> None:
     emit = ps.EmitStrategy.on_window_close(expired="lost")
     found = {}
