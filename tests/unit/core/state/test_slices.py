@@ -178,7 +178,7 @@ class TestTheRetentionMayChange:
         assert store.put("a", 9, 2) is None
         assert store.get("a", 3) is None
         assert store.put("a", 9, MINUTE) == 5 * MINUTE
-        assert store.get("a", MINUTE) == (9, MINUTE)
+        assert store.get("a", MINUTE) == (9, MINUTE, 5 * MINUTE)
 
 
 class TestTimes:
