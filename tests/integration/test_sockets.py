@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from penstock.testing import EmbeddedKafka
 
 from .helpers import Apps, eventually, written
 
@@ -79,9 +82,14 @@ print(json.dumps(heard))
 """
 
 
-@pytest.fixture
-def running(apps_without_spark: Apps) -> Iterator[psutil.Process]:
-    apps = apps_without_spark
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sockets")
+
+
+@pytest.fixture(scope="module")
+def running(kafka: EmbeddedKafka, home: Path) -> Iterator[psutil.Process]:
+    apps = Apps(kafka, f"sockets-{secrets.token_hex(3)}", home)
     source, sink = apps.topic("in"), apps.topic("out")
     apps.kafka.produce(source, [("a", "x")])
     program = apps.home / "program.py"
@@ -161,8 +169,9 @@ def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process)
     assert not [where for where, answer in heard.items() if SECRET in answer]
 
 
-def test_another_user_can_read_none_of_its_files(running: psutil.Process, apps_without_spark: Apps) -> None:
-    homes = {str(apps_without_spark.home / "state" / apps_without_spark.id)}
+def test_another_user_can_read_none_of_its_files(running: psutil.Process, home: Path) -> None:
+    homes = {str(path) for path in (home / "state").iterdir()}
+    assert homes
     homes |= {str(Path(path).parent) for path in listening_paths(running)}
     looks = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
     tried = subprocess.run(

@@ -86,7 +86,9 @@ class BrokerAdmin:
             wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
             if not wanted:
                 return {}
-            found = self._asked(f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=5))
+            found = self._asked(
+                f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=_REQUEST_TIMEOUT_S)
+            )
         finally:
             consumer.close()
         return {place.partition: place.offset for place in found if place.offset >= 0}

@@ -34,6 +34,8 @@ _TAKEN: Final = "penstock:read up to "
 """Begins the metadata of a committed offset that records hold back which are finished later."""
 
 _RETRY_S = 0.1
+_APPEAR_S = 60.0
+"""How long brokers may take to know of a topic that the controller has made or deleted."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids give."""
 # A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
@@ -161,12 +163,12 @@ class Broker:
             topic,
             lambda count: count >= partitions,
             f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
-            f"{self.timeout_s:.0f} s. Is the cluster overloaded? Start again",
+            f"{_APPEAR_S:.0f} s. Is the cluster overloaded? Start again",
         )
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
         """Wait until the brokers that answer give the right number of partitions of a topic, 0 if it is not there."""
-        deadline = monotonic() + self.timeout_s
+        deadline = monotonic() + _APPEAR_S
         while not is_right(self.partition_counts([topic]).get(topic, 0)):
             if monotonic() > deadline:
                 raise BrokerUnavailableError(otherwise)
@@ -185,7 +187,7 @@ class Broker:
         self._await_count(
             topic,
             lambda count: count == 0,
-            f"the topic {topic!r} is still there {self.timeout_s:.0f} s after it was deleted at {self.servers}; do it again "
+            f"the topic {topic!r} is still there {_APPEAR_S:.0f} s after it was deleted at {self.servers}; do it again "
             "when the cluster has caught up",
         )
 
