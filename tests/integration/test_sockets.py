@@ -148,14 +148,10 @@ def listening_paths(process: psutil.Process) -> set[str]:
     return found
 
 
-def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process) -> None:
-    ports = listening_ports(running)
-    paths = listening_paths(running)
-    assert ports
-    assert paths
-    assert {host.removeprefix("::ffff:") for host, _ in ports} == {"127.0.0.1"}
-    asked = subprocess.run(
-        ["/usr/bin/python3", "-c", ASKS, json.dumps([sorted(ports), sorted(paths)])],
+def as_nobody(program: str, *arguments: str) -> str:
+    """Run a Python program as another user; return what it printed."""
+    ended = subprocess.run(
+        ["/usr/bin/python3", "-c", program, *arguments],
         user=NOBODY,
         group=NOBODY,
         extra_groups=[],
@@ -164,7 +160,16 @@ def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process)
         text=True,
         check=True,
     )
-    heard = json.loads(asked.stdout)
+    return ended.stdout
+
+
+def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process) -> None:
+    ports = listening_ports(running)
+    paths = listening_paths(running)
+    assert ports
+    assert paths
+    assert {host.removeprefix("::ffff:") for host, _ in ports} == {"127.0.0.1"}
+    heard = json.loads(as_nobody(ASKS, json.dumps([sorted(ports), sorted(paths)])))
     assert {heard[path] for path in paths} == {"PermissionError"}
     assert not [where for where, answer in heard.items() if SECRET in answer]
 
@@ -174,15 +179,5 @@ def test_another_user_can_read_none_of_its_files(running: psutil.Process, home: 
     assert homes
     homes |= {str(Path(path).parent) for path in listening_paths(running)}
     looks = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
-    tried = subprocess.run(
-        ["/usr/bin/python3", "-c", looks, *homes],
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert tried.stdout.strip() == "[]"
+    assert as_nobody(looks, *homes).strip() == "[]"
     assert any(list(Path(home).glob("spark/blockmgr-*")) for home in homes)
