@@ -30,19 +30,25 @@ class TestPython:
 class TestPackages:
     def test_come_from_the_metadata_without_extras_and_markers(self) -> None:
         lines = ["pyspark>=4.2", "pandas<3,>=2.2", "rich>=13.9; extra == 'cli'", "lmdb"]
+        lines += ["here>=1; python_version >= '3'", "elsewhere; python_version < '3'"]
 
-        assert machine.requirements(lines) == [("pyspark", ">=4.2"), ("pandas", "<3,>=2.2"), ("lmdb", "")]
+        expected = [("pyspark", ">=4.2"), ("pandas", "<3,>=2.2"), ("lmdb", ""), ("here", ">=1")]
+        assert machine.requirements(lines) == expected
 
     @pytest.mark.parametrize(
         ("found", "limits", "fits"),
         [
             ("4.2.0", ">=4.2", True),
             ("4.10.0", ">=4.2", True),
-            ("4.2.0.dev3", ">=4.2", True),
+            ("4.2.0.dev3", ">=4.2", False),
+            ("4.3.0rc1", ">=4.2", True),
+            ("2.3.1", ">=2.2,!=2.3.1", False),
+            ("3.0", "~=2.2", False),
             ("4.1.9", ">=4.2", False),
             ("2.2", "<3,>=2.2", True),
             ("3.0.0", "<3,>=2.2", False),
             ("anything", "", True),
+            ("anything", ">=1", False),
         ],
     )
     def test_must_be_within_their_limits(self, found: str, limits: str, fits: bool) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.drivers.kafka.callbacks import Callback
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -39,7 +41,7 @@ class Rule:
         Raises:
             ValueError: If the value would break a promise; the message says what to write instead.
         """
-        if self.allowed is None or str(value).strip().lower() in self.allowed:
+        if self.allowed is None or str(revealed(value)).strip().lower() in self.allowed:
             return
         if not self.allowed:
             raise ValueError(f"{name!r} cannot be set here; use {self.instead}")
@@ -246,8 +248,16 @@ _JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([
 _ESCAPED = re.compile(r"\\(.)")
 
 
+def revealed(value: Any) -> Any:
+    """Return what a client is to have of a value: the text in a ``SecretStr``, and anything else as it is."""
+    reveal = getattr(value, "get_secret_value", None)
+    return value if reveal is None else reveal()
+
+
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return client settings in librdkafka's names, from its own or Java's.
+
+    A secret stays one, and a function is given its identity.
 
     Args:
         settings: What was given in ``kafka``, ``consumer`` or ``producer``.
@@ -268,10 +278,14 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in _RULE_OF:
             _RULE_OF[name].check(name, value)
         if name == "sasl.jaas.config":
-            facts = {fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(str(value))}
+            facts = {
+                fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(revealed(value))
+            }
             result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
         elif name == "sasl.mechanism":
             result["sasl.mechanisms"] = value
+        elif callable(value) and not isinstance(value, Callback):
+            result[name] = Callback(value)
         else:
             result[name] = value
     return result

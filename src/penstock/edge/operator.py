@@ -21,7 +21,7 @@ from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register
-from penstock.drivers.spark.submit.session import QUERY_CONF
+from penstock.drivers.spark.submit.session import QUERY_CONF, use_this_python
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
@@ -76,6 +76,7 @@ def transform(
     refuse_calls(plan)
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession
+    use_this_python()
     for option, wanted in QUERY_CONF.items():
         if session.conf.isModifiable(option) and option.startswith("spark.sql.streaming.stateStore"):
             session.conf.set(option, wanted)
@@ -162,5 +163,6 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
         session.sparkContext.defaultParallelism,
         checked.auto_offset_reset,
     )
+    use_this_python()
     register(session, rows.KafkaRowSource)
     return session.readStream.format(rows.FORMAT).option("spec", reads.to_option()).load()

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -28,8 +35,10 @@ from penstock.core.model.errors import SettingsError
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topic_config import checked_topic_config
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
+from penstock.drivers.kafka.callbacks import Callback
 from penstock.drivers.spark.inputs import WaitSettings
-from penstock.edge.client_settings import librdkafka_settings
+from penstock.edge.client_settings import librdkafka_settings, revealed
+from penstock.edge.durations import Milliseconds
 
 _ENVIRONMENT = "PENSTOCK_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
@@ -39,7 +48,7 @@ _SECRET = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.co
 class Settings(BaseSettings):
     """The settings of an application. Keywords win over the environment, the environment over the file.
 
-    Durations are milliseconds. Kafka client settings (``consumer``, ``producer``, ``kafka``) have librdkafka's names;
+    Durations are milliseconds, a ``timedelta``, or ISO 8601 text such as ``PT5M``. Kafka client settings (``consumer``, ``producer``, ``kafka``) have librdkafka's names;
     the common security settings are understood in Java's spelling too.
     """
 
@@ -47,7 +56,7 @@ class Settings(BaseSettings):
         env_prefix=_ENVIRONMENT, extra="forbid", frozen=True, toml_file=None, validate_default=True
     )
 
-    bootstrap_servers: str = Field(description="host:port of brokers, separated by commas")
+    bootstrap_servers: str = Field(description="host:port of brokers, separated by commas, or a list of them")
     state_dir: Path = Field(
         default_factory=lambda: (
             Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "penstock"
@@ -71,7 +80,7 @@ class Settings(BaseSettings):
     processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
         "at_least_once", description="delivery guarantee"
     )
-    transaction_timeout_ms: int = Field(
+    transaction_timeout_ms: Milliseconds = Field(
         60_000, ge=1_000, description="when the broker ends a transaction that nobody has ended"
     )
     max_batch_records: int = Field(
@@ -85,7 +94,7 @@ class Settings(BaseSettings):
     max_records_per_second: dict[str, PositiveInt] = Field(
         default_factory=dict, description="most records per second, per topic that is to be throttled"
     )
-    trigger_interval_ms: int = Field(
+    trigger_interval_ms: Milliseconds = Field(
         0,
         ge=0,
         description="shortest time between the beginnings of micro-batches, unless a processor asks for a commit",
@@ -115,7 +124,7 @@ class Settings(BaseSettings):
         description="whether records of open transactions are read; None: read_committed under exactly_once, "
         "else read_uncommitted",
     )
-    max_task_idle_ms: int = Field(
+    max_task_idle_ms: Milliseconds = Field(
         0,
         ge=-1,
         description="how long a task waits for an input that is empty and has nothing left on the broker; -1: for nothing, "
@@ -133,7 +142,7 @@ class Settings(BaseSettings):
         description="bytes per task, about, of updates of tables that wait to be merged with later ones of the same row until "
         "the micro-batch ends; 0: every update is forwarded",
     )
-    drain_timeout_ms: int = Field(
+    drain_timeout_ms: Milliseconds = Field(
         0,
         ge=0,
         description="how long a stop may take to finish unfinished records of asynchronous operators; 0 carries them over to "
@@ -149,10 +158,10 @@ class Settings(BaseSettings):
         ge=1,
         description="most threads that call functions at the same time, over all tasks; None: each task has as many as it may",
     )
-    task_timeout_ms: int = Field(
+    task_timeout_ms: Milliseconds = Field(
         300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
     )
-    request_timeout_ms: int = Field(
+    request_timeout_ms: Milliseconds = Field(
         10_000, ge=100, description="how long one question to the broker may take"
     )
     app_config: dict[str, Any] = Field(
@@ -164,7 +173,7 @@ class Settings(BaseSettings):
     internal_topic_config: dict[str, str] = Field(
         default_factory=dict, description="further configuration of internal topics, by Kafka's names"
     )
-    repartition_purge_interval_ms: int = Field(
+    repartition_purge_interval_ms: Milliseconds = Field(
         30_000,
         ge=100,
         description="shortest time between two deletions of what has been processed from repartition topics on the broker",
@@ -193,7 +202,7 @@ class Settings(BaseSettings):
     on_uneven_partitions: Literal["fail", "wait"] = Field(
         "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
     )
-    metadata_max_age_ms: int = Field(
+    metadata_max_age_ms: Milliseconds = Field(
         30_000, ge=100, description="how long it may take to notice that a topic has changed"
     )
 
@@ -213,6 +222,12 @@ class Settings(BaseSettings):
                 f"the settings file {file!r} does not exist (from the environment variable PENSTOCK_CONFIG)"
             )
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+
+    @field_validator("bootstrap_servers", mode="before")
+    @classmethod
+    def _servers(cls, servers: Any) -> Any:
+        listed = isinstance(servers, list | tuple) and all(isinstance(one, str) for one in servers)
+        return ",".join(servers) if listed else servers
 
     @field_validator("kafka", "consumer", "producer")
     @classmethod
@@ -308,11 +323,10 @@ class Settings(BaseSettings):
     def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
         """Give librdkafka's settings for a kind of client."""
         more = {"consumer": self.consumer, "producer": self.producer, "admin": {}}[kind]
+        settings = {"client.id": f"{application_id}-{kind}", **self.kafka, **more}
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            "client.id": f"{application_id}-{kind}",
-            **self.kafka,
-            **more,
+            **{name: revealed(value) for name, value in settings.items()},
         }
 
 
@@ -378,7 +392,17 @@ def _explained(problem: Any) -> str:
 
 def shown(settings: Settings) -> dict[str, Any]:
     """Give the settings for printing, without secrets."""
-    plain = settings.model_dump(mode="json")
-    for clients in ("kafka", "consumer", "producer", "spark"):
-        plain[clients] = {k: "(secret)" if _SECRET.search(k) else v for k, v in plain[clients].items()}
-    return plain
+    named = ("kafka", "consumer", "producer", "spark")
+    plain = settings.model_dump(mode="json", exclude={*named, "app_config"}, fallback=repr)
+    given = {name: getattr(settings, name) for name in named}
+    plain |= {name: {k: _without_secret(k, v) for k, v in values.items()} for name, values in given.items()}
+    return plain | {"app_config": dict.fromkeys(settings.app_config, "(not shown)")}
+
+
+def _without_secret(name: str, value: Any) -> Any:
+    """Return the value of a client's setting as it may be printed."""
+    if _SECRET.search(name) or revealed(value) is not value:
+        return "(secret)"
+    if isinstance(value, Callback):
+        return f"({value.name})"
+    return value if isinstance(value, str | int | float | None) else repr(value)

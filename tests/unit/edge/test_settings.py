@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Secret, SecretStr
+from pyspark import cloudpickle
 
 import penstock as ps
 from penstock.core.model.errors import SettingsError
+from penstock.drivers.kafka import clients
 from penstock.edge.client_settings import RULES, Rule, librdkafka_settings
 from penstock.edge.settings import Settings, settings_from, shown
 
@@ -432,3 +438,76 @@ def assert_hidden(given: dict[str, Any]) -> None:
 
 def test_every_setting_is_described() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def _token(config: str) -> tuple[str, float]:
+    return f"token for {config}", 9e12
+
+
+class TestWhatIsNoText:
+    """Values of client settings that are neither text nor numbers: functions, secrets, lists, durations."""
+
+    def test_a_function_is_the_same_client_setting_wherever_it_is_unpickled(self) -> None:
+        clients._WARM.clear()
+        given = {"oauth_cb": lambda config: (f"token for {config}", 9e12)}  # pickled by value
+        settings = settings_from({**SERVERS, "kafka": given})
+        pickled = cloudpickle.dumps(settings.client("consumer", "app"))
+        first, second = (clients.warm(_Client, cloudpickle.loads(pickled)) for _ in range(2))
+        assert first is second
+        assert first.settings["oauth_cb"]("x") == ("token for x", 9e12)
+        clients.hang_up(cloudpickle.loads(pickled))
+        assert not clients._WARM
+
+    def test_another_function_is_another_client(self) -> None:
+        clients._WARM.clear()
+        one, other = (settings_from({**SERVERS, "kafka": {"oauth_cb": _token}}) for _ in range(2))
+        made = [clients.warm(_Client, settings.client("consumer", "app")) for settings in (one, one, other)]
+        assert (made[0] is made[1], made[0] is made[2]) == (True, False)
+
+    @pytest.mark.parametrize("secret", [SecretStr(SECRET), Secret[str](SECRET)])
+    def test_a_secret_reaches_the_client_and_nobody_else(self, secret: Any) -> None:
+        settings = settings_from({**SERVERS, "kafka": {"sasl.username": secret}})
+        assert settings.client("admin", "app")["sasl.username"] == SECRET
+        assert shown(settings)["kafka"] == {"sasl.username": "(secret)"}
+        for text in (repr(settings), str(shown(settings)), str(settings.model_dump())):
+            assert SECRET not in text
+
+    def test_a_secret_is_checked_as_what_it_holds(self) -> None:
+        assert settings_from({**SERVERS, "producer": {"acks": SecretStr("all")}}).client("producer", "app")[
+            "acks"
+        ] == ("all")
+        jaas = SecretStr(f'x required username="me" password="{SECRET}";')
+        assert librdkafka_settings({"sasl.jaas.config": jaas})["sasl.password"] == SECRET
+
+    def test_everything_can_be_shown(self) -> None:
+        given = {"oauth_cb": _token, "logger": logging.getLogger("mine"), "linger.ms": 5}
+        settings = settings_from({**SERVERS, "kafka": given, "app_config": {"function": _token}})
+        text = shown(settings)
+        assert text["kafka"]["oauth_cb"] == "(_token)"
+        assert (text["kafka"]["linger.ms"], text["app_config"]) == (5, {"function": "(not shown)"})
+        assert json.loads(json.dumps(text)) == text
+
+    @pytest.mark.parametrize("servers", [["a:1", "b:2"], ("a:1", "b:2"), "a:1,b:2"])
+    def test_servers_may_be_a_list(self, servers: Any) -> None:
+        assert settings_from({"bootstrap_servers": servers}).bootstrap_servers == "a:1,b:2"
+
+    def test_a_list_of_something_else_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"'bootstrap_servers' cannot be \[1\]: Input should be"):
+            settings_from({"bootstrap_servers": [1]})
+
+    @pytest.mark.parametrize("written", [300_000, "300000", "PT5M", timedelta(minutes=5)])
+    def test_durations(self, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert settings_from({**SERVERS, "task_timeout_ms": written}).task_timeout_ms == 300_000
+        if isinstance(written, str):
+            monkeypatch.setenv("PENSTOCK_TASK_TIMEOUT_MS", written)
+            assert settings_from(SERVERS).task_timeout_ms == 300_000
+
+    @pytest.mark.parametrize("written", ["5m", "P", "PT", "PX", 0.5])
+    def test_no_durations(self, written: Any) -> None:
+        with pytest.raises(SettingsError, match="the setting 'task_timeout_ms' cannot be"):
+            settings_from({**SERVERS, "task_timeout_ms": written})
+
+
+class _Client:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings

@@ -7,10 +7,9 @@ lies outside of a topic is moved to its first or last offset, and told.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Literal
 
 from penstock.core.model.durations import millis
@@ -135,37 +134,6 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, plac
             "stands there. Choose --to-earliest, --to-latest, --to-offset or --to-datetime"
         )
     return before + target.value
-
-
-_DURATION = re.compile(
-    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
-
-
-def duration_ms(text: str) -> int:
-    """Read an ISO 8601 duration of weeks, days, hours, minutes and seconds.
-
-    Args:
-        text: The duration.
-
-    Returns:
-        Milliseconds.
-
-    Raises:
-        SettingsError: If it is none.
-
-    Example:
-        >>> duration_ms("P1DT2H"), duration_ms("PT0.5S")
-        (93600000, 500)
-    """
-    found = _DURATION.fullmatch(text)
-    parts = (
-        {} if found is None else {unit: float(n) for unit, n in found.groupdict().items() if n is not None}
-    )
-    if not parts:
-        raise SettingsError(f"{text!r} is no duration: write ISO 8601, as PT30M, PT12H or P7D")
-    return millis(timedelta(**parts))
 
 
 def timestamp_ms(text: str) -> int:

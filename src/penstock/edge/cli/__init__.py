@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-_NEEDED = ("rich", "typer")
+_NEEDED = ("packaging", "rich", "typer")
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
         if error.name is None or error.name.split(".")[0] not in _NEEDED:
             raise
         sys.stderr.write(
-            f"The command penstock needs {' and '.join(_NEEDED)}, which are not here (no module {error.name!r}). "
+            f"The command penstock needs {', '.join(_NEEDED)}, which are not here (no module {error.name!r}). "
             "Install them with:\n\n    pip install 'penstock[cli]'\n"
         )
         sys.exit(1)

@@ -9,11 +9,12 @@ from pathlib import Path
 import typer
 
 from penstock.core.model.errors import SettingsError
-from penstock.core.plan.reset import Target, duration_ms, listed_offsets, timestamp_ms
+from penstock.core.plan.reset import Target, listed_offsets, timestamp_ms
 from penstock.core.plan.stores import checked_name
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.submit.checkpoint import Files, files_of
 from penstock.edge.cli.sessions import Sessions
+from penstock.edge.durations import duration_ms
 from penstock.edge.lease import Lease
 from penstock.edge.reset import ResetPlan, Wish, carried_out, planned
 from penstock.edge.settings import Settings
@@ -114,7 +115,7 @@ def target_of(
         "--to-datetime": (to_datetime is not None, lambda: Target("time", timestamp_ms(to_datetime or ""))),
         "--by-duration": (
             by_duration is not None,
-            lambda: Target("time", _now_ms() - duration_ms(by_duration or "")),
+            lambda: Target("time", _now_ms() - _age_ms(by_duration or "")),
         ),
         "--shift-by": (shift_by is not None, lambda: Target("shift", shift_by or 0)),
         "--from-file": (from_file is not None, lambda: Target("listed", listed=_read(from_file or Path()))),
@@ -123,6 +124,16 @@ def target_of(
     if len(given) > 1:
         raise SettingsError(f"{' and '.join(given)} contradict each other: say once where to begin")
     return readings[given[0]][1]() if given else Target()
+
+
+def _age_ms(text: str) -> int:
+    try:
+        age = duration_ms(text)
+    except ValueError:
+        age = None
+    if not isinstance(age, int) or age < 0:
+        raise SettingsError(f"{text!r} is no duration: write ISO 8601, as PT30M, PT12H or P7D")
+    return age
 
 
 def _read(file: Path) -> dict[str, dict[int, int]]:

@@ -11,7 +11,6 @@ from penstock.core.plan.reset import (
     Move,
     Places,
     Target,
-    duration_ms,
     internal_topics,
     listed_offsets,
     moves,
@@ -65,20 +64,6 @@ def test_nobody_shifts_from_nowhere() -> None:
 )
 def test_nobody_begins_where_there_is_nothing(kind: str, value: int, before: int) -> None:
     assert 10 <= after(Target(kind, value), before) <= 90  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("PT30M", 1_800_000), ("P1W", 604_800_000), ("P2DT1H1M1.5S", 176_461_500)],
-)
-def test_durations(text: str, expected: int) -> None:
-    assert duration_ms(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "P", "PT", "30m", "P1Y", "-PT1S"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no duration"):
-        duration_ms(text)
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:

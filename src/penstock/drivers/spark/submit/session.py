@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SparkRuntimeError
@@ -109,6 +110,7 @@ def configured(
             A checkpoint keeps the number it was begun with.
     """
     partitions = partitions_of(session, shuffle_partitions)
+    use_this_python()
     wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": str(partitions)}
     changed = {name: value for name, value in wanted.items() if session.conf.isModifiable(name)}
     with _CONFIGURING:
@@ -123,6 +125,17 @@ def configured(
                     session.conf.unset(name)
                 else:
                     session.conf.set(name, old)
+
+
+def use_this_python() -> None:
+    """Let the workers of a local session be of this Python, unless the user has said which.
+
+    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; in an environment that is not activated that is
+    another Python. A session on Spark Connect has no context here, and its server chooses.
+    """
+    context = SparkContext._active_spark_context
+    if context is not None and str(context.master).startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
+        context.pythonExec = sys.executable
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:

@@ -16,6 +16,10 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
 from penstock.core.model.errors import PenstockError
 from penstock.core.ports import Version
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
@@ -72,14 +76,15 @@ def check_packages(_: Inquiry) -> list[Finding]:
 
 
 def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Give the required packages with the limits of their versions; extras are left out.
+    """Return the packages that are required here, with the limits of their versions; extras are left out.
 
     Example:
-        >>> requirements(["pandas<3,>=2.2", "typer>=0.16; extra == 'cli'"])
+        >>> requirements(["pandas<3,>=2.2", "typer>=0.16; extra == 'cli'", "tomli; python_version < '3'"])
         [('pandas', '<3,>=2.2')]
     """
-    found = (re.match(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)$", line) for line in lines)
-    return [(match.group(1), match.group(2).strip()) for match in found if match]
+    required = [Requirement(line) for line in lines]
+    here = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [(one.name, str(one.specifier)) for one in here]
 
 
 def package_finding(name: str, limits: str) -> Finding:
@@ -97,22 +102,16 @@ def package_finding(name: str, limits: str) -> Finding:
 
 
 def satisfies(found: str, limits: str) -> bool:
-    """Tell whether a version is within limits such as ``<3,>=2.2``; only their numbers are compared.
+    """Tell whether a version is within limits; one that nobody can compare is within none.
 
     Example:
-        >>> satisfies("2.3.3", "<3,>=2.2"), satisfies("3.0.0", "<3,>=2.2"), satisfies("2.10", ">=2.2")
-        (True, False, True)
+        >>> satisfies("2.3.3", "<3,>=2.2"), satisfies("3.0.0", "<3,>=2.2"), satisfies("2.3.1", "~=2.2,!=2.3.1")
+        (True, False, False)
     """
-    for operator, limit in re.findall(r"(>=|<)\s*([\d.]+)", limits):
-        if (_numbers(found) >= _numbers(limit)) != (operator == ">="):
-            return False
-    return True
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    release = re.match(r"\d+(?:\.\d+)*", text)
-    numbers = [int(part) for part in release.group().split(".")] if release else []
-    return tuple([*numbers, 0, 0, 0, 0][:4])
+    try:
+        return SpecifierSet(limits).contains(found, prereleases=True)
+    except InvalidVersion:
+        return not limits
 
 
 def check_memory(_: Inquiry) -> Finding:

@@ -1,0 +1,37 @@
+"""How the options of ``penstock reset`` are read."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from penstock.core.model.errors import SettingsError
+from penstock.edge.cli.reset import target_of
+
+NONE: dict[str, Any] = {
+    "to_earliest": False,
+    "to_latest": False,
+    "to_offset": None,
+    "to_datetime": None,
+    "by_duration": None,
+    "shift_by": None,
+    "from_file": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("PT30M", 1_800_000), ("P1W", 604_800_000), ("P2DT1H1M1.5S", 176_461_500), ("P1Y", 31_536_000_000)],
+)
+def test_durations(text: str, expected: int) -> None:
+    target = target_of(**{**NONE, "by_duration": text})
+    assert target.kind == "time"
+    assert 0 <= time.time() * 1000 - expected - target.value < 60_000  # noqa: TID251 - the command's own clock
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "30m", "30", "-PT1S"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no duration"):
+        target_of(**{**NONE, "by_duration": text})
