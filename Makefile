@@ -5,7 +5,7 @@ SEED ?= 1
 # Two processes share out the tests by file, each with a broker and a Spark session of its own.
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
-.PHONY: help setup demo test test-unit check format bench soak clean
+.PHONY: help setup demo test test-unit check format bench house soak clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -42,6 +42,9 @@ format: setup ## Format the code and apply the safe lint fixes
 
 bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
+
+house: setup ## Measure the structure of src: sizes, names, import circles
+	$(BIN)/python tools/house.py
 
 soak: setup ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties

@@ -1,0 +1,215 @@
+"""Measure the structure of `src`: sizes, names, import circles, prose. `make house` prints the table.
+
+The limits are those of CONTRIBUTING.md. A figure that has a limit names each place that breaks it with `--all`.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import grimp
+
+ROOT: Final = Path(__file__).parent.parent / "src"
+FILE_LINES: Final = 400
+FUNCTION_LINES: Final = 40
+POSITIONAL: Final = 5
+FOLDER_MODULES: Final = 20
+_DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A source file, read and parsed once."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    def nodes(self, kind: type[Node]) -> Iterator[Node]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, kind))
+
+    def functions(self) -> Iterator[Function]:
+        yield from self.nodes(ast.FunctionDef)
+        yield from self.nodes(ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table: how many, and where."""
+
+    subject: str
+    places: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+
+def modules() -> list[Module]:
+    """Read every module below `src`."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return [Module(path, text := path.read_text(), ast.parse(text)) for path in paths]
+
+
+def long_files(found: Iterable[Module]) -> Iterator[str]:
+    return (f"{module.name}: {module.lines}" for module in found if module.lines > FILE_LINES)
+
+
+def long_functions(found: Iterable[Module]) -> Iterator[str]:
+    for module in found:
+        for function in module.functions():
+            if (length := _body_lines(function)) > FUNCTION_LINES:
+                yield f"{module.name}: {function.name}: {length}"
+
+
+def many_parameters(found: Iterable[Module]) -> Iterator[str]:
+    for module in found:
+        for function in module.functions():
+            names = [a.arg for a in chain(function.args.posonlyargs, function.args.args)]
+            if (count := len([name for name in names if name not in {"self", "cls"}])) > POSITIONAL:
+                yield f"{module.name}: {function.name}: {count}"
+
+
+def unnamed_functions(found: Iterable[Module]) -> Iterator[str]:
+    for module in found:
+        yield from (f"{module.name}:{f.lineno}" for f in module.functions() if f.name == "_")
+
+
+def full_folders(found: Iterable[Module]) -> Iterator[str]:
+    folders: dict[Path, int] = defaultdict(int)
+    for module in found:
+        if module.path.name != "__init__.py":
+            folders[module.path.parent] += 1
+    return (
+        f"{folder.relative_to(ROOT)}: {count}" for folder, count in folders.items() if count > FOLDER_MODULES
+    )
+
+
+def repeated_files(found: Iterable[Module]) -> Iterator[str]:
+    return _repeated(
+        (module.path.name, module.name) for module in found if not module.path.name.startswith("__")
+    )
+
+
+def repeated_classes(found: Iterable[Module]) -> Iterator[str]:
+    return _repeated((node.name, module.name) for module in found for node in module.nodes(ast.ClassDef))
+
+
+def circles() -> Iterator[str]:
+    """Groups of modules that import each other, imports in functions and under TYPE_CHECKING included."""
+    graph = grimp.build_graph(next(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()))
+    seen: set[str] = set()
+    for module in sorted(graph.modules - {graph_root(graph)}):
+        circle = graph.find_upstream_modules(module) & graph.find_downstream_modules(module)
+        if circle and module not in seen:
+            seen |= circle | {module}
+            yield f"{len(circle | {module})} modules: {', '.join(sorted(circle | {module}))}"
+
+
+def graph_root(graph: grimp.ImportGraph) -> str:
+    return min(graph.modules, key=len)
+
+
+def untyped_messages(found: Iterable[Module]) -> Iterator[str]:
+    for module in found:
+        for number, line in enumerate(module.text.splitlines(), 1):
+            if "dict[str, Any]" in line:
+                yield f"{module.name}:{number}"
+
+
+def docstring_lines(found: Iterable[Module]) -> Iterator[str]:
+    for _, docstring in _docstrings(found):
+        yield from docstring.splitlines()
+
+
+def docstrings_of_give(found: Iterable[Module]) -> Iterator[str]:
+    return (name for name, docstring in _docstrings(found) if docstring.startswith("Give"))
+
+
+def comment_lines(found: Iterable[Module]) -> Iterator[str]:
+    for module in found:
+        for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+            if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+                yield f"{module.name}:{token.start[0]}"
+
+
+def source_lines(found: Iterable[Module]) -> Iterator[str]:
+    return chain.from_iterable(module.text.splitlines() for module in found)
+
+
+OVER_MODULES: Final[dict[str, Callable[[Iterable[Module]], Iterator[str]]]] = {
+    "lines in src": source_lines,
+    "docstring lines": docstring_lines,
+    "comment lines": comment_lines,
+    'docstrings that begin with "Give"': docstrings_of_give,
+    f"modules over {FILE_LINES} lines": long_files,
+    f"functions over {FUNCTION_LINES} lines": long_functions,
+    f"functions with more than {POSITIONAL} positional parameters": many_parameters,
+    "functions called _": unnamed_functions,
+    f"folders with more than {FOLDER_MODULES} modules": full_folders,
+    "file names that occur more than once": repeated_files,
+    "class names that occur more than once": repeated_classes,
+    "lines with dict[str, Any]": untyped_messages,
+}
+
+
+def figures() -> Iterator[Figure]:
+    """Measure each row of the table."""
+    found = modules()
+    yield Figure("modules", tuple(module.name for module in found))
+    for subject, measure in OVER_MODULES.items():
+        yield Figure(subject, tuple(measure(found)))
+    yield Figure("import circles", tuple(circles()))
+
+
+def _body_lines(function: Function) -> int:
+    """The lines of a function without its signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _docstrings(found: Iterable[Module]) -> Iterator[tuple[str, str]]:
+    for module in found:
+        for node in ast.walk(module.tree):
+            if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
+                yield f"{module.name}: {getattr(node, 'name', 'module')}", docstring
+
+
+def _repeated(names: Iterable[tuple[str, str]]) -> Iterator[str]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, place in names:
+        places[name].append(place)
+    return (f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1)
+
+
+def main(arguments: list[str]) -> None:
+    for figure in figures():
+        print(f"{figure.count:7,}  {figure.subject}")
+        listed = figure.count < 200 and "--all" in arguments
+        print(
+            *(f"           {place}" for place in figure.places if listed),
+            sep="\n",
+            end="\n" if listed else "",
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
