@@ -258,8 +258,9 @@ class Application:
         settings, session = self.settings, running._session_of(self.settings)()
         if progress.last_complete < 0:
             return []
-        with configured(session, settings.spark, settings.shuffle_partitions):
-            return manifests(session, settings.checkpoint(self.id), progress.last_complete)
+        checkpoint = settings.checkpoint(self.id)
+        with configured(session, settings.spark, settings.shuffle_partitions, checkpoint):
+            return manifests(session, checkpoint, progress.last_complete)
 
     def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
         """Give the plan with the topics that patterns match now."""
@@ -373,7 +374,7 @@ class Application:
             settings.checkpoint(self.id),
             until_end,
         )
-        with configured(session, settings.spark, settings.shuffle_partitions):
+        with configured(session, settings.spark, settings.shuffle_partitions, query.checkpoint_location):
             return start(session, query)
 
 

@@ -21,7 +21,7 @@ from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register
-from penstock.drivers.spark.submit.session import QUERY_CONF, use_this_python
+from penstock.drivers.spark.submit.session import QUERY_CONF, STATE_STORE, use_this_python
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
@@ -78,7 +78,7 @@ def transform(
     session = next(iter(inputs.values())).sparkSession
     use_this_python()
     for option, wanted in QUERY_CONF.items():
-        if session.conf.isModifiable(option) and option.startswith("spark.sql.streaming.stateStore"):
+        if option.startswith(STATE_STORE):
             session.conf.set(option, wanted)
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlparse
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -29,6 +30,12 @@ QUERY_CONF: Mapping[str, str] = {
     "spark.sql.streaming.numRecentProgressUpdates": "200",
 }
 """What a query needs, whatever session it runs in."""
+
+STATE_STORE: Final = "spark.sql.streaming.stateStore."
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_WITH_FEW_PROCESSES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 _OWN_SESSION: Mapping[str, str] = {
     "spark.python.daemon.module": "penstock.edge.daemon",
@@ -99,7 +106,7 @@ def session_for(application_id: str, master: str, conf: Mapping[str, str]) -> Sp
 
 @contextmanager
 def configured(
-    session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None
+    session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None, checkpoint: str
 ) -> Iterator[None]:
     """Set what a query needs while it is started: it keeps a copy, and the session gets its own settings back.
 
@@ -108,23 +115,52 @@ def configured(
         conf: The user's Spark settings.
         shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the number of cores, at most 8.
             A checkpoint keeps the number it was begun with.
+        checkpoint: Location of the query's checkpoint.
     """
     partitions = partitions_of(session, shuffle_partitions)
     use_this_python()
-    wanted = {**QUERY_CONF, **conf, "spark.sql.shuffle.partitions": str(partitions)}
-    changed = {name: value for name, value in wanted.items() if session.conf.isModifiable(name)}
+    wanted = {
+        **QUERY_CONF,
+        **_files_conf(session, checkpoint),
+        **conf,
+        "spark.sql.shuffle.partitions": str(partitions),
+    }
+    changed = {name: value for name, value in wanted.items() if _is_settable(session, name)}
+    own: Any = session._jsparkSession.sessionState().conf()  # `session.conf` refuses the file manager
     with _CONFIGURING:
         before = {name: session.conf.get(name, None) for name in changed}
         try:
             for name, value in changed.items():
-                session.conf.set(name, value)
+                own.setConfString(name, value)
             yield
         finally:
             for name, old in before.items():
                 if old is None:
-                    session.conf.unset(name)
+                    own.unsetConf(name)
                 else:
-                    session.conf.set(name, old)
+                    own.setConfString(name, old)
+
+
+def _is_settable(session: SparkSession, name: str) -> bool:
+    """Tell whether a query that starts now sees a setting.
+
+    Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
+    """
+    return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)
+
+
+def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
+    """Return how the files of a checkpoint are written.
+
+    Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
+    `readlink`, also for its checksum. The other manager starts two. Elsewhere the default is what gives atomic renames.
+    """
+    jvm: Any = session._jvm
+    hadoop = session._jsparkSession.sessionState().newHadoopConf()
+    scheme = (
+        urlparse(checkpoint).scheme or jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
+    )
+    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if scheme == "file" else {}
 
 
 def use_this_python() -> None:
