@@ -1,4 +1,4 @@
-"""The part of the test driver's face that is about topics: as objects, written so far, and held back."""
+"""The part of the test driver's face that is about topics: records into them, as objects, written so far, and held back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock.core.model.durations import Duration
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers, Records
-from penstock.core.model.serdes import Serde
+from penstock.core.model.serdes import Serde, Side, written
 from penstock.testing._runner import Runner
 from penstock.testing._topics import Topics
 from penstock.testing.topics import InputTopic, OutputTopic
@@ -23,6 +23,8 @@ class DriverTopics:
 
     _runner: Runner
     _topics: Topics
+    _commit_every: int
+    _collected: list[tuple[TopicPartition, Records]]
 
     def pipe(
         self,
@@ -34,12 +36,69 @@ class DriverTopics:
         *,
         partition: int | None = None,
     ) -> None:
-        """Process one record; see ``TopologyTestDriver.pipe``."""
-        raise NotImplementedError
+        """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
+
+        Args:
+            topic: A topic the topology reads, by its name or by a pattern.
+            key: The key as an object of the source's serde, or None; bytes are taken as they are.
+            value: The value, likewise.
+            timestamp: Milliseconds since the epoch.
+            headers: Name and value pairs.
+            partition: The partition it is written to; None takes the one in which a Java producer puts the key, and for records
+                without a key one after the other.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
+            PenstockError: If the record fails under the policy "fail".
+        """
+        self._write(topic, (None, None), (key, value), timestamp, headers, partition)
+
+    def _write(
+        self,
+        topic: str,
+        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
+        pair: tuple[Any, Any],
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        source = self._runner.source(topic)
+        key, headers = _serialized(serdes[0], source.key, pair[0], topic, "key", tuple(headers))
+        value, headers = _serialized(serdes[1], source.value, pair[1], topic, "value", headers)
+        records = Records([key], [value], [timestamp], headers=[headers] if headers else None)
+        if partition is not None:
+            records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
+        for at, placed in self._topics.placed(topic, records):
+            if self._topics.is_held(topic):
+                self._topics.keep(at, placed)
+            else:
+                self._collect([(at, placed)])
 
     def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
-        """Collect records for a micro-batch, and run it if it is complete."""
-        raise NotImplementedError
+        self._collected.extend(records)
+        if len(self._collected) >= self._commit_every:
+            self.commit()
+
+    def commit(self) -> None:
+        """Process the records that were collected since the last commit, as one micro-batch; nothing without ``commit_every``.
+
+        Raises:
+            PenstockError: If a record fails under the policy "fail".
+
+        Example:
+            >>> import penstock as ps
+            >>> builder = ps.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ps.serdes.int64)
+            >>> with ps.testing.TopologyTestDriver(builder.build(), commit_every=100) as driver:
+            ...     for _ in range(3):
+            ...         driver.pipe("in", "k", "v")
+            ...     driver.commit()
+            ...     driver.read("out")
+            [Record(key='k', value=3, timestamp=0, headers=())]
+        """
+        if self._collected:
+            collected, self._collected = self._collected, []
+            self._runner.micro_batch(collected)
 
     def input_topic(
         self,
@@ -78,7 +137,7 @@ class DriverTopics:
         """
         self._runner.source(name)
         begin = self._runner.now_ms if start is None else start
-        return InputTopic(name, self.pipe, key, value, begin, advance)
+        return InputTopic(name, self._write, key, value, begin, advance)
 
     def output_topic(
         self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
@@ -154,3 +213,12 @@ class DriverTopics:
     def waiting(self) -> dict[str, str]:
         """Return why tasks wait that do not process the records they have, by the id of the task."""
         return {str(task): line for task, line in sorted(self._runner.waiting.items())}
+
+
+def _serialized(
+    given: Serde[Any] | None, of_source: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
+) -> tuple[bytes | None, Headers]:
+    """Serialise a key or a value, with the test's own serde or that of the source, which takes bytes as they are."""
+    if given is None and isinstance(data, bytes):
+        return data, headers
+    return written(given or of_source, data, topic, side, headers)

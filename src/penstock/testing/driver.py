@@ -10,7 +10,7 @@ Calls of asynchronous operators run in this thread, by the same rules as anywher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import Self
@@ -21,8 +21,7 @@ from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SettingsError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Headers, Record, Records
-from penstock.core.model.serdes import Serde, Side, written
+from penstock.core.model.record import Record
 from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topology import Topology
 from penstock.drivers.threads import TaskThreads
@@ -117,7 +116,7 @@ class TopologyTestDriver(DriverTopics):
                 f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
             )
         self._commit_every = commit_every
-        self._collected: list[tuple[TopicPartition, Records]] = []
+        self._collected = []
         self._closed = False
         self._options: dict[str, Any] = {
             "application_id": application_id,
@@ -155,70 +154,6 @@ class TopologyTestDriver(DriverTopics):
             stores_with(begin.global_stores),
             begin.committable,
         )
-
-    def pipe(
-        self,
-        topic: str,
-        key: Any,
-        value: Any,
-        timestamp: int = 0,
-        headers: Headers = (),
-        *,
-        partition: int | None = None,
-    ) -> None:
-        """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
-
-        Args:
-            topic: A topic the topology reads, by its name or by a pattern.
-            key: The key as an object of the source's serde, or None; bytes are taken as they are.
-            value: The value, likewise.
-            timestamp: Milliseconds since the epoch.
-            headers: Name and value pairs.
-            partition: The partition it is written to; None takes the one in which a Java producer puts the key, and for records
-                without a key one after the other.
-
-        Raises:
-            TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
-            PenstockError: If the record fails under the policy "fail".
-        """
-        source = self._runner.source(topic)
-        data, with_headers = _serialized(source.key, key, topic, "key", tuple(headers))
-        more, headers = _serialized(source.value, value, topic, "value", with_headers)
-        rows = [data], [more], [timestamp]
-        records = Records(*rows, headers=[tuple(headers)] if headers else None)
-        if partition is not None:
-            records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
-        for at, placed in self._topics.placed(topic, records):
-            if self._topics.is_held(topic):
-                self._topics.keep(at, placed)
-            else:
-                self._collect([(at, placed)])
-
-    def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
-        self._collected.extend(records)
-        if len(self._collected) >= self._commit_every:
-            self.commit()
-
-    def commit(self) -> None:
-        """Process the records that were collected since the last commit, as one micro-batch; nothing without ``commit_every``.
-
-        Raises:
-            PenstockError: If a record fails under the policy "fail".
-
-        Example:
-            >>> import penstock as ps
-            >>> builder = ps.StreamsBuilder()
-            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ps.serdes.int64)
-            >>> with ps.testing.TopologyTestDriver(builder.build(), commit_every=100) as driver:
-            ...     for _ in range(3):
-            ...         driver.pipe("in", "k", "v")
-            ...     driver.commit()
-            ...     driver.read("out")
-            [Record(key='k', value=3, timestamp=0, headers=())]
-        """
-        if self._collected:
-            collected, self._collected = self._collected, []
-            self._runner.micro_batch(collected)
 
     def read(self, topic: str) -> list[Record[Any, Any]]:
         """Take what has been sent to a topic since the last call, in order, with the serdes of its sink."""
@@ -388,9 +323,3 @@ class TopologyTestDriver(DriverTopics):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _serialized(
-    serde: Serde[Any], value: Any, topic: str, side: Side, headers: Headers
-) -> tuple[bytes | None, Headers]:
-    return (value, headers) if isinstance(value, bytes) else written(serde, value, topic, side, headers)

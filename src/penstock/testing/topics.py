@@ -15,13 +15,19 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Pipe(Protocol):
-    """Takes a serialised record, or an object of the source's serdes; see ``TopologyTestDriver.pipe``."""
+class Write(Protocol):
+    """Writes a record with serdes of the test's own, or with those of the source where they are None."""
 
     def __call__(
-        self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers, *, partition: int | None
+        self,
+        topic: str,
+        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
+        pair: tuple[Any, Any],
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
     ) -> None:
-        """Process a record."""
+        """Write the record."""
 
 
 class InputTopic(Generic[K, V]):
@@ -39,7 +45,7 @@ class InputTopic(Generic[K, V]):
     def __init__(
         self,
         name: str,
-        pipe: Pipe,
+        write: Write,
         key: Serde[K] | None,
         value: Serde[V] | None,
         start: int | datetime,
@@ -48,9 +54,8 @@ class InputTopic(Generic[K, V]):
         self.name = name
         self.time_ms = round(start.timestamp() * 1000) if isinstance(start, datetime) else start
         self._advance_ms = _forward(advance, "advance")
-        self._pipe = pipe
-        self._key = key
-        self._value = value
+        self._write = write
+        self._serdes = (key, value)
 
     def pipe(
         self,
@@ -77,8 +82,7 @@ class InputTopic(Generic[K, V]):
         if timestamp is None:
             timestamp = self.time_ms
             self.time_ms += self._advance_ms
-        raw_key, raw_value = _bytes(self._key, key), _bytes(self._value, value)
-        self._pipe(self.name, raw_key, raw_value, timestamp, headers, partition=partition)
+        self._write(self.name, self._serdes, (key, value), timestamp, headers, partition)
 
     def pipe_value(self, value: V | None, timestamp: int | None = None, headers: Headers = ()) -> None:
         """Write a record without a key."""
@@ -175,10 +179,6 @@ class OutputTopic(Generic[K, V]):
             if record.value is not None:
                 rows[record.key] = record.value
         return rows
-
-
-def _bytes(serde: Serde[Any] | None, given: Any) -> Any:
-    return given if serde is None or given is None else serde.serialize(given)
 
 
 def _forward(duration: Duration, name: str) -> int:

@@ -24,7 +24,34 @@ def timestamps(driver: Driver) -> list[int]:
     return [record.timestamp for record in driver.read("out")]
 
 
+def labelled(label: str) -> ps.Serde[Any]:
+    """Return a serde that appends a header with what it is told of topic, side and headers so far."""
+
+    def write(text: str, context: ps.serdes.SerdeContext) -> bytes:
+        context.headers.append((label, f"{context.topic} {context.side} {len(context.headers)}".encode()))
+        return text.encode()
+
+    return ps.serdes.in_context(write, lambda data, context: data.decode())
+
+
 class TestInput:
+    @pytest.mark.parametrize("own_key", [True, False])
+    @pytest.mark.parametrize("own_value", [True, False])
+    def test_serdes_see_the_topic_and_the_headers_the_key_first(self, own_key: bool, own_value: bool) -> None:
+        with Driver(echo(key=labelled("source"), value=labelled("source"))) as driver:
+            topic = driver.input_topic(
+                "in", key=labelled("own") if own_key else None, value=labelled("own") if own_value else None
+            )
+            topic.pipe("k", "v", headers=(("h", b""),))
+            ((_, data),) = [(each.key, each.headers) for each in driver._runner.sent["out"]]
+        key, value = ("own" if own else "source" for own in (own_key, own_value))
+        assert data[:3] == (("h", b""), (key, b"in key 1"), (value, b"in value 2"))
+
+    def test_bytes_are_taken_as_they_are_without_a_serde_of_the_tests_own(self) -> None:
+        with Driver(echo()) as driver:
+            driver.input_topic("in", value=ps.serdes.bytes).pipe(b"k", b"v")
+            assert [(record.key, record.value) for record in driver.read("out")] == [("k", "v")]
+
     def test_times_begin_with_the_wall_clock_and_stand(self) -> None:
         with Driver(echo(), wall_clock_ms=7) as driver:
             driver.input_topic("in").pipe_values(["a", "b"])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.core.engine.columns import Column
+from penstock.core.engine.operators.window_columns import WindowedKeys
 from penstock.core.model.errors import TopologyError
 
 sizes = st.integers(1, 60)
@@ -73,3 +76,35 @@ def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> 
 def test_nobody_gets_a_grace_without_choosing_it() -> None:
     with pytest.raises(TypeError, match="grace"):
         ps.TumblingWindows(1000)  # type: ignore[call-arg]
+
+
+LAST = (1 << 63) - 1
+"""The last time there is, ms since the epoch: Long.MAX_VALUE."""
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        ps.TumblingWindows(10, grace=0),
+        ps.HoppingWindows(10, 5, grace=0),
+        ps.SlidingWindows(10, grace=0),
+        ps.SessionWindows(10, grace=0),
+        ps.UnlimitedWindows(),
+    ],
+    ids=lambda windows: type(windows).__name__,
+)
+def test_no_window_ends_behind_the_last_time_there_is(windows: Any) -> None:
+    builder = ps.StreamsBuilder()
+    counts = builder.stream("in").group_by_key().windowed_by(windows).count(store="w")
+    counts.to_stream(lambda window, count: str(window.end)).to("out", value=ps.serdes.int64)
+    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        for timestamp in (LAST - 5, LAST - 2):
+            driver.pipe("in", "k", "v", timestamp=timestamp)
+        ends = [int(record.key) for record in driver.read("out")]
+    assert LAST - 5 <= max(ends) <= LAST
+
+
+def test_keys_of_windows_in_columns_end_there_too() -> None:
+    keys = Column(known=["a", "b"])
+    column = WindowedKeys(keys, ps.serdes.string, [0, LAST - 2], 10)
+    assert [(window.start, window.end) for window in column.objects()] == [(0, 10), (LAST - 2, LAST)]

@@ -28,7 +28,7 @@ from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
-from penstock.core.model.windowed import Windowed
+from penstock.core.model.windowed import Windowed, window_end
 from penstock.core.plan.windowed import SlidingAggregate
 
 Entry = tuple[Any, int]
@@ -153,7 +153,9 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
         if opened is None:
             for touch, new, then in changes:
                 old = touch.so_far[0] if touch.there and touch.so_far is not None else None
-                child(Windowed(key, touch.start, touch.start + difference), new, old, then, headers)
+                child(
+                    Windowed(key, touch.start, window_end(touch.start, difference)), new, old, then, headers
+                )
         if len(open_ones) < len(touches):
             for _ in range(len(touches) - len(open_ones)):
                 runtime.drop("late for a window")
@@ -240,7 +242,7 @@ class _Open:
             if self._loses and start < self._store.oldest:
                 continue
             value, timestamp = self._store.read(key, start)
-            window = Windowed(self._key(key), start, start + self._difference)
+            window = Windowed(self._key(key), start, window_end(start, self._difference))
             self._child(window, value, None, timestamp, headers)
 
     def next_close(self) -> int:

@@ -30,7 +30,7 @@ from penstock.core.engine.operators.nulls import INCOMPLETE, NO_KEY
 from penstock.core.engine.operators.windows import Shared
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
-from penstock.core.model.windowed import Windowed
+from penstock.core.model.windowed import Windowed, window_end
 from penstock.core.plan import nodes as n
 from penstock.core.plan.folds import Fold
 from penstock.core.plan.late import Late
@@ -86,7 +86,7 @@ class WindowedKeys(Column):
     def objects(self) -> list[Any]:
         """Give the objects."""
         if self.known is None:
-            ends = map(self._size.__add__, self._starts)
+            ends = map(window_end, self._starts, repeat(self._size))
             fields = zip(self._keys.objects(), self._starts, ends)
             self.known = list(map(_windowed, repeat(Windowed), fields))
         return self.known

@@ -36,7 +36,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     windows, key_bytes = node.windows, node.store.key.serialize
     initializer, aggregator = node.initializer, node.aggregator
     size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
-    tumbling = size == windows.advance_ms
+    tumbling, last_start = size == windows.advance_ms, FOREVER - size
     memory = runtime.memory(node.remembered_as)
     time: int = memory.get("time", -1)
     last_closed = time - grace - size
@@ -77,7 +77,8 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
                 runtime.on_error("process", name, error)
                 continue
             if child is not None:
-                child(_windowed(Windowed, (key, start, start + size)), new, old, then, headers)
+                end = start + size if start <= last_start else FOREVER
+                child(_windowed(Windowed, (key, start, end)), new, old, then, headers)
         return None
 
     def advance(to: int) -> None:
