@@ -18,7 +18,7 @@ from penstock.core.model.errors import (
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.asynchronous import with_their_parts
 from penstock.core.plan.changes import changes, recreated_error
-from penstock.core.plan.describe import started_text
+from penstock.core.plan.describe import short_lines, started_text
 from penstock.core.plan.evolution import checked_renames
 from penstock.core.plan.layout import Layout, default_grouper
 from penstock.core.plan.split import Plan
@@ -46,6 +46,7 @@ from penstock.edge.global_stores import global_partitions
 from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
+from penstock.edge.output import attach
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.signals import stopping_on_signals
@@ -146,6 +147,10 @@ class Application:
         broker = self._clients.broker()
         running = self._leased(broker)
         try:
+            servers = self.settings.bootstrap_servers
+            running._progress.say(
+                "starting", f"looking at the topics on {servers}", bootstrap_servers=servers
+            )
             running._query = self._launch(running, broker, until_end=until == "end")
             contact.announce(running._lease.home, running._control.address)
             running._await_first_batch()
@@ -163,12 +168,13 @@ class Application:
         group = GroupOffsets(broker)
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
         try:
+            spark_log = attach(self.settings.output, lease.home / "penstock.log")
             rates = self.settings.max_records_per_second
             known = self._plan_of(broker).broker_topics
             orders = StandingOrders.at_start(lease.home, known, rates)
             drain_timeout_s = self.settings.drain_timeout_ms / 1000
             deleter, hang_up = InternalTopics(broker), self._clients.hang_up
-            return RunningApplication(
+            running = RunningApplication(
                 self.id,
                 group,
                 lease,
@@ -178,6 +184,8 @@ class Application:
                 drain_timeout_s,
                 transactional=self.settings.exactly_once,
             )
+            running._spark_log = spark_log
+            return running
         except BaseException:
             lease.release()
             self._clients.hang_up()
@@ -211,6 +219,8 @@ class Application:
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         commits = self._prepare_commits(running, plan.plan, progress)
         log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
+        for line in short_lines(plan.plan, layout):
+            running._progress.say("plan", line)
         running._continues = plan.running_on(layout), facts
         running._rescale_later = rescale.at_start(
             progress,
@@ -355,6 +365,9 @@ class Application:
             settings.waits,
             self._clock,
             settings.trigger_interval_ms,
+        )
+        running._progress.say(
+            "query-starts", "starting the query; the first micro-batch initialises the tasks"
         )
         query = QuerySpec(
             self.id,

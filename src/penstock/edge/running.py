@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +38,7 @@ from penstock.edge.draining import Draining, unread
 from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
+from penstock.edge.progress import Progress, Repeated, facts_of, summary
 from penstock.edge.purging import Purge, RecordDeleter
 from penstock.edge.settings import Settings
 from penstock.edge.status import Book, Status
@@ -73,6 +76,10 @@ class RunningApplication:
         self._lease = lease
         self._orders = orders
         self._session: SparkSession | None = None
+        self._progress = Progress(application_id)
+        self._warnings = Repeated(partial(log.warning, "%s"))
+        self._spark_log: Path | None = None
+        """Where Spark's output goes; None is where this program's goes."""
         self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
         self._relaunch: Callable[[], StreamingQuery]
         self._rescale_later = False
@@ -264,10 +271,10 @@ class RunningApplication:
             reports = [Report.decode(report) for report in data["reports"]]
             for report in reports:
                 for notice in report.notices:
-                    log.warning("%s", notice)
+                    self._warnings.tell(notice)
             offsets = self._book.committed(data["batch"], reports)
             for line in self._book.waiting_lines():
-                log.warning("%s", line)
+                self._warnings.tell(line)
             if self._commit({} if self._transactional else offsets):
                 self._purge.committed(offsets)
             self._first_batch.set()
@@ -390,9 +397,21 @@ class RunningApplication:
 
         def session() -> SparkSession:
             if self._session is None:
-                self._session = session_for(self.id, settings.master, settings.spark)
+                self._session = self._spark(settings)
             return self._session
 
+        return session
+
+    def _spark(self, settings: Settings) -> SparkSession:
+        active = SparkSession.getActiveSession()
+        if active is None:
+            where = "" if self._spark_log is None else f"; what it writes goes to {self._spark_log}"
+            self._progress.say("spark-starts", f"starting Spark ({settings.master}){where}")
+        session = session_for(self.id, settings.master, settings.spark, self._spark_log)
+        whose = "runs" if active is None else "is the program's own session"
+        address = session.sparkContext.uiWebUrl
+        ui = "" if address is None else f", UI at {address}"
+        self._progress.say("spark-runs", f"Spark {session.version} {whose}{ui}", ui=address)
         return session
 
     # Beginning and end.
@@ -405,6 +424,8 @@ class RunningApplication:
                 break
         if self._state == "starting":
             self._state = "running"
+            self._progress.say("running", f"running after {self._progress.seconds:.1f} s")
+        self._progress.follow(lambda: (self.status(), self.metrics()), self._warnings.flush)
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
@@ -436,9 +457,20 @@ class RunningApplication:
     def _finish(self) -> None:
         with self._ending:
             if self._state != "failed":
-                self._state = "stopped"
                 self._purge.purge()
+            self._sum_up()
             self._release()
+
+    def _sum_up(self) -> None:
+        """Say once what was done."""
+        if self._state in ("stopped", "failed"):
+            return
+        self._state = "stopped"
+        self._warnings.flush()
+        status, metrics = self.status(), self.metrics()
+        self._progress.say(
+            "stopped", summary(status, metrics, self._progress.seconds), **facts_of(status, metrics)
+        )
 
     def _abandon(self) -> None:
         if self._query is not None and self._query.isActive:
@@ -447,6 +479,7 @@ class RunningApplication:
 
     def _release(self) -> None:
         """Give back what nobody else can use while the application is at work."""
+        self._progress.end()
         for upkeep in (self._upkeep, self._purging):
             if upkeep is not None:
                 upkeep.close()

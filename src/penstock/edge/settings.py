@@ -39,6 +39,7 @@ from penstock.drivers.kafka.callbacks import Callback
 from penstock.drivers.spark.inputs import WaitSettings
 from penstock.edge.client_settings import librdkafka_settings, revealed
 from penstock.edge.durations import Milliseconds
+from penstock.edge.output import Output
 
 _ENVIRONMENT = "PENSTOCK_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
@@ -204,6 +205,12 @@ class Settings(BaseSettings):
     )
     metadata_max_age_ms: Milliseconds = Field(
         30_000, ge=100, description="how long it may take to notice that a topic has changed"
+    )
+
+    output: Output = Field(
+        "lines",
+        description="what the terminal shows, if the program has not configured logging: lines, json, quiet (only warnings "
+        "and errors) or debug (also what Spark writes)",
     )
 
     @classmethod

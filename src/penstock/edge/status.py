@@ -48,6 +48,7 @@ class Status:
             which is numbered behind the sub-topologies.
         calls: What the asynchronous operators are doing, per task that has some.
         threads: What the threads of tasks have done, per task that has several and something for them to do.
+        batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
     """
 
     state: str
@@ -66,6 +67,7 @@ class Status:
     dropped: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, CallStatus] = field(default_factory=dict)
     threads: Mapping[str, ThreadStatus] = field(default_factory=dict)
+    batch_s: float | None = None
 
 
 class _Recent:
@@ -117,10 +119,13 @@ class Book:
     _recent: _Recent = field(default_factory=_Recent)
     _recent_enforced: _Recent = field(default_factory=_Recent)
     _told: dict[str, float] = field(default_factory=dict)
+    _planned_at: float = field(default_factory=time.monotonic)
+    _batch_s: float | None = None
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
         with self.lock:
+            self._planned_at = time.monotonic()
             self.totals["held_back_ms"] += held_back_ms
             self.waiting = ends is None
             if ends is not None:
@@ -142,6 +147,7 @@ class Book:
         offsets = offsets_of(reports)
         with self.lock:
             self.batch = batch
+            self._batch_s = time.monotonic() - self._planned_at
             self.commit_requested = any(report.commit_requested for report in reports)
             self.restores.clear()  # those of an attempt that failed never end
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
@@ -324,6 +330,7 @@ class Book:
                     if r.calls is not None
                 },
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
+                batch_s=self._batch_s,
             )
 
     def metrics(self) -> dict[str, int]:

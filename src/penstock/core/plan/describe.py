@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core.plan.internal import COMMITS_CONFIG, changelog_config, repartition_config
@@ -13,7 +13,7 @@ from penstock.core.plan.walk import Shape, parts_of
 if TYPE_CHECKING:
     from penstock.core.plan.layout import Layout
     from penstock.core.plan.specs import StoreSpec
-    from penstock.core.plan.split import Plan
+    from penstock.core.plan.split import Plan, SubTopology
 
 
 def text(plan: Plan) -> str:
@@ -54,6 +54,36 @@ def _shape_lines(shape: Shape) -> list[str]:
 def plan_text(plan: Plan) -> str:
     """Say what an application will read, keep and write."""
     return "\n".join([f"Application {plan.application_id}", *_plan_lines(plan, {})])
+
+
+def short_lines(plan: Plan, layout: Layout) -> list[str]:
+    """Say in one line per sub-topology what an application reads, keeps and writes.
+
+    Args:
+        plan: The plan.
+        layout: Its tasks.
+    """
+    tasks = Counter(task.subtopology for task in layout.tasks)
+    return [
+        f"sub-topology {sub.id} ({_counted(tasks[sub.id], 'task') if tasks[sub.id] else 'before the shuffle'}): "
+        + "; ".join(_brief(plan, sub))
+        for sub in plan.subtopologies
+        if sub.nodes
+    ]
+
+
+def _brief(plan: Plan, sub: SubTopology) -> Iterator[str]:
+    yield "reads " + ", ".join(
+        [*sub.source_topics, *(f"/{s.pattern.pattern}/" for s in sub.sources if s.pattern is not None)]
+    )
+    if sub.stores:
+        yield "keeps " + ", ".join(sub.stores)
+    sinks = [node for node in sub.nodes.values() if isinstance(node, Sink)]
+    written = dict.fromkeys(
+        n.topic if isinstance(n.topic, str) else "topics chosen per record" for n in sinks
+    )
+    if written:
+        yield "writes " + ", ".join(written)
 
 
 def started_text(

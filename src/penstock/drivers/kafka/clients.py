@@ -27,6 +27,7 @@ ClientSettings = Mapping[str, Any]
 """librdkafka's settings by name, with ``bootstrap.servers`` and security."""
 
 log = logging.getLogger("penstock.kafka")
+_THEIRS = logging.getLogger("penstock.librdkafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 _ENDING = Ending(_WARM.clear)
@@ -87,7 +88,7 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
         SettingsError: If librdkafka does not know a setting or refuses its value.
     """
     try:
-        return make({"logger": log, **settings})
+        return make({"logger": _THEIRS, **settings})
     except KafkaException as error:
         if error.args[0].code() not in _NOT_SETTABLE:
             raise

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SparkRuntimeError
@@ -90,18 +91,21 @@ def _guarded(master: str, scratch: Path) -> dict[str, str]:
 _CONFIGURING = threading.Lock()
 
 
-def session_for(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+def session_for(
+    application_id: str, master: str, conf: Mapping[str, str], log: Path | None = None
+) -> SparkSession:
     """Give the active session, else a new one.
 
     Args:
         application_id: Name of the Spark application, if one is made.
         master: Spark master, if a session is made.
         conf: The user's Spark settings, if a session is made.
+        log: A file for what the JVM and its Python workers write, if a JVM is started; None is this program's output.
 
     Raises:
         SparkRuntimeError: If Spark does not start.
     """
-    return SparkSession.getActiveSession() or _new_session(application_id, master, conf)
+    return SparkSession.getActiveSession() or _new_session(application_id, master, conf, log)
 
 
 @contextmanager
@@ -170,7 +174,11 @@ def use_this_python() -> None:
     another Python. A session on Spark Connect has no context here, and its server chooses.
     """
     context = SparkContext._active_spark_context
-    if context is not None and str(context.master).startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
+    if (
+        context is not None
+        and str(context.master).startswith("local")
+        and not os.environ.get("PYSPARK_PYTHON")
+    ):
         context.pythonExec = sys.executable
 
 
@@ -184,18 +192,32 @@ def _power_of_two(cores: int) -> int:
     return 1 << (min(cores, 8).bit_length() - 1)
 
 
-def _new_session(application_id: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+def _new_session(application_id: str, master: str, conf: Mapping[str, str], log: Path | None) -> SparkSession:
+    wanted = {**_OWN_SESSION, **_guarded(master, process_directory()), **conf}
     builder = SparkSession.builder.master(master).appName(application_id)
-    for name, value in {**_OWN_SESSION, **_guarded(master, process_directory()), **conf}.items():
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     with _environment(master):
         try:
+            if log is not None:
+                _start_jvm({"spark.master": master, "spark.app.name": application_id, **wanted}, log)
             return builder.getOrCreate()
         except Exception as error:
+            why = str(error) if log is None else f"{error} (its output is in {log})"
             raise SparkRuntimeError(
-                f"Spark does not start: {error}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
+                f"Spark does not start: {why}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
                 "`penstock doctor` says what is missing"
             ) from error
+
+
+def _start_jvm(conf: Mapping[str, str], log: Path) -> None:
+    """Start the JVM, unless this process has one; what it and its Python workers write is appended to a file."""
+    if SparkContext._gateway is not None:
+        return
+    with log.open("ab") as output:
+        settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        gateway = launch_gateway(settings, {"stdout": output, "stderr": output})
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 @contextmanager

@@ -1,0 +1,94 @@
+"""What a program shows in its terminal, run as a user would run it: without a word about logging."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from penstock.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+_PROGRAM: Final = """
+import sys
+import penstock as ps
+
+builder = ps.StreamsBuilder()
+numbers = builder.stream("numbers", key=ps.serdes.string, value=ps.serdes.string)
+numbers.map_values(int).group_by_key().count(store="counts").to_stream().to("counts", value=ps.serdes.int64)
+ps.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="local[1]", trigger_interval_ms="PT0.1S").run(
+    until="end"
+)
+"""
+
+_LINES: Final = [
+    r"adder: looking at the topics on 127\.0\.0\.1:\d+",
+    r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/penstock\.log",
+    r"adder: Spark 4\.\d+\.\d+ runs, UI at http://127\.0\.0\.1:\d+",
+    r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
+    r"adder: starting the query; the first micro-batch initialises the tasks",
+    r"task 0_0: a record failed in stage 'process'.*numbers-0 offset 1.*invalid literal for int.*",
+    r"adder: running after \d+\.\d s",
+    r"(?:adder: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?",
+    r"\d+ more like: task 0_0: a record failed in stage 'process'.*\.\.\.",
+    r"adder: stopped after \d+\.\d s: 30 records read, 20 sent, 10 dropped, lag 0",
+]
+
+
+def _run(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run the program on thirty records, ten of which are no numbers."""
+    with EmbeddedKafka() as kafka:
+        for topic in ("numbers", "counts"):
+            kafka.create_topic(topic)
+        kafka.produce("numbers", [("k", f"no number {n}" if n % 3 == 1 else str(n)) for n in range(30)])
+        return subprocess.run(
+            [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers],
+            cwd=tmp_path,
+            env={**os.environ, "PENSTOCK_STATE_DIR": str(tmp_path), **settings},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+
+def _matches(lines: list[str], shapes: list[str]) -> bool:
+    """Tell whether lines have these shapes, of which some are optional, in any number."""
+    if not shapes:
+        return not lines
+    optional = shapes[0].endswith(")?")
+    if lines and re.fullmatch(rf"\d\d:\d\d:\d\d {shapes[0]}", lines[0]):
+        return _matches(lines[1:], shapes if optional else shapes[1:])
+    return optional and _matches(lines, shapes[1:])
+
+
+def test_a_program_says_how_it_is_line_by_line(tmp_path: Path) -> None:
+    ended = _run(tmp_path, PENSTOCK_ON_PROCESS_ERROR="skip")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    assert _matches(ended.stderr.splitlines(), _LINES), ended.stderr
+    log = (tmp_path / "adder" / "penstock.log").read_text()
+    assert "INFO penstock.application: Application adder (consumer group adder)" in log
+
+
+def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_path: Path) -> None:
+    ended = _run(tmp_path, PENSTOCK_OUTPUT="json")
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert ended.returncode == 1
+    assert [line.get("event") for line in lines[:5]] == [
+        "starting",
+        "spark-starts",
+        "spark-runs",
+        "plan",
+        "query-starts",
+    ]
+    (error,) = [line for line in lines if line["level"] == "error"]
+    assert error is lines[-1]
+    assert (error["error"], "numbers-0 offset 1" in error["message"]) == ("ProcessingError", True), error
+    log = (tmp_path / "adder" / "penstock.log").read_text()
+    assert "Traceback (most recent call last):" in log

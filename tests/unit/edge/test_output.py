@@ -1,0 +1,92 @@
+"""Where lines go that nobody has configured: programs of their own, because logging is a matter of the whole process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import logging, sys
+from pathlib import Path
+from penstock.core.model.errors import PenstockError
+from penstock.edge.output import attach
+from penstock.edge.progress import Progress
+
+{before}
+print(attach({output!r}, Path("penstock.log")))
+print(attach("debug", Path("another.log")))
+Progress("app").say("plan", "a line", topics=["a"])
+logging.getLogger("penstock.application").info("for the file")
+logging.getLogger("penstock.application").warning("a warning")
+logging.getLogger("penstock.librdkafka").error("a client talks")
+{after}
+"""
+
+
+def _run(tmp_path: Path, output: str, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
+    program = _PROGRAM.format(output=output, before=before, after=after)
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+def _told(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.split(" ", 1)[1] for line in ended.stderr.splitlines()]
+
+
+def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "penstock.log").write_text("of yesterday")
+    ended = _run(tmp_path, "lines")
+    assert _told(ended) == ["app: a line", "a warning"]
+    assert ended.stdout.split() == ["penstock.log", "penstock.log"]
+    kept = (tmp_path / "penstock.log").read_text()
+    assert [line.split(": ", 1)[1] for line in kept.splitlines()] == [
+        "app: a line",
+        "for the file",
+        "a warning",
+        "a client talks",
+    ]
+    assert (tmp_path / "penstock.log.1").read_text() == "of yesterday"
+
+
+def test_quiet_shows_warnings(tmp_path: Path) -> None:
+    assert _told(_run(tmp_path, "quiet")) == ["a warning"]
+
+
+def test_json(tmp_path: Path) -> None:
+    line, warning = map(json.loads, _run(tmp_path, "json").stderr.splitlines())
+    assert (line["event"], line["application"], line["topics"]) == ("plan", "app", ["a"])
+    assert (line["message"], line["level"], warning["level"]) == ("app: a line", "info", "warning")
+
+
+def test_debug_shows_everything(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "debug", after="raise PenstockError('why')")
+    assert _told(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
+    assert "Traceback" in ended.stderr
+    assert (ended.stdout.split(), list(tmp_path.iterdir())) == (["None", "None"], [])
+
+
+def test_an_error_of_ours_is_one_message(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "quiet", after="raise PenstockError('why') from ValueError('cause')")
+    assert (ended.returncode, _told(ended)) == (1, ["a warning", "why (details: penstock.log)"])
+    kept = (tmp_path / "penstock.log").read_text()
+    assert "ValueError: cause" in kept
+    assert "Traceback" in kept
+
+
+def test_other_errors_are_shown_as_ever(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "quiet", after="raise ValueError('theirs')")
+    assert ended.stderr.splitlines()[1].startswith("Traceback")
+    assert ended.stderr.splitlines()[-1] == "ValueError: theirs"
+
+
+def test_a_program_that_has_configured_logging_decides_itself(tmp_path: Path) -> None:
+    before = "logging.basicConfig(format='%(name)s %(message)s', level=logging.INFO)"
+    ended = _run(tmp_path, "lines", before)
+    assert ended.stderr.splitlines() == [
+        "penstock.progress app: a line",
+        "penstock.application for the file",
+        "penstock.application a warning",
+        "penstock.librdkafka a client talks",
+    ]
