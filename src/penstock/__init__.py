@@ -133,5 +133,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    module = import_module(_LATER[name])
+    try:
+        module = import_module(_LATER[name])
+    except ModuleNotFoundError as error:
+        from penstock.edge.packages import explained
+
+        raise explained(error, f"ps.{name}") from None
     return getattr(module, name, module)

@@ -21,15 +21,15 @@ def inquiry(tmp_path: Path, servers: str | None = None, topics: tuple[str, ...] 
 
 class TestPython:
     def test_is_judged_by_its_numbers(self) -> None:
-        assert machine.python_finding((3, 10, 0)).ok
-        assert machine.python_finding((3, 9, 18)) == Finding(
-            "Python", False, "3.9.18", "make the environment with Python 3.10 or newer"
+        assert machine.python_finding((3, 11, 0)).ok
+        assert machine.python_finding((3, 10, 18)) == Finding(
+            "Python", False, "3.10.18", "make the environment with Python 3.11 or newer"
         )
 
 
 class TestPackages:
-    def test_come_from_the_metadata_without_extras_and_markers(self) -> None:
-        lines = ["pyspark>=4.2", "pandas<3,>=2.2", "rich>=13.9; extra == 'cli'", "lmdb"]
+    def test_come_from_the_metadata_with_those_of_spark(self) -> None:
+        lines = ["pyspark>=4.2; extra == 'spark'", "pandas<3,>=2.2", "rich>=13.9; extra == 'cli'", "lmdb"]
         lines += ["here>=1; python_version >= '3'", "elsewhere; python_version < '3'"]
 
         expected = [("pyspark", ">=4.2"), ("pandas", "<3,>=2.2"), ("lmdb", ""), ("here", ">=1")]

@@ -30,21 +30,22 @@ ps.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="
 
 _LINES: Final = [
     r"adder: looking at the topics on 127\.0\.0\.1:\d+",
+    r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/penstock\.log",
     r"adder: Spark 4\.\d+\.\d+ runs, UI at http://127\.0\.0\.1:\d+",
-    r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting the query; the first micro-batch initialises the tasks",
-    r"task 0_0: a record failed in stage 'process'.*numbers-0 offset 1.*invalid literal for int.*",
     r"adder: running after \d+\.\d s",
     r"(?:adder: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?",
-    r"\d+ more like: task 0_0: a record failed in stage 'process'.*\.\.\.",
-    r"adder: stopped after \d+\.\d s: 30 records read, 20 sent, 10 dropped, lag 0",
+    r"KSTREAM-MAPVALUES-0000000001 failed in stage 'process' of task 0_0 .* offset 1 .*: invalid literal for int.*",
+    r"(?:adder: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?",
+    r"at least \d+ more like: KSTREAM-MAPVALUES-0000000001 failed in stage 'process' of task 0_0 at topic.*\.\.\.",
+    r"adder: stopped after \d+\.\d s: 30 records read, 1 sent, 10 dropped, lag 0",
 ]
 
 
 def _run(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run the program on thirty records, ten of which are no numbers."""
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(partitions=1) as kafka:
         for topic in ("numbers", "counts"):
             kafka.create_topic(topic)
         kafka.produce("numbers", [("k", f"no number {n}" if n % 3 == 1 else str(n)) for n in range(30)])
@@ -82,13 +83,13 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     assert ended.returncode == 1
     assert [line.get("event") for line in lines[:5]] == [
         "starting",
+        "plan",
         "spark-starts",
         "spark-runs",
-        "plan",
         "query-starts",
     ]
     (error,) = [line for line in lines if line["level"] == "error"]
     assert error is lines[-1]
-    assert (error["error"], "numbers-0 offset 1" in error["message"]) == ("ProcessingError", True), error
+    assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
     log = (tmp_path / "adder" / "penstock.log").read_text()
     assert "Traceback (most recent call last):" in log

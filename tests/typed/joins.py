@@ -5,7 +5,7 @@ A line that they must refuse says so with an ignore; one that either does not re
 
 from __future__ import annotations
 
-from typing_extensions import assert_type
+from typing import assert_type
 
 import penstock as ps
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias
-
-from typing_extensions import assert_type
+from typing import Any, TypeAlias, assert_type
 
 import penstock as ps
 from penstock.core.model.calls import Answer

@@ -47,6 +47,7 @@ from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
 from penstock.edge.output import attach
+from penstock.edge.packages import check_spark_packages
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
 from penstock.edge.signals import stopping_on_signals
@@ -143,6 +144,7 @@ class Application:
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        check_spark_packages()
         self._clients.check()
         broker = self._clients.broker()
         running = self._leased(broker)

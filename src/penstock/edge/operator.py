@@ -25,6 +25,7 @@ from penstock.drivers.spark.submit.session import QUERY_CONF, STATE_STORE, use_t
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
+from penstock.edge.packages import check_spark_packages
 from penstock.edge.settings import settings_from
 from penstock.edge.stations import refuse_calls
 
@@ -71,6 +72,7 @@ def transform(
             counts = ps.spark.transform(topology, {"lines": lines}, name="word-count")
             counts.writeStream.format("kafka")...start()
     """
+    check_spark_packages()
     plan = topology.plan(name, existing=inputs)
     refuse_global_stores(plan)
     refuse_calls(plan)

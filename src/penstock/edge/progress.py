@@ -172,4 +172,4 @@ class Repeated:
             self._more = {kind: (first, 0) for kind, (first, _) in self._more.items()}
         for first, count in told:
             short = first if len(first) <= _SHOWN else f"{first[:_SHOWN]}..."
-            self._warn(f"{count:,} more like: {short}")
+            self._warn(f"at least {count:,} more like: {short}")

@@ -11,13 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from typing_extensions import Self
 
 from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition

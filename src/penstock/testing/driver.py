@@ -11,9 +11,7 @@ Calls of asynchronous operators run in this thread, by the same rules as anywher
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from typing_extensions import Self
+from typing import Any, Self
 
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import ErrorPolicies

@@ -16,10 +16,9 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, final
+from typing import NamedTuple, Self, final
 
 from confluent_kafka.admin import AdminClient
-from typing_extensions import Self
 
 from penstock.testing._admin import BrokerAdmin
 from penstock.testing._broker import Broker, BrokerOptions

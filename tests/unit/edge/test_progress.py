@@ -62,10 +62,10 @@ class TestRepeatedWarnings:
         assert told == ["record 0 of 'topic-0' is bad", "another kind"]
         repeated.flush()
         repeated.flush()
-        assert told[2:] == ["999 more like: record 0 of 'topic-0' is bad"]
+        assert told[2:] == ["at least 999 more like: record 0 of 'topic-0' is bad"]
         repeated.tell("record 5 of 'x' is bad")
         repeated.flush()
-        assert told[3:] == ["1 more like: record 0 of 'topic-0' is bad"]
+        assert told[3:] == ["at least 1 more like: record 0 of 'topic-0' is bad"]
 
     def test_are_shortened_when_they_come_again(self) -> None:
         told: list[str] = []
@@ -73,7 +73,7 @@ class TestRepeatedWarnings:
         for _ in range(2):
             repeated.tell("x" * 500)
         repeated.flush()
-        assert (len(told[0]), told[1]) == (500, f"1 more like: {'x' * 100}...")
+        assert (len(told[0]), told[1]) == (500, f"at least 1 more like: {'x' * 100}...")
 
     def test_do_not_fill_the_memory(self) -> None:
         repeated = Repeated(lambda _: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ class TestInput:
             driver.input_topic("in").pipe_values(["a", "b"])
             assert timestamps(driver) == [7, 7]
 
-    @pytest.mark.parametrize("start", [1_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)])
+    @pytest.mark.parametrize("start", [1_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)])
     @pytest.mark.parametrize("advance", [500, timedelta(milliseconds=500)])
     def test_times_go_on_by_themselves(self, start: Any, advance: Any) -> None:
         with Driver(echo()) as driver:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.durations import Duration

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from penstock.core.asynchronous.effects import CallContext
 from penstock.core.dsl import asynchronous

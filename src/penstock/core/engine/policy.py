@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
-from typing import Any, Final, Literal, TypeAlias, Union, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from penstock.core.model.calls import DeadLetter
 from penstock.core.model.errors import SettingsError
@@ -77,7 +77,7 @@ class ErrorContext:
 ErrorHandler: TypeAlias = Callable[[ErrorContext, Exception], Decision]
 """Decides what becomes of a record that failed: ``"fail"``, ``"skip"``, ``"dead_letter"``, ``ps.dead_letter("topic")`` or
 ``"retry"``."""
-Policy: TypeAlias = Union[Fate, ErrorHandler]  # noqa: UP007 - a Callable cannot be united with | in Python 3.10
+Policy: TypeAlias = Fate | ErrorHandler
 
 
 @dataclass(frozen=True)

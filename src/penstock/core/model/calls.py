@@ -16,17 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from inspect import iscoroutinefunction
-from typing import Any, Final, Literal, TypeAlias, get_args
-
-from typing_extensions import TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 
-_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 CallOrder = Literal["key", "partition", "completion"]
 """In which order the effects of records are applied: as they came per key, as they came per partition, or as calls end."""

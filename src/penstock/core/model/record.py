@@ -11,9 +11,7 @@ A *record* is a key, a value, a timestamp in milliseconds since the epoch, and h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
-
-from typing_extensions import Self
+from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")

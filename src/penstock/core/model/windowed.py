@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
-
-from typing_extensions import NamedTuple  # that of Python 3.10 cannot be generic
+from typing import Any, Generic, NamedTuple, TypeVar
 
 _LAST = (1 << 63) - 1
 K_co = TypeVar("K_co", covariant=True)

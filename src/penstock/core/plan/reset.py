@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Literal
 
 from penstock.core.model.durations import millis
@@ -158,8 +158,8 @@ def timestamp_ms(text: str) -> int:
         raise SettingsError(
             f"{text!r} is no date and time: write ISO 8601, as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
         ) from None
-    zoned = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
-    return millis(zoned - datetime(1970, 1, 1, tzinfo=timezone.utc))
+    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def listed_offsets(lines: Iterable[str]) -> Offsets:

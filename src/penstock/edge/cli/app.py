@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 
-class Form(str, Enum):
+class Form(StrEnum):
     """The formats of ``describe``."""
 
     text = "text"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -209,7 +209,7 @@ class TestAnswers:
         assert seen == [(0, 1), (300_000, 1), (600_000, 1)]
 
     def test_a_time_may_be_given_as_a_datetime(self) -> None:
-        at = datetime(2030, 1, 1, tzinfo=timezone.utc)
+        at = datetime(2030, 1, 1, tzinfo=UTC)
         assert ps.delay(until=at) == ps.delay(until=int(at.timestamp() * 1000))
         assert ps.delay(until=at + timedelta(microseconds=1)) == ps.delay(
             until=int(at.timestamp() * 1000) + 1

@@ -18,6 +18,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SparkRuntimeError
+from penstock.drivers.java import ADVICE, look_for_java, packaged_java
 from penstock.drivers.private import process_directory
 
 QUERY_CONF: Mapping[str, str] = {
@@ -197,6 +198,7 @@ def _new_session(application_id: str, master: str, conf: Mapping[str, str], log:
     builder = SparkSession.builder.master(master).appName(application_id)
     for name, value in wanted.items():
         builder = builder.config(name, value)
+    _check_java()
     with _environment(master):
         try:
             if log is not None:
@@ -208,6 +210,14 @@ def _new_session(application_id: str, master: str, conf: Mapping[str, str], log:
                 f"Spark does not start: {why}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
                 "`penstock doctor` says what is missing"
             ) from error
+
+
+def _check_java() -> None:
+    """Say what to install if this process would have to start a JVM, and there is no Java."""
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java, looked = look_for_java()
+        if java is None:
+            raise SparkRuntimeError(f"Spark needs Java, and none was found ({looked}). {ADVICE}")
 
 
 def _start_jvm(conf: Mapping[str, str], log: Path) -> None:
@@ -230,6 +240,9 @@ def _environment(master: str) -> Iterator[None]:
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
     }
+    java = look_for_java()[0]
+    if java is not None and java == packaged_java():
+        wanted["JAVA_HOME"] = str(Path(java).parent.parent)
     if master.startswith("local"):
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
     before = {name: os.environ.get(name) for name in wanted}

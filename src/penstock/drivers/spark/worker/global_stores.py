@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from typing_extensions import Self
+from typing import Final, Self
 
 from penstock.core.model.errors import StoreError
 from penstock.core.ports import ByteReader, ByteStores, LocalCopy, Offsets, store_of

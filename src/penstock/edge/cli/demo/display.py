@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,7 +16,6 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
-from typing_extensions import Self
 
 from penstock.edge.cli.demo.board import Scene, Step
 

@@ -24,7 +24,7 @@ from penstock.core.model.errors import PenstockError
 from penstock.core.ports import Version
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
 
-MINIMUM_PYTHON = (3, 10)
+MINIMUM_PYTHON = (3, 11)
 MINIMUM_MEMORY = 2 << 30
 MINIMUM_DISK = 1 << 30
 
@@ -48,7 +48,8 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 def check_java(_: Inquiry) -> Finding:
     """Check that there is a Java that Spark and the embedded broker can run on."""
-    from penstock.testing._java import MINIMUM_JAVA, find_java
+    from penstock.drivers.java import MINIMUM_JAVA
+    from penstock.testing._java import find_java
 
     try:
         java = find_java()
@@ -76,14 +77,14 @@ def check_packages(_: Inquiry) -> list[Finding]:
 
 
 def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the packages that are required here, with the limits of their versions; extras are left out.
+    """Return the packages that running on Spark requires here, with the limits of their versions; other extras are left out.
 
     Example:
-        >>> requirements(["pandas<3,>=2.2", "typer>=0.16; extra == 'cli'", "tomli; python_version < '3'"])
-        [('pandas', '<3,>=2.2')]
+        >>> requirements(["lmdb>=1.6", "pandas>=2.2; extra == 'spark'", "typer; extra == 'cli'", "x; python_version < '3'"])
+        [('lmdb', '>=1.6'), ('pandas', '>=2.2')]
     """
     required = [Requirement(line) for line in lines]
-    here = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    here = [one for one in required if one.marker is None or one.marker.evaluate({"extra": "spark"})]
     return [(one.name, str(one.specifier)) for one in here]
 
 

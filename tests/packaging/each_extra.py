@@ -1,0 +1,64 @@
+"""The wheel with each extra, under each Python, with the newest and the lowest versions; for `make packages`, which names this file.
+
+It installs gigabytes, so `make test` leaves it out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from .environments import EXTRAS, ROOT, build, check, install, run
+
+
+def _starts(python: str) -> bool:
+    """Tell whether a command is there and starts; a version manager has commands for all versions that it knows."""
+    return shutil.which(python) is not None and subprocess.run([python, "--version"]).returncode == 0
+
+
+PYTHONS: Final = [python for minor in (11, 12, 13, 14) if _starts(python := f"python3.{minor}")]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra])
+def test_each_extra_brings_what_it_promises(wheel: Path, tmp_path: Path, extra: str, python: str) -> None:
+    check(install(wheel, extra, tmp_path / "environment", python), extra)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("versions", ["newest", "lowest"])
+def test_words_are_counted_without_a_java_of_the_system(wheel: Path, tmp_path: Path, versions: str) -> None:
+    limits = _lowest() if versions == "lowest" else []
+    commands = install(wheel, "all", tmp_path / "environment", PYTHONS[0], *limits)
+    environment = {"JAVA_HOME": "", "PATH": f"{commands}:{_without_java(tmp_path / 'bin')}"}
+    assert "✓ Right:" in run(
+        commands / "penstock", "demo", "--lines", "500", environment=environment, cwd=tmp_path
+    )
+
+
+def _lowest() -> list[str]:
+    """Return what limits each direct requirement to the first versions that it allows."""
+    text = (ROOT / "pyproject.toml").read_text()
+    wanted = text[: text.index("\ndev = [")]
+    return [f"{name}=={version}.*" for name, version in re.findall(r'"([\w-]+)>=([\d.]+)"', wanted)]
+
+
+def _without_java(directory: Path) -> Path:
+    """Make a directory of the system's commands, but Java's."""
+    directory.mkdir()
+    for place in ("/usr/bin", "/bin"):
+        for command in Path(place).iterdir():
+            if not command.name.startswith("java") and not (directory / command.name).exists():
+                (directory / command.name).symlink_to(command)
+    return directory

