@@ -50,7 +50,7 @@ house: setup ## Measure the structure of src: sizes, names, import circles
 	$(BIN)/python tools/house.py
 
 packages: setup ## Install the wheel with each extra under each Python, newest and lowest versions; gigabytes, in about an hour
-	$(BIN)/python -m pytest --timeout=1800 tests/packaging/each_extra.py
+	$(BIN)/python -m pytest --timeout=1800 tests/installs/each_extra.py
 
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .

@@ -54,4 +54,4 @@ def module_apps(
 @pytest.fixture(autouse=True)
 def quiet_clients() -> None:
     """librdkafka reports every lost connection; tests that kill brokers would drown in it."""
-    logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("penstock.librdkafka").setLevel(logging.CRITICAL)
