@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -12,18 +11,9 @@ import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError
 
 from .helpers import Apps, committed_records, lag, values_by_key
-from .topologies import WindowCounts, with_processor
+from .topologies import WindowCounts, counts_in_kafka, with_processor
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-
-def counting(source: str, sink: str, changelog: Any = "kafka") -> ps.Topology:
-    """Re-key and count: under exactly once the re-keying goes through a topic, else through Spark's shuffle."""
-    builder = ps.StreamsBuilder()
-    words = builder.stream(source).flat_map_values(str.split).group_by(lambda _, word: word)
-    counts = words.count(store=ps.stores.options("counts", changelog=changelog))
-    counts.to_stream().to(sink, value=ps.serdes.int64)
-    return builder.build()
 
 
 def lose_everything(apps: Apps) -> None:
@@ -36,7 +26,9 @@ def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: 
     lines = [f"a b{n % 7} c{n % 50}" for n in range(1_200)]
     for part in (lines[:500], lines[500:900], lines[900:]):
         apps.kafka.produce(source, [(None, line) for line in part])
-        apps.run(counting(source, sink), processing_guarantee=guarantee)
+        apps.run(
+            counts_in_kafka(source, sink), processing_guarantee=guarantee, on_other_checkpoint="take_over"
+        )
         assert lag(apps.kafka, apps.id, source) == 0
         lose_everything(apps)
     counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
@@ -82,7 +74,7 @@ def test_windows_go_on_with_their_time(apps: Apps) -> None:
     ]
     for part in parts:
         apps.kafka.produce(source, part)
-        apps.run(topology, processing_guarantee="exactly_once")
+        apps.run(topology, processing_guarantee="exactly_once", on_other_checkpoint="take_over")
         lose_everything(apps)
     counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
     assert counts == {"k@0": [1, 2], "k@500000": [1, 2]}  # 3,000 is expired: the store's time has survived
@@ -91,12 +83,12 @@ def test_windows_go_on_with_their_time(apps: Apps) -> None:
 def test_a_store_that_gets_a_changelog_later_publishes_what_it_holds(apps: Apps) -> None:
     source, sink = apps.topic("lines", 2), apps.topic("counts", 1)
     apps.kafka.produce(source, [(None, "a b a")])
-    apps.run(counting(source, sink, "spark"))
+    apps.run(counts_in_kafka(source, sink, "spark"))
     apps.kafka.produce(source, [(None, "c")])
-    apps.run(counting(source, sink, "kafka"))
+    apps.run(counts_in_kafka(source, sink, "kafka"))
     lose_everything(apps)
     apps.kafka.produce(source, [(None, "a b c")])
-    apps.run(counting(source, sink, "kafka"))
+    apps.run(counts_in_kafka(source, sink, "kafka"))
     counts = values_by_key(apps.kafka.consume(sink), ps.serdes.int64)
     assert counts == {"a": [1, 2, 3], "b": [1, 2], "c": [1, 2]}
 
@@ -104,8 +96,8 @@ def test_a_store_that_gets_a_changelog_later_publishes_what_it_holds(apps: Apps)
 def test_state_without_offsets_is_refused(apps: Apps) -> None:
     source, sink = apps.topic("lines", 1), apps.topic("counts", 1)
     apps.kafka.produce(source, [(None, "a")])
-    apps.run(counting(source, sink))
+    apps.run(counts_in_kafka(source, sink))
     lose_everything(apps)
     apps.kafka.tool("kafka-consumer-groups", "--delete", "--group", apps.id)
     with pytest.raises(IncompatibleTopologyError, match=r"no committed offsets.*penstock reset"):
-        apps.run(counting(source, sink))
+        apps.run(counts_in_kafka(source, sink))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 import penstock as ps
-from penstock.core.model.errors import BrokerUnavailableError, ProductionError
+from penstock.core.model.errors import (
+    BrokerUnavailableError,
+    OtherCheckpointError,
+    PenstockError,
+    ProductionError,
+)
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
@@ -23,7 +30,7 @@ from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.testing import EmbeddedKafka
 
-from .helpers import Apps, committed_records, eventually, lag, values_by_key
+from .helpers import Apps, committed_records, lag, values_by_key
 from .topologies import shout, word_count
 
 pytestmark = pytest.mark.broker
@@ -41,6 +48,10 @@ class Deliveries:
         self.marks = Marks(client, self.id, 10)
         self.marks.prepare(2, -1)
         self.publisher = KafkaTransactions(client, client, self.id, patience_s, 10_000)
+        self.claim("c")
+
+    def claim(self, checkpoint: str, known: dict[int, BatchId] | None = None) -> None:
+        self.publisher.claim(checkpoint, self.marks.found() if known is None else known, 2)
 
     def deliver(self, number: int, *values: bytes, partition: int = 0, checkpoint: str = "c") -> bool:
         delivery = self.publisher.delivery(partition)
@@ -79,11 +90,10 @@ class TestADelivery:
         assert [deliveries.deliver(n, b"%d" % n) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
         assert deliveries.delivered() == [b"0", b"1", b"2"]
 
-    def test_knows_nothing_of_other_partitions_and_other_checkpoints(self, deliveries: Deliveries) -> None:
+    def test_knows_nothing_of_other_partitions(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(5, b"a")
         assert deliveries.deliver(5, b"b", partition=1)
-        assert deliveries.deliver(2, b"c", checkpoint="another")
-        assert deliveries.delivered() == [b"a", b"b", b"c"]
+        assert deliveries.delivered() == [b"a", b"b"]
 
     def test_that_is_aborted_leaves_nothing(self, deliveries: Deliveries) -> None:
         delivery = deliveries.publisher.delivery(0)
@@ -129,6 +139,64 @@ class TestADelivery:
         assert deliveries.delivered() == [b"a"]
 
 
+class TestAClaim:
+    def test_refuses_the_checkpoint_before(self, deliveries: Deliveries) -> None:
+        assert deliveries.deliver(7, b"a")
+        at_work = deliveries.publisher.delivery(0)
+        assert at_work.begin(BatchId("c", 8))
+        at_work.publish(deliveries.topic, some(b"too late"))
+        deliveries.claim("another")
+        with pytest.raises(ProductionError):
+            at_work.commit({})
+        for partition in (0, 1):
+            with pytest.raises(
+                OtherCheckpointError, match=r"no longer send from checkpoint c: .* \(another\)"
+            ):
+                deliveries.deliver(8, b"too late", partition=partition)
+            assert deliveries.deliver(0, b"b%d" % partition, partition=partition, checkpoint="another")
+        assert deliveries.delivered() == [b"a", b"b0", b"b1"]
+
+    def test_is_made_by_one_of_two_starts(self, deliveries: Deliveries) -> None:
+        known = deliveries.marks.found()
+        assert known == {0: BatchId("c", -1), 1: BatchId("c", -1)}
+        deliveries.claim("one", known)
+        with pytest.raises(OtherCheckpointError, match="that start was first"):
+            deliveries.claim("two", known)
+        assert set(deliveries.marks.found().values()) == {BatchId("one", -1)}
+
+    def test_is_made_while_the_checkpoint_before_delivers(self, deliveries: Deliveries) -> None:
+        started, over = threading.Event(), []
+
+        def deliver() -> None:
+            try:
+                for number in range(10_000):
+                    deliveries.deliver(number, b"%d" % number)
+                    started.set()
+            except PenstockError as error:
+                over.append(error)
+
+        thread = threading.Thread(target=deliver)
+        thread.start()
+        assert started.wait(30)
+        deliveries.claim("another")
+        before = deliveries.delivered()
+        thread.join(30)
+        assert isinstance(over[0], ProductionError | OtherCheckpointError)
+        assert deliveries.delivered() == before == [b"%d" % number for number in range(len(before))]
+
+    def test_is_gone_with_the_topic(self, deliveries: Deliveries) -> None:
+        deliveries.kafka.delete_topic(commits_topic(deliveries.id))
+
+        def attempt() -> bool:
+            """Deliver; the offsets of a group go a moment after their topic."""
+            with suppress(DeliveryAbortedError):
+                deliveries.deliver(0, b"a")
+            return False
+
+        with pytest.raises(OtherCheckpointError, match=r"was deleted, as `penstock reset` does"):
+            eventually(attempt, "the group to forget the topic")
+
+
 class TestAHangingTransaction:
     """What a broker leaves that was killed while it ended a transaction, made by hand: its coordinator has forgotten it."""
 
@@ -169,13 +237,22 @@ class TestMarks:
     def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
         forget_group(deliveries.kafka, commits_topic(deliveries.id))
+        assert deliveries.marks.found()[0] == BatchId("c", 7)
         deliveries.marks.prepare(2, -1)
         assert not deliveries.deliver(7, b"a")
         assert deliveries.deliver(8, b"b")
         assert deliveries.delivered() == [b"a", b"b"]
 
+    def test_that_are_forgotten_while_the_application_runs_are_found_again(
+        self, deliveries: Deliveries
+    ) -> None:
+        assert deliveries.deliver(7, b"a")
+        forget_group(deliveries.kafka, commits_topic(deliveries.id))
+        assert [deliveries.deliver(n, b"%d" % n) for n in (7, 8)] == [False, True]
+
     def test_have_room_for_more_partitions(self, deliveries: Deliveries) -> None:
         deliveries.marks.prepare(5, -1)
+        deliveries.publisher.claim("c", deliveries.marks.found(), 5)
         assert deliveries.deliver(0, b"a", partition=4)
         deliveries.marks.prepare(3, -1)
         assert not deliveries.deliver(0, b"a", partition=4)
@@ -209,12 +286,3 @@ class TestAnApplication:
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
         apps.run(topology, processing_guarantee=guarantee)
         assert len(committed_records(apps.kafka, sink)) == sent
-
-    def test_with_a_new_checkpoint_is_not_mistaken_for_an_old_one(self, apps: Apps) -> None:
-        source, sink = apps.topic("in", 1), apps.topic("out", 1)
-        apps.kafka.produce(source, [("k", "v")] * 10)
-        topology, once = word_count(source, sink), {"processing_guarantee": "exactly_once"}
-        apps.run(topology, **once)
-        shutil.rmtree(apps.home / apps.id)
-        apps.run(topology, **once)
-        eventually(lambda: len(committed_records(apps.kafka, sink)) == 20, "both runs' results")

@@ -47,6 +47,7 @@ from penstock.edge.group_offsets import GroupOffsets
 from penstock.edge.lease import Lease
 from penstock.edge.orders import StandingOrders
 from penstock.edge.output import attach
+from penstock.edge.ownership import checkpoint_id, start_of
 from penstock.edge.packages import check_spark_packages
 from penstock.edge.running import RunningApplication
 from penstock.edge.settings import Settings, settings_from
@@ -139,6 +140,7 @@ class Application:
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
             ControlError: If the list of topics that are kept paused cannot be read.
             PenstockError: If the first batch fails for another reason.
         """
@@ -201,13 +203,16 @@ class Application:
         existing = broker.partition_counts()
         plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
         layout = plan.laid_out(existing, self._grouper)
+        topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
+        marks = self._clients.marks().found() if settings.exactly_once else {}
+        start_facts = start_of(plan.plan, settings, running._lease.begun, broker, existing)
+        checkpoint = checkpoint_id(start_facts, progress, marks)
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
         if progress is not None:
             manifests = cache(partial(self._manifests, running, progress))
             check_left_behind(plan, layout, manifests, unfinished=settings.on_removed_operator == "fail")
-        topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
         rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
         if rebuild:
             check_published(plan, layout, self._clients.published(plan.plan, layout.tasks))
@@ -220,6 +225,10 @@ class Application:
         facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
         plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
         commits = self._prepare_commits(running, plan.plan, progress)
+        if settings.exactly_once:
+            running._lease.begin(checkpoint)
+            everywhere = max(commits, existing.get(plan.plan.commits_topic, 0))
+            self._clients.transactions().claim(checkpoint, marks, everywhere)
         log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
         for line in short_lines(plan.plan, layout):
             running._progress.say("plan", line)
@@ -246,7 +255,7 @@ class Application:
             self._clients.letters(),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
-        return self._start_query(running, broker, spec, begin, until_end=until_end)
+        return self._start_query(running, broker, spec, checkpoint, begin, until_end=until_end)
 
     def _threads_of(self, running: RunningApplication, plan: Plan, layout: Layout) -> dict[TaskId, int]:
         """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
@@ -345,6 +354,7 @@ class Application:
         running: RunningApplication,
         broker: Broker,
         spec: TopologySpec,
+        checkpoint: str,
         begin: Mapping[str, Any],
         *,
         until_end: bool,
@@ -367,6 +377,7 @@ class Application:
             settings.waits,
             self._clock,
             settings.trigger_interval_ms,
+            checkpoint,
         )
         running._progress.say(
             "query-starts", "starting the query; the first micro-batch initialises the tasks"

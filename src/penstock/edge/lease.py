@@ -5,7 +5,8 @@ reset or a rescale under a running application would pull its checkpoint away. T
 on the file ``lock`` in the application's directory, held as long as the process that took it lives: a crash, even SIGKILL,
 gives it back, so there is nothing to clean up and no time-out to wait for.
 
-It says nothing about other hosts. A group without members, as this one, gives Kafka nothing to ask either.
+It says nothing about other hosts. A group without members, as this one, gives Kafka nothing to ask either; under exactly once
+the marks do (see ``ownership``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from penstock.core.model.errors import ApplicationRunningError, SettingsError
 from penstock.drivers.private import make_private
@@ -26,8 +28,9 @@ _FILE = "lock"
 class Lease:
     """The right to work on one application's directory; made by :meth:`take`, given back by :meth:`release`."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: IO[str], holder: Mapping[str, Any]) -> None:
         self._file = file
+        self._holder = dict(holder)
 
     @classmethod
     def take(cls, home: Path, application_id: str, purpose: str) -> Lease:
@@ -59,10 +62,21 @@ class Lease:
         except OSError as error:
             file.close()
             raise _unusable(home, error) from None
-        file.truncate(0)
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose}, file)
-        file.flush()
-        return cls(file)
+        lease = cls(file, {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose})
+        lease.begin(_read(file).get("begun", ""))
+        return lease
+
+    @property
+    def begun(self) -> str:
+        """The id that a checkpoint to be begun was given here last; empty if there was none."""
+        return str(self._holder["begun"])
+
+    def begin(self, checkpoint: str) -> None:
+        """Remember the id of a checkpoint before it is begun: a start that is killed in between is continued under it."""
+        self._holder["begun"] = checkpoint
+        self._file.truncate(0)
+        json.dump(self._holder, self._file)
+        self._file.flush()
 
     @property
     def held(self) -> bool:
@@ -81,12 +95,20 @@ class Lease:
 
 def _holder(file: IO[str]) -> str:
     """Read who has the lease; the file is empty for a moment while it changes hands."""
+    try:
+        found = _read(file)
+        return f"process {found['pid']} on {found['host']} ({found['purpose']})"
+    except KeyError:
+        return "another process"
+
+
+def _read(file: IO[str]) -> dict[str, Any]:
+    """Read what the last holder has written; nothing if that is not whole."""
     file.seek(0)
     try:
-        found = json.loads(file.read())
-        return f"process {found['pid']} on {found['host']} ({found['purpose']})"
-    except (ValueError, KeyError):
-        return "another process"
+        return dict(json.loads(file.read()))
+    except ValueError:
+        return {}
 
 
 def _unusable(home: Path, error: OSError) -> SettingsError:

@@ -193,6 +193,11 @@ class Settings(BaseSettings):
     on_lost_offsets: Literal["fail", "skip"] = Field(
         "fail", description="what to do when the broker no longer has the offsets that were reached"
     )
+    on_other_checkpoint: Literal["fail", "take_over"] = Field(
+        "fail",
+        description="what an exactly-once start without a checkpoint does when another checkpoint has delivered as this "
+        "application",
+    )
     on_removed_operator: Literal["fail", "drop"] = Field(
         "fail",
         description="what to do when an asynchronous operator is no longer in the topology and has unfinished records",

@@ -47,3 +47,20 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"cannot be written and locked .* set state_dir"):
         Lease.take(tmp_path / "file" / "app", "app", "running")
+
+
+def test_remembers_the_checkpoint_that_was_to_be_begun(tmp_path: Path) -> None:
+    lease = Lease.take(tmp_path, "app", "running")
+    assert lease.begun == ""
+    lease.begin("5f3a")
+    lease.release()
+    for _ in range(2):
+        lease = Lease.take(tmp_path, "app", "running")
+        assert lease.begun == "5f3a"
+        lease.release()
+
+
+def test_a_file_that_is_not_whole_remembers_nothing(tmp_path: Path) -> None:
+    Lease.take(tmp_path, "app", "running").release()
+    (tmp_path / "lock").write_text('{"begun": "5f')
+    assert Lease.take(tmp_path, "app", "running").begun == ""

@@ -95,6 +95,10 @@ class ApplicationRunningError(PenstockError):
     """The application is already at work on this state directory, so nobody else may start or change it."""
 
 
+class OtherCheckpointError(PenstockError):
+    """Kafka says that another checkpoint delivers as this application, so this one may not, or may no longer."""
+
+
 class ControlError(PenstockError):
     """An order to a running application cannot be carried out: it names what is not there, or nobody hears it."""
 

@@ -260,11 +260,11 @@ class Broker:
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the group's committed offsets; partitions without one are left out."""
-        return _by_topic(self._committed(partitions))
+        return _by_topic(self.committed(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return how far the group has read, where that is beyond its committed offsets; else those."""
-        found = self._committed(partitions)
+        found = self.committed(partitions)
         for at in found:
             if (said := at.metadata or "").startswith(_TAKEN):
                 at.offset = int(said.removeprefix(_TAKEN))
@@ -272,11 +272,18 @@ class Broker:
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
-        found = self._committed(partitions)
+        found = self.committed(partitions)
         return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
 
-    def _committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
+    def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
+        """Return the group's committed offsets with their metadata; partitions without one are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
+        if not wanted:
+            return []
         consumer = self._consumer()
         found = self.ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)

@@ -8,7 +8,11 @@ commits a batch only after Kafka has, and may die in between. Per Spark partitio
   every other producer of that id (a zombie: an executor that was thought lost, a speculative copy), and ends its open
   transaction.
 * Only then the mark is read. A batch that is already marked was delivered by an earlier attempt; it is not sent again.
+* A mark of another checkpoint means that a start on another one has taken the application over: nothing is sent any more.
 * Reading the mark waits for a transaction that is being ended, so it is never read too early.
+
+A checkpoint that begins claims all partitions in the same way, one after the other: whoever claims the first one goes on to
+the next, and whoever finds it claimed by somebody else gives up.
 
 Where marks are kept is in ``marks``.
 
@@ -18,7 +22,7 @@ Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -30,6 +34,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.core.model.errors import (
     BrokerUnavailableError,
     DeliveryAbortedError,
+    OtherCheckpointError,
     PenstockError,
     ProductionError,
 )
@@ -38,7 +43,7 @@ from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
 from penstock.drivers.kafka.clients import ClientSettings, check, is_unavailable, made, translated, warm
-from penstock.drivers.kafka.marks import is_marked, mark_offset, mark_record
+from penstock.drivers.kafka.marks import Marks, mark_of, mark_offset, mark_record
 from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 log = logging.getLogger("penstock.kafka")
@@ -47,6 +52,8 @@ Answer = TypeVar("Answer")
 
 _STEP_S = 10.0
 _RETRY_S = 0.05
+_CLAIMS = 5
+"""How often a claim is repeated that a delivery of the checkpoint before has cut off."""
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -84,6 +91,10 @@ class KafkaTransactions:
         """
         return Transaction(self, partition)
 
+    def marks(self) -> Marks:
+        """Return the marks of the application."""
+        return Marks(self.consumer, self.application_id, _STEP_S)
+
     def producer_settings(self, partition: int) -> dict[str, Any]:
         """Return the settings of the producer of a Spark partition."""
         return {
@@ -115,6 +126,38 @@ class KafkaTransactions:
         for partition in range(partitions):
             self.delivery(partition)
 
+    def claim(self, checkpoint: str, known: Mapping[int, BatchId], partitions: int) -> None:
+        """Let a checkpoint own all partitions; whoever delivered for another one cannot any more.
+
+        Args:
+            checkpoint: Its id.
+            known: The marks on which it was decided that it may.
+            partitions: How many partitions there are.
+
+        Raises:
+            OtherCheckpointError: If another checkpoint has claimed one since.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        for partition in range(partitions):
+            before = known.get(partition)
+            if before is None or before.checkpoint != checkpoint:
+                self._claim(partition, checkpoint, before)
+
+    def _claim(self, partition: int, checkpoint: str, before: BatchId | None) -> None:
+        owners = {checkpoint, None if before is None else before.checkpoint}
+        for attempt in range(1, _CLAIMS + 1):
+            try:
+                if self.delivery(partition).claim(checkpoint, owners):
+                    return
+            except ProductionError:
+                if attempt == _CLAIMS:
+                    raise
+                continue
+            raise OtherCheckpointError(
+                f"application {self.application_id!r} was started on another checkpoint at the same moment, and that start was "
+                "first. Nothing was read or sent here. Stop the other one, or leave this one stopped"
+            )
+
 
 class Transaction:
     """One transaction. Owned by one Spark task."""
@@ -132,10 +175,41 @@ class Transaction:
         with self._aborting():
             self._insist("taking over the transactional id", self._producer.init_transactions)
 
+    def claim(self, checkpoint: str, owners: Collection[str | None]) -> bool:
+        """Write the mark of a checkpoint that has delivered nothing, unless the partition belongs to none of these.
+
+        Args:
+            checkpoint: Its id.
+            owners: Whose mark it may replace; None is none.
+
+        Returns:
+            Whether the partition is the checkpoint's.
+
+        Raises:
+            ProductionError: If a delivery for the checkpoint before has come between; it can be done again.
+        """
+        mark = self._last_mark()
+        if mark is not None and mark.checkpoint == checkpoint:
+            return True
+        if (mark and mark.checkpoint) not in owners:
+            return False
+        self._batch = BatchId(checkpoint, -1)
+        with self._aborting():
+            self._producer.begin_transaction()
+        self.commit({})
+        return True
+
     def begin(self, batch: BatchId) -> bool:
-        """Begin, unless the batch has been delivered before."""
+        """Begin, unless the batch has been delivered before.
+
+        Raises:
+            OtherCheckpointError: If a start on another checkpoint, or a reset, has taken the application over.
+        """
         self._batch = batch
-        if is_marked(self._last_mark(), batch):
+        mark = self._last_mark() or self._spec.marks().brought_back(self._mark.partition)
+        if mark is None or mark.checkpoint != batch.checkpoint:
+            raise taken_over(self._spec.application_id, batch, mark)
+        if mark.number >= batch.number:
             log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._place)
             return False
         with self._aborting():
@@ -175,7 +249,7 @@ class Transaction:
         with suppress(KafkaException):
             self._producer.abort_transaction(_STEP_S)
 
-    def _last_mark(self) -> ClientPartition:
+    def _last_mark(self) -> BatchId | None:
         """Read the mark of the batch that was delivered last."""
         doing = "asking which batch was delivered last"
         marks = self._consumer(self._mark.topic)
@@ -185,7 +259,7 @@ class Transaction:
             if self._answers_at_once():
                 raise self._hanging() from error
             raise
-        return mark
+        return mark_of(mark)
 
     def _answers_at_once(self) -> bool:
         """Tell whether the mark can be read by those who do not wait for transactions."""
@@ -262,3 +336,22 @@ class Transaction:
         if cause.txn_requires_abort():
             return DeliveryAbortedError(f"the transaction of {self._place} was aborted: {cause.str()}")
         return translated(error, "sending in a transaction", self._servers)
+
+
+def taken_over(application_id: str, batch: BatchId, mark: BatchId | None) -> OtherCheckpointError:
+    """Make the error for a delivery that comes after somebody else has taken the application over.
+
+    Args:
+        application_id: The application.
+        batch: The batch that was to be delivered.
+        mark: What lies there in place of the checkpoint's mark; None is nothing.
+    """
+    if mark is None:
+        who = f"its topic {commits_topic(application_id)!r} was deleted, as `penstock reset` does"
+    else:
+        who = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
+    return OtherCheckpointError(
+        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {who}. Nothing of micro-batch "
+        f"{batch.number} was sent from here, so nothing is there twice. If this one was to go on, stop the other one and see "
+        "'Two checkpoints' in the page on delivery"
+    )

@@ -9,7 +9,7 @@ An offset is JSON:
      "times": {topic: {partition: ms}}, "origins": [[n, {topic: {partition: offset}}]],
      "begin": what the first batch of a run is told}
 
-* ``checkpoint`` is an id made with the first offset, ``batch`` grows with each planned batch: together they are the id of a
+* ``checkpoint`` is an id made before the first offset, ``batch`` grows with each planned batch: together they are the id of a
   micro-batch, by which exactly-once delivery knows a batch it has already delivered.
 * ``tick`` grows when tasks are to take part in a batch, with or without new records: all of them in the first batch of each run, which
   initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation.

@@ -7,7 +7,6 @@ what is paused, when a task wants to be woken.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -71,7 +70,7 @@ class Planner:
     def first(self) -> dict[str, Any]:
         """Decide where a query without a checkpoint begins."""
         positions = first_positions(self._spec, self._counts())
-        begun = {"checkpoint": secrets.token_hex(8), "batch": -1}
+        begun = {"checkpoint": self._spec.checkpoint, "batch": -1}
         return offset_after(begun, positions, 0, self._spec.clock(), self._spec.topology)
 
     def fix_end(self) -> None:

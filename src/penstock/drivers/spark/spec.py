@@ -84,6 +84,7 @@ class SourceSpec:
         waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
         clock: Gives the wall clock.
         trigger_interval_ms: Shortest time between the beginnings of batches, unless a processor asks for a commit.
+        checkpoint: The id of a checkpoint that begins.
     """
 
     topology: TopologySpec
@@ -100,6 +101,7 @@ class SourceSpec:
     waits: WaitSettings = field(default_factory=WaitSettings)
     clock: Clock = host_clock
     trigger_interval_ms: int = 0
+    checkpoint: str = ""
 
     def to_option(self) -> str:
         """Give the spec as the string that a data source's option can carry."""

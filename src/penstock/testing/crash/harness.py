@@ -190,6 +190,7 @@ class _Run:
             "processing_guarantee": self._setup.guarantee,
             "master": self._setup.master,
             "max_batch_records": _BATCH_RECORDS,
+            "on_other_checkpoint": "take_over",  # the disk is killed with the checkpoint on it
             "statestore_cache_max_bytes": 0,  # every update is told: what is merged away cannot be missed
             **self._setup.app.settings,
         }

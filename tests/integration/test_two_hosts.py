@@ -1,0 +1,113 @@
+"""Two hosts with one application id under exactly once: each has a state directory, and so a checkpoint, of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock as ps
+from penstock.core.model.errors import OtherCheckpointError
+from penstock.core.plan.topology import Topology
+from penstock.drivers.kafka.marks import Marks
+from penstock.edge.cli.app import app as command_line
+from penstock.testing.crash import Topics
+from penstock.testing.crash.app import Job
+from penstock.testing.crash.processes import Program
+
+from .helpers import Apps, committed_records, eventually, lag, values_by_key
+from .topologies import counts_in_kafka, word_count
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
+
+ONCE = {"processing_guarantee": "exactly_once"}
+
+
+def of(topics: Topics) -> Topology:
+    return counts_in_kafka(topics.input, topics.output)
+
+
+class Lines:
+    """Lines for an input topic, and what must come of them."""
+
+    def __init__(self, apps: Apps, topic: str) -> None:
+        self._produce = partial(apps.kafka.produce, topic)
+        self._lines: list[str] = []
+
+    def feed(self, count: int) -> None:
+        more = [f"a b{n % 7}" for n in range(len(self._lines), len(self._lines) + count)]
+        self._produce([(None, line) for line in more])
+        self._lines += more
+
+    def journals(self) -> dict[str, list[int]]:
+        counts = Counter(word for line in self._lines for word in line.split())
+        return {word: list(range(1, count + 1)) for word, count in counts.items()}
+
+
+def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 2)
+    topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "other-host"
+    lines.feed(300)
+    first = apps.start(topology, shuffle_partitions=2, **ONCE)
+    with pytest.raises(
+        OtherCheckpointError, match=rf"{apps.id}' belongs to another checkpoint .* another host"
+    ):
+        apps.application(topology, state_dir=other, **ONCE).start()
+    lines.feed(300)
+    eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the first to go on as if nothing had been")
+
+    settings = {
+        "bootstrap_servers": apps.kafka.bootstrap_servers,
+        "state_dir": str(other),
+        "master": "local[2]",
+        "statestore_cache_max_bytes": 0,
+        "shuffle_partitions": 1,  # fewer than the first has: it takes over those that it does not use, too
+        "on_other_checkpoint": "take_over",
+        **ONCE,
+    }
+    (tmp_path / "program").mkdir()
+    second = Program(
+        tmp_path / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), settings)
+    )
+    second.start()
+    try:
+
+        def ended() -> bool:
+            lines.feed(5)
+            return first.status().state == "failed"
+
+        eventually(ended, "the first to notice", within_s=150)
+        with pytest.raises(OtherCheckpointError, match=r"may no longer send .* has taken it over"):
+            first.await_termination()
+        lines.feed(300)
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the second to go on", within_s=180)
+        with pytest.raises(OtherCheckpointError, match="has been taken over from the checkpoint at"):
+            apps.start(topology, on_other_checkpoint="take_over", **ONCE)
+        assert second.stop(grace_s=60) == 0, second.last_words()
+    finally:
+        second.kill()
+    assert values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64) == lines.journals()
+    marks = Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).found()
+    assert (len(marks), len({mark.checkpoint for mark in marks.values()})) == (2, 1)
+
+
+def test_a_lost_checkpoint_is_no_reason_to_send_everything_again(apps: Apps) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    apps.kafka.produce(source, [("k", "v")] * 10)
+    topology = word_count(source, sink)
+    apps.run(topology, **ONCE)
+    shutil.rmtree(apps.home / apps.id)
+    with pytest.raises(OtherCheckpointError, match="its checkpoint is lost"):
+        apps.run(topology, **ONCE)
+    with pytest.raises(OtherCheckpointError, match="only that checkpoint has the content of its stores"):
+        apps.run(topology, on_other_checkpoint="take_over", **ONCE)
+    assert len(committed_records(apps.kafka, sink)) == 10
+    servers, home = apps.kafka.bootstrap_servers, str(apps.home)
+    asked = ["reset", apps.id, "--bootstrap-servers", servers, "--state-dir", home, "--yes"]
+    assert CliRunner().invoke(command_line, asked).exit_code == 0
+    apps.run(topology, **ONCE)
+    assert len(committed_records(apps.kafka, sink)) == 20
