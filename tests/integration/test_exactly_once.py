@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -17,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 import penstock as ps
 from penstock.core.model.errors import (
     BrokerUnavailableError,
+    DeliveryAbortedError,
     OtherCheckpointError,
     PenstockError,
     ProductionError,
@@ -25,12 +27,13 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
+from penstock.drivers.kafka import delivery as sending
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.testing import EmbeddedKafka
 
-from .helpers import Apps, committed_records, lag, values_by_key
+from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import shout, word_count
 
 pytestmark = pytest.mark.broker
@@ -39,7 +42,7 @@ pytestmark = pytest.mark.broker
 class Deliveries:
     """Deliveries of one application, as the tasks of the sink make them."""
 
-    def __init__(self, kafka: EmbeddedKafka, *, patience_s: float = 20) -> None:
+    def __init__(self, kafka: EmbeddedKafka, *, patience_s: float = 20, timeout_ms: int = 10_000) -> None:
         self.kafka = kafka
         self.id = f"deliveries-{secrets.token_hex(3)}"
         self.topic = f"{self.id}-out"
@@ -47,7 +50,7 @@ class Deliveries:
         client = {"bootstrap.servers": kafka.bootstrap_servers}
         self.marks = Marks(client, self.id, 10)
         self.marks.prepare(2, -1)
-        self.publisher = KafkaTransactions(client, client, self.id, patience_s, 10_000)
+        self.publisher = KafkaTransactions(client, client, self.id, patience_s, timeout_ms)
         self.claim("c")
 
     def claim(self, checkpoint: str, known: dict[int, BatchId] | None = None) -> None:
@@ -108,8 +111,9 @@ class TestADelivery:
         assert zombie.begin(BatchId("c", 0))
         zombie.publish(deliveries.topic, some(b"zombie"))
         assert deliveries.deliver(0, b"good")
-        with pytest.raises(ProductionError, match="another attempt has taken over"):
+        with pytest.raises(DeliveryAbortedError, match="another attempt of the micro-batch has taken over"):
             zombie.commit({})
+        assert not zombie.begin(BatchId("c", 0))
         zombie.abort()
         assert deliveries.delivered() == [b"good"]
 
@@ -137,6 +141,70 @@ class TestADelivery:
         deliveries.publisher.end_open(2)
         assert broker.committed_offsets({deliveries.topic: 1}) == {deliveries.topic: {0: 100}}
         assert deliveries.delivered() == [b"a"]
+
+
+class Standing:
+    """A producer one of whose calls does not return when it has done its work, or before it does it."""
+
+    def __init__(self, producer: Any, name: str, *, before: bool) -> None:
+        self._producer = producer
+        self._name = name
+        self._before = before
+        self.goes_on = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return self._stand if name == self._name else getattr(self._producer, name)
+
+    def _stand(self, *given: Any) -> None:
+        if self._before:
+            self.goes_on.wait()
+        getattr(self._producer, self._name)(*given)
+        self.goes_on.wait()
+
+
+class TestATransactionThatIsLost:
+    def test_because_it_was_open_for_too_long_is_sent_again(self, kafka: EmbeddedKafka) -> None:
+        deliveries = Deliveries(kafka, timeout_ms=1_000)
+        delivery = deliveries.publisher.delivery(0)
+        assert delivery.begin(BatchId("c", 0))
+        delivery.publish(deliveries.topic, some(b"too late"))
+        delivery._producer.flush(10)
+        eventually(
+            lambda: kafka.end_offsets(deliveries.topic, isolation="read_committed")[0], "the broker to end it"
+        )
+        told = r"was open for \d+ s, and the broker ends one after 1 s \(setting transaction_timeout_ms\)"
+        with pytest.raises(DeliveryAbortedError, match=told):
+            delivery.commit({})
+        assert delivery.begin(BatchId("c", 0))
+        delivery.publish(deliveries.topic, some(b"once"))
+        delivery.commit({})
+        assert deliveries.delivered() == [b"once"]
+
+    @pytest.mark.parametrize(
+        ("name", "before", "again"),
+        [
+            ("send_offsets_to_transaction", True, True),
+            ("commit_transaction", True, True),
+            ("commit_transaction", False, False),
+        ],
+    )
+    def test_because_a_call_does_not_return_is_begun_again_unless_it_is_committed(
+        self, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch, name: str, before: bool, again: bool
+    ) -> None:
+        delivery = deliveries.publisher.delivery(0)
+        assert delivery.begin(BatchId("c", 0))
+        delivery.publish(deliveries.topic, some(b"once"))
+        standing = delivery._producer = Standing(delivery._producer, name, before=before)
+        with monkeypatch.context() as patched:
+            patched.setattr(sending, "_GRACE_S", 5 - sending._STEP_S)
+            with pytest.raises(DeliveryAbortedError, match="is given up: no answer for 5 s"):
+                delivery.commit({})
+        assert delivery.begin(BatchId("c", 0)) == again
+        standing.goes_on.set()
+        if again:
+            delivery.publish(deliveries.topic, some(b"once"))
+            delivery.commit({})
+        assert deliveries.delivered() == [b"once"]
 
 
 class TestAClaim:

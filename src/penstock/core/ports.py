@@ -283,8 +283,8 @@ class Delivery(Protocol):
             offsets: The offsets before which everything has been processed.
 
         Raises:
-            ProductionError: If the broker refused a record, or another attempt has taken over.
-            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
+            ProductionError: If the broker refused a record.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated, or if only ``begin`` can tell.
         """
 
     def abort(self) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from penstock.core.model.errors import OtherCheckpointError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.internal import COMMITS_CONFIG, commits_topic
 from penstock.core.ports import BatchId, OffsetRange
@@ -144,3 +145,22 @@ def mark_of(found: ClientPartition) -> BatchId | None:
         BatchId(checkpoint='5f3a', number=7)
     """
     return BatchId(found.metadata or "", found.offset - 1) if found.offset >= 0 else None
+
+
+def taken_over(application_id: str, batch: BatchId, mark: BatchId | None) -> OtherCheckpointError:
+    """Make the error for a delivery that comes after somebody else has taken the application over.
+
+    Args:
+        application_id: The application.
+        batch: The batch that was to be delivered.
+        mark: What lies there in place of the checkpoint's mark; None is nothing.
+    """
+    if mark is None:
+        who = f"its topic {commits_topic(application_id)!r} was deleted, as `penstock reset` does"
+    else:
+        who = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
+    return OtherCheckpointError(
+        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {who}. Nothing of micro-batch "
+        f"{batch.number} was sent from here, so nothing is there twice. If this one was to go on, stop the other one and see "
+        "'Two checkpoints' in the page on delivery"
+    )

@@ -1,0 +1,83 @@
+"""Processes that stand still for longer than the broker keeps a transaction open: the application goes on, exactly once."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing import EmbeddedKafka
+from penstock.testing.crash import APPS, Topics
+from penstock.testing.crash.app import Job
+from penstock.testing.crash.journal import check_journals, journals_of
+from penstock.testing.crash.processes import Program
+
+from .helpers import Apps, committed_records, eventually, lag
+
+if TYPE_CHECKING:
+    import psutil
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+
+APP = APPS["word-count"]
+TIMEOUT_MS = 2_000
+"""Brokers look every ten seconds for transactions that are older than that."""
+
+
+def open_transaction(kafka: EmbeddedKafka, topic: str) -> bool:
+    """Tell whether a topic ends with records that are not committed and not aborted yet."""
+    return kafka.end_offsets(topic, isolation="read_committed") != kafka.end_offsets(topic)
+
+
+def stopped_in_a_transaction(program: Program, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
+    """Stop the workers, if one of them has a transaction open."""
+    if not open_transaction(kafka, topic):
+        return []
+    workers = program.victims("worker")
+    send(workers, signal.SIGSTOP)
+    if open_transaction(kafka, topic):
+        return workers
+    send(workers, signal.SIGCONT)
+    return []
+
+
+def send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        process.send_signal(number)
+
+
+def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_path: Path) -> None:
+    kafka = apps.kafka
+    topics = Topics(*(apps.topic(name, 2) for name in ("input", "output", "ask", "contents")))
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "state_dir": str(apps.home),
+        "master": "local[2]",  # as the default, a task has one attempt
+        "max_batch_records": 200,
+        "statestore_cache_max_bytes": 0,  # the oracle has every update
+        "processing_guarantee": "exactly_once",
+        "transaction_timeout_ms": TIMEOUT_MS,
+        "spark": {"spark.ui.enabled": "false"},
+    }
+    program = Program(tmp_path, Job(apps.id, APP.topology, topics, settings))
+    kafka.produce(topics.input, APP.workload(10_000, 1))
+    program.start()
+    try:
+        workers = eventually(
+            lambda: stopped_in_a_transaction(program, kafka, topics.output), "a transaction", within_s=150
+        )
+        eventually(lambda: not open_transaction(kafka, topics.output), "the broker to end it", within_s=60)
+        send(workers, signal.SIGCONT)
+        eventually(lambda: lag(kafka, apps.id, topics.input) == 0, "no lag", within_s=150)
+        assert program.stop(grace_s=60) == 0, program.last_words()
+    finally:
+        program.kill()
+    told = program.log.read_text()
+    assert re.search(r"was open for \d+ s, and the broker ends one after 2 s", told), program.last_words()
+    assert "share one application id" not in told
+    expected = APP.oracle(kafka.consume(topics.input))
+    seen = journals_of(committed_records(kafka, topics.output), APP.key, APP.value)
+    assert not check_journals(expected.journals, seen).breaks("exactly_once")
