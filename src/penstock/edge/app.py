@@ -310,6 +310,7 @@ class Application:
 
     def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
         """Follow topics that have changed: run on with their new partitions, or end with an error."""
+        running._look_for_others()
         plan, before = running._continues
         now = broker.topic_facts(before)
         found = changes(before, now)

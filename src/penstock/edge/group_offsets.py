@@ -12,7 +12,7 @@ again, and an application that has lost its checkpoint starts over, offsets incl
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from penstock.core.model.ids import TopicPartition
@@ -32,6 +32,8 @@ class GroupOffsets:
         self._uncommitted: dict[TopicPartition, int] = {}
         self._taken: dict[TopicPartition, int] = {}
         self._asked: set[TopicPartition] = set()
+        self._ours: dict[TopicPartition, int] = {}
+        """What was committed last."""
         self._before: dict[TopicPartition, int] = {}
         """What was committed before this start and lies beyond what has been finished since."""
         self._planned = False
@@ -59,12 +61,30 @@ class GroupOffsets:
             if not self._planned:
                 self._ask_for(self._uncommitted.keys() - self._asked)
             before = self._before
-            self._broker.commit(
-                {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}, self._taken
-            )
+            told = {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}
+            self._broker.commit(told, self._taken)
+            self._ours.update(told)
             self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
             self._uncommitted.clear()
             self._taken.clear()
+
+    def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return what somebody else has committed: what we had, and what is there now.
+
+        Each is told once. Nothing is, while offsets of ours may or may not have arrived.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        with self._lock:
+            if self._uncommitted or not self._ours:
+                return {}
+            found = self._broker.committed_offsets(_counts(self._ours))
+            there = {at: found.get(at.topic, {}).get(at.partition, n) for at, n in self._ours.items()}
+            others = {at: (n, there[at]) for at, n in self._ours.items() if there[at] != n}
+            for at in others:
+                del self._ours[at]
+            return others
 
     def planned(self, positions: Offsets) -> None:
         """Take note that a micro-batch is planned from these positions.
@@ -83,11 +103,16 @@ class GroupOffsets:
     def _ask_for(self, partitions: set[TopicPartition]) -> None:
         if not partitions:
             return
-        counts: dict[str, int] = {}
-        for at in partitions:
-            counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
-        found = self._broker.committed_offsets(counts)
+        found = self._broker.committed_offsets(_counts(partitions))
         for at in partitions:
             if (offset := found.get(at.topic, {}).get(at.partition)) is not None:
                 self._before[at] = offset
         self._asked |= partitions
+
+
+def _counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
+    """Return how many partitions of each topic it takes to have these."""
+    counts: dict[str, int] = {}
+    for at in partitions:
+        counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
+    return counts

@@ -331,6 +331,20 @@ class RunningApplication:
             return False
         return True
 
+    def _look_for_others(self) -> None:
+        """Say so if somebody else commits the group's offsets; transactions fence by themselves."""
+        if self._transactional:
+            return
+        for at, (ours, theirs) in self._group.by_others().items():
+            log.warning(
+                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
+                "with another state_dir too, both process every record and send every result: stop one of them",
+                self.id,
+                at,
+                ours,
+                theirs,
+            )
+
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
 

@@ -110,3 +110,28 @@ def test_an_application_that_starts_over_takes_its_offsets_with_it() -> None:
     group.commit({FIRST: 10})
     assert broker.offsets == {FIRST: 10}
     assert broker.asked == 0
+
+
+def test_what_others_commit_is_told_once() -> None:
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    assert group.by_others() == {}
+    group.commit({FIRST: 10, SECOND: 20})
+    assert group.by_others() == {}
+    broker.offsets[SECOND] = 25
+    assert group.by_others() == {SECOND: (20, 25)}
+    assert group.by_others() == {}
+    group.commit({SECOND: 30})
+    del broker.offsets[SECOND]
+    assert group.by_others() == {}  # the topic was deleted, with its offsets
+
+
+def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    group.commit({FIRST: 10})
+    broker.away = True
+    with pytest.raises(BrokerUnavailableError):
+        group.commit({FIRST: 11})
+    broker.away, broker.offsets[FIRST] = False, 11
+    assert group.by_others() == {}
