@@ -21,7 +21,9 @@ class Sessions:
         active = SparkSession.getActiveSession()
         if active is not None:
             return active
-        self._own = session_for(self._name, self._settings.master, self._settings.spark)
+        settings = self._settings
+        log = None if settings.output == "debug" else settings.home(self._name) / "penstock.log"
+        self._own = session_for(self._name, settings.master, settings.spark, log)
         return self._own
 
     def __enter__(self) -> Sessions:
