@@ -90,3 +90,19 @@ def test_a_program_that_has_configured_logging_decides_itself(tmp_path: Path) ->
         "penstock.application a warning",
         "penstock.librdkafka a client talks",
     ]
+
+
+def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path: Path) -> None:
+    program = (
+        "import penstock as ps\n"
+        "builder = ps.StreamsBuilder(); builder.stream('in').to('out')\n"
+        "ps.Application('copy', builder.build(), bootstrap_servers='127.0.0.1:1', state_dir='state', "
+        "request_timeout_ms=500).run()"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    phase, error = _told(ended)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert phase == "copy: looking at the topics on 127.0.0.1:1"
+    assert error.startswith("no Kafka broker answers at 127.0.0.1:1 ")
+    assert error.endswith("/copy/penstock.log)")
