@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+import warnings
 from functools import cache
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -29,6 +30,9 @@ CLIENTS: Final = "penstock.librdkafka"
 
 _OWN: Final = "penstock"
 _JVM: Final = "py4j"
+_PANDAS: Final = (
+    "PySpark does not yet fully support pandas"  # which of its operators are used here is tested with it
+)
 
 
 def attach(output: Output, file: Path) -> Path | None:
@@ -57,6 +61,7 @@ def attach(output: Output, file: Path) -> Path | None:
         kept = WatchedFileHandler(shown, encoding="utf-8", errors="replace")
         kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         own.addHandler(kept)
+        warnings.filterwarnings("ignore", _PANDAS, FutureWarning)
         logging.getLogger(_JVM).addHandler(kept)
         logging.getLogger(_JVM).propagate = False
     if sys.excepthook is sys.__excepthook__ and output != "debug":

@@ -50,6 +50,16 @@ def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> No
     assert (tmp_path / "penstock.log.1").read_text() == "of yesterday"
 
 
+def test_what_pyspark_says_about_pandas_is_not_shown(tmp_path: Path) -> None:
+    after = (
+        "import warnings\n"
+        "warnings.warn('PySpark does not yet fully support pandas >= 3.0.0. Some', FutureWarning)\n"
+        "warnings.warn('mine', FutureWarning)\n"
+    )
+    shown = _run(tmp_path, "quiet", after=after).stderr
+    assert ("mine" in shown, "pandas" in shown) == (True, False)
+
+
 def test_quiet_shows_warnings(tmp_path: Path) -> None:
     assert _told(_run(tmp_path, "quiet")) == ["a warning"]
 
