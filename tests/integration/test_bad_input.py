@@ -31,7 +31,6 @@ from penstock.core.model.errors import (
     ProcessingError,
     ProductionError,
     SettingsError,
-    StoreError,
     TopicNotFoundError,
     TopicRecreatedError,
 )
@@ -377,14 +376,6 @@ class TestResultsThatCannotBeWritten:
         with pytest.raises(ProductionError) as error:
             apps.run(builder.build())
         says(error, f"topic {sink!r}", "message.max.bytes", "max.message.bytes", "will be processed again")
-
-    def test_a_key_too_long_for_the_store(self, apps: Apps) -> None:
-        source, sink = apps.topic("in", 1), apps.topic("out", 1)
-        topology = key_count(source, sink)
-        apps.kafka.produce(source, [("k" * 510, "fits"), ("e" * 511, "does not")])
-        with pytest.raises(StoreError) as error:
-            apps.run(topology)
-        says(error, "'counts'", "511 bytes", "510", "a hash")
 
 
 @pytest.mark.broker

@@ -124,13 +124,6 @@ class LocalCopy(Protocol):
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""
 
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse changes that :meth:`apply` could not write, before they are committed.
-
-        Raises:
-            StoreError: If a key is too long for the engine.
-        """
-
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
 

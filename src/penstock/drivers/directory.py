@@ -33,6 +33,7 @@ DEFAULT_MEMORY_BYTES: Final = 512 << 20
 
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
+OTHER_FORMAT: Final = "the local copy was made by another version of Penstock"
 DAMAGED: Final = "the local copy was damaged"
 
 

@@ -8,25 +8,26 @@ Two things are bounded by the memory that a copy may take: the pages of the map 
 pages that one transaction changes, which LMDB holds on the heap until the commit. A change of a random key changes a page,
 forty times its own size; so changes are written in transactions of limited size.
 
-Every key is prefixed with one byte, because LMDB has no empty keys and the empty string is a key like any other.
+How keys of any length fit into LMDB is in ``rows.py``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from penstock.core.model.errors import StoreError
 from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
     DAMAGED,
     DEFAULT_MEMORY_BYTES,
     MISSING,
+    OTHER_FORMAT,
     CopyDirectory,
     in_parts,
     on_its_way,
@@ -34,15 +35,24 @@ from penstock.drivers.directory import (
     version_to_bytes,
 )
 from penstock.drivers.lmdb.pages import MappedPages
+from penstock.drivers.lmdb.rows import (
+    DATA_FILE,
+    LONGEST_SHORT,
+    SHORT_BYTES,
+    not_above,
+    not_below,
+    row_of,
+    stored_key,
+    stored_row,
+)
 
-MAX_KEY_BYTES = 510
-_PREFIX = b"k"
 _META = "/version"  # no store can have this name
 _VERSION = b"version"
 _MAP_SIZE = 64 << 30
 _MAX_STORES = 1024
 _PARKED_VERSIONS = 2
-_DATA, _LOCK = "data.mdb", "lock.mdb"
+_KEY = itemgetter(0)
+_DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _CHECKED_EVERY = 256
@@ -88,7 +98,7 @@ class LmdbCopy:
     def alive(self) -> bool:
         """Tell whether the files that were opened are still the ones in the directory."""
         try:
-            return self._env is not None and os.stat(self._directory.path / _DATA).st_ino == self._inode
+            return self._env is not None and os.stat(self._directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
             return False
 
@@ -120,21 +130,6 @@ class LmdbCopy:
         except lmdb.Error as error:
             self._leave(broken=isinstance(error, _BROKEN))
             raise self._directory.failed(error) from error
-
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse keys that LMDB cannot hold.
-
-        Raises:
-            StoreError: If a key has more than 510 bytes.
-        """
-        for store, items in changes.items():
-            longest = max((len(key) for key, _ in items), default=0)
-            if longest > MAX_KEY_BYTES:
-                raise StoreError(
-                    f"store {store!r}: a key of {longest} bytes is too long for the engine LMDB, whose limit is "
-                    f'{MAX_KEY_BYTES}. Give the store engine="rocksdb", which has no such limit, or use a shorter key, for '
-                    "example a hash, and keep the long form in the value"
-                )
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
@@ -194,13 +189,15 @@ class LmdbCopy:
 
     def _opened(self) -> Any:
         self._directory.prepare()
+        if any(file.name != DATA_FILE for file in self._directory.path.glob(_DATA_FILES)):
+            self._directory.clear(OTHER_FORMAT)
         try:
             try:
                 env = self._environment()
             except _BROKEN:
                 self._directory.clear(DAMAGED)
                 env = self._environment()
-            self._inode = os.stat(self._directory.path / _DATA).st_ino
+            self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
             self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
@@ -209,7 +206,8 @@ class LmdbCopy:
     def _environment(self) -> Any:
         _reserve(self._directory.path / _LOCK)
         env = lmdb.open(
-            str(self._directory.path),
+            str(self._directory.path / DATA_FILE),
+            subdir=False,
             map_size=_MAP_SIZE,
             max_dbs=_MAX_STORES,
             sync=False,
@@ -220,7 +218,7 @@ class LmdbCopy:
         env.reader_check()
         told = env.info()
         needed = (told["last_pgno"] + 1) * env.stat()["psize"]
-        if told["last_txnid"] and os.stat(self._directory.path / _DATA).st_size < needed:
+        if told["last_txnid"] and os.stat(self._directory.path / DATA_FILE).st_size < needed:
             env.close()  # a page behind the end of the file would kill the process that reads it
             raise lmdb.CorruptedError("the data file is shorter than its content")
         return env
@@ -245,15 +243,17 @@ def _reserve(lock: Path) -> None:
 
 def _put(transaction: Any, database: Any, ordered: list[StoreChange]) -> None:
     """Write changes of one store in the order of their keys; behind the last key they are appended, at half the cost."""
-    entries = [(_PREFIX + key, value) for key, value in ordered if value is not None]
+    entries = [stored_row(key, value) for key, value in ordered if value is not None]
     if entries:
+        if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:
+            entries.sort()
         cursor = transaction.cursor(db=database)
         behind = not cursor.last() or cursor.key() < entries[0][0]
         for at in range(0, len(entries), _CHECKED_EVERY):
             cursor.putmulti(entries[at : at + _CHECKED_EVERY], append=behind)
             _PAGES.trim()
     if len(entries) < len(ordered):
-        gone = [_PREFIX + key for key, value in ordered if value is None]
+        gone = [stored_key(key) for key, value in ordered if value is None]
         for count, key in enumerate(gone, 1):
             transaction.delete(key, db=database)
             if count % _CHECKED_EVERY == 0:
@@ -295,19 +295,16 @@ class LmdbReader:
         if not self._unchecked:
             self._unchecked = _CHECKED_EVERY
             _PAGES.trim()
-        if len(key) > MAX_KEY_BYTES:
-            return None
-        found: bytes | None = self._get(_PREFIX + key, None, self._database)
-        return found
+        stored = stored_key(key)
+        found: bytes | None = self._get(stored, None, self._database)
+        return None if found is None else row_of(stored, found)[1]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate in key order over ``low <= key < high``."""
         cursor = self._transaction.cursor(db=self._database)
-        first = None if low is None else _PREFIX + low
-        last = None if high is None else _PREFIX + high
-        return _backwards(cursor, first, last) if reverse else _forwards(cursor, first, last)
+        return _backwards(cursor, low, high) if reverse else _forwards(cursor, low, high)
 
     def approximate_count(self) -> int:
         """Give the number of keys."""
@@ -315,24 +312,39 @@ class LmdbReader:
         return count
 
 
-def _forwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if not (cursor.first() if first is None else cursor.set_range(first)):
+def _forwards(cursor: Any, low: bytes | None, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    if not (cursor.first() if low is None else cursor.set_range(not_above(low))):
         return
-    for count, (key, value) in enumerate(cursor, 1):
-        if last is not None and key >= last:
+    for row in _rows(cursor.iternext(), reverse=False):
+        if high is not None and row[0] >= high:
             return
-        yield key[1:], value
-        if count % _CHECKED_EVERY == 0:
-            _PAGES.trim()
+        if low is None or row[0] >= low:
+            yield row
 
 
-def _backwards(cursor: Any, first: bytes | None, last: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    behind = last is not None and cursor.set_range(last)
+def _backwards(cursor: Any, low: bytes | None, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    behind = high is not None and cursor.set_range(not_below(high))
     if not (cursor.prev() if behind else cursor.last()):
         return
-    for count, (key, value) in enumerate(cursor.iterprev(), 1):
-        if first is not None and key < first:
+    for row in _rows(cursor.iterprev(), reverse=True):
+        if low is not None and row[0] < low:
             return
-        yield key[1:], value
+        if high is None or row[0] < high:
+            yield row
+
+
+def _rows(stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the rows that LMDB gives, in the order of their keys: each run of long ones is sorted."""
+    run: list[tuple[bytes, bytes]] = []
+    for count, (key, data) in enumerate(stored, 1):
+        row = row_of(key, data)
+        if run and (len(key) <= LONGEST_SHORT or run[0][0][:SHORT_BYTES] != row[0][:SHORT_BYTES]):
+            yield from sorted(run, key=_KEY, reverse=reverse)
+            run.clear()
+        if len(key) <= LONGEST_SHORT:
+            yield row
+        else:
+            run.append(row)
         if count % _CHECKED_EVERY == 0:
             _PAGES.trim()
+    yield from sorted(run, key=_KEY, reverse=reverse)

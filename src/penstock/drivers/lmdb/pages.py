@@ -17,11 +17,12 @@ import mmap
 import sys
 from typing import Final
 
+from penstock.drivers.lmdb.rows import DATA_FILE
+
 LINUX: Final = sys.platform.startswith("linux")
 _PAGE: Final = mmap.PAGESIZE
 _MAPS: Final = "/proc/self/maps"
 _STATM: Final = "/proc/self/statm"
-_DATA_FILE: Final = "/data.mdb"
 _LIBC: Final = ctypes.CDLL(None)
 
 
@@ -62,7 +63,7 @@ def _mappings() -> list[tuple[int, int]]:
     with open(_MAPS) as told:
         for line in told:
             fields = line.rstrip("\n").split(maxsplit=5)
-            if len(fields) == 6 and fields[5].removesuffix(" (deleted)").endswith(_DATA_FILE):
+            if len(fields) == 6 and fields[5].removesuffix(" (deleted)").endswith(f"/{DATA_FILE}"):
                 start, _, end = fields[0].partition("-")
                 found.append((int(start, 16), int(end, 16)))
     return found

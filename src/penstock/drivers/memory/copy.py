@@ -70,9 +70,6 @@ class MemoryCopy:
         self._version = version
         self._refuse_too_much()
 
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse nothing: keys have any length."""
-
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
         self._stores = MemoryStores()

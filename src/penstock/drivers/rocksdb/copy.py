@@ -119,9 +119,6 @@ class RocksCopy:
             self._database = None
             raise self.directory.failed(error) from error
 
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse nothing: keys have any length."""
-
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
         self._opened()  # so that nobody else has it open

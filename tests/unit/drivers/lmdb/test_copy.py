@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lmdb
 import pytest
 
-from penstock.core.model.errors import StoreError
 from penstock.core.ports import ByteReader, Version
-from penstock.drivers.lmdb.copy import MAX_KEY_BYTES, LmdbCopy, open_local_copy
+from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
+from penstock.drivers.lmdb.rows import SHORT_BYTES, stored_key
 
 ONE, TWO = Version(1, "aa"), Version(2, "bb")
 
@@ -29,35 +30,52 @@ def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
 
 
 class TestKeys:
+    KEYS = (
+        b"",
+        b"\x00",
+        b"a",
+        b"a" * SHORT_BYTES,
+        b"a" * 511,
+        b"b",
+        b"\xff" * SHORT_BYTES,
+        b"\xff" * 100_000,
+    )
+
     @pytest.fixture
     def reader(self, copy: LmdbCopy) -> ByteReader:
-        self.keys = [b"", b"\x00", b"a", b"a" * MAX_KEY_BYTES, b"b", b"\xff" * MAX_KEY_BYTES]
-        copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.keys)]}, ONE)
+        copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.KEYS)]}, ONE)
         return copy.open_view().open("s")
 
-    def test_may_be_empty_or_as_long_as_the_engine_takes(self, reader: ByteReader) -> None:
-        assert [reader.get(key) for key in self.keys] == [b"0", b"1", b"2", b"3", b"4", b"5"]
-        assert [key for key, _ in reader.scan(None, None)] == self.keys
-        assert [key for key, _ in reader.scan(None, None, reverse=True)] == self.keys[::-1]
-        assert reader.approximate_count() == 6
+    def test_have_any_length(self, reader: ByteReader) -> None:
+        assert [reader.get(key) for key in self.KEYS] == [b"%d" % n for n in range(8)]
+        assert [key for key, _ in reader.scan(None, None)] == [*self.KEYS]
+        assert [key for key, _ in reader.scan(None, None, reverse=True)] == [*self.KEYS[::-1]]
+        assert reader.approximate_count() == 8
 
-    def test_that_are_too_long_are_not_there(self, reader: ByteReader) -> None:
-        assert reader.get(b"a" * (MAX_KEY_BYTES + 1)) is None
-
-    @pytest.mark.parametrize("more", [b"\x00", b"a", b"a" * 600])
-    def test_that_are_too_long_can_bound_a_scan(self, reader: ByteReader, more: bytes) -> None:
-        bound = b"a" * MAX_KEY_BYTES + more
-        below, above = self.keys[:4], self.keys[4:]
+    @pytest.mark.parametrize("more", [b"", b"\x00", b"a", b"a" * 600])
+    def test_that_are_long_bound_a_scan(self, reader: ByteReader, more: bytes) -> None:
+        bound = b"a" * 512 + more
+        below, above = [*self.KEYS[:5]], [*self.KEYS[5:]]
         assert [key for key, _ in reader.scan(None, bound)] == below
         assert [key for key, _ in reader.scan(None, bound, reverse=True)] == below[::-1]
         assert [key for key, _ in reader.scan(bound, None)] == above
         assert [key for key, _ in reader.scan(bound, None, reverse=True)] == above[::-1]
 
-    def test_that_are_too_long_are_refused_before_they_are_committed(self, copy: LmdbCopy) -> None:
-        copy.check({"s": [(b"a" * MAX_KEY_BYTES, b"")], "t": []})
-        with pytest.raises(
-            StoreError,
-            match=r"store 's': a key of 511 bytes is too long for the engine LMDB, whose limit is 510\. "
-            r'Give the store engine="rocksdb"',
-        ):
-            copy.check({"t": [(b"a", b"")], "s": [(b"a" * 511, None)]})
+    def test_that_look_like_another_as_it_is_stored_are_keys_of_their_own(self, copy: LmdbCopy) -> None:
+        long = b"a" * 600
+        alike = stored_key(long)[1:]
+        copy.apply({"s": [(long, b"1"), (alike, b"2")]}, ONE)
+        reader = copy.open_view().open("s")
+        assert (reader.get(long), reader.get(alike)) == (b"1", b"2")
+
+
+def test_a_copy_in_an_older_format_is_thrown_away(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    with lmdb.open(str(tmp_path / "task"), max_dbs=8) as old, old.begin(write=True) as transaction:
+        transaction.put(b"version", b"1 aa ", db=old.open_db(b"/version", txn=transaction))
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    (tmp_path / "task" / "boot-id").write_text(boot.read_text().strip() if boot.exists() else "")
+    copy = open_local_copy(str(tmp_path / "task"))
+    assert copy.version() is None
+    assert copy.why_empty() == "the local copy was made by another version of Penstock"
+    assert not (tmp_path / "task" / "data.mdb").exists()

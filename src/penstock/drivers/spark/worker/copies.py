@@ -17,7 +17,6 @@ from penstock.core.ports import (
     ByteStores,
     Changes,
     OpenLocalCopy,
-    StoreChange,
     Version,
     store_of,
 )
@@ -86,15 +85,6 @@ class TaskCopies:
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""
         return frozenset(name for copy in self._copies.values() for name in copy.names())
-
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse changes that a copy could not hold.
-
-        Raises:
-            StoreError: If a key is too long for an engine.
-        """
-        for engine, copy in self._copies.items():
-            copy.check(self._own(engine, changes))
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Park the changes of a batch beside the copies, each its own; one without changes gets the version too."""

@@ -243,7 +243,6 @@ class Filling:
         filled.add(task.id, outcome)
         positions = {**held.positions, **{piece.partition: piece.position for piece in pieces}}
         reached = Progress(held.identity, positions, snapshot_to_json(task.snapshot()))
-        self._copy.check(outcome.changes)
         changes = {**outcome.changes, **with_progress(self._part.store, reached)}
         self._copy.apply(changes, reached.version, outcome.dropped_slices)
         return reached

@@ -41,10 +41,7 @@ _LOADED_AT_ONCE = 200_000
 
 
 class Parking(Protocol):
-    """What the changes of a batch are checked against and parked beside: a local copy, or several as one."""
-
-    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
-        """Refuse changes that could not be applied later."""
+    """What the changes of a batch are parked beside: a local copy, or several as one."""
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Keep the changes of a batch that is not committed yet."""
@@ -130,7 +127,6 @@ class StateLog:
         """
         if not changes and not dropped:
             return manifest
-        copy.check(changes)
         manifest, gone = without_slices(advanced(manifest, secrets.token_hex(4)), dropped)
         self._remove(gone)
         written = 0

@@ -227,14 +227,6 @@ def test_a_damaged_segment_names_its_place(
         log.restore(manifest, other)
 
 
-def test_a_key_that_the_copy_cannot_hold_is_refused_before_anything_is_written(
-    log: StateLog, state: MapState, tmp_path: Path
-) -> None:
-    with pytest.raises(StoreError, match="a key of 600 bytes is too long"):
-        log.write(Manifest(), {"s": [(b"k" * 600, b"1")]}, COPIES["lmdb"].open(str(tmp_path / "copy")))
-    assert state.content == {}
-
-
 def test_values_are_compressed(log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"x" * 100_000))
     assert manifest.live_bytes() == sum(len(data) for (data,) in state.content.values()) < 1_000

@@ -1,0 +1,69 @@
+"""Rows: keys and values of a byte store as LMDB holds them. LMDB takes keys of 1 to 511 bytes, a byte store any key.
+
+Every key has one byte in front, because the empty key is a key like any other. A *long* key, of more than ``SHORT_BYTES``, is
+kept by its first ``SHORT_BYTES`` and a digest of the whole; the rest of the key stands in front of the value:
+
+    short:  k | key                          ->  value
+    long:   k | first bytes | digest (32)    ->  length of the rest (4, little endian) | rest | value
+
+No short key looks like a long one, which is longer. LMDB's order is that of the keys, but for long keys with the same first
+bytes: they follow each other, in the order of their digests. Whoever scans sorts each such run.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+PREFIX: Final = b"k"
+SHORT_BYTES: Final = 470
+DATA_FILE: Final = "data-2.mdb"
+"""The number is that of the format: a copy in another one is not found, and rebuilt."""
+
+LONGEST_SHORT: Final = len(PREFIX) + SHORT_BYTES
+_DIGEST_BYTES: Final = 32
+_LENGTH_BYTES: Final = 4
+_BEHIND_DIGESTS: Final = b"\xff" * (_DIGEST_BYTES + 1)
+
+
+def stored_key(key: bytes) -> bytes:
+    """Return the key under which LMDB holds a key.
+
+    Example:
+        >>> stored_key(b"plum"), len(stored_key(b"plum" * 1000))
+        (b'kplum', 503)
+    """
+    if len(key) <= SHORT_BYTES:
+        return PREFIX + key
+    return PREFIX + key[:SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def stored_row(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Return a row as LMDB holds it."""
+    if len(key) <= SHORT_BYTES:
+        return PREFIX + key, value
+    rest = key[SHORT_BYTES:]
+    return stored_key(key), len(rest).to_bytes(_LENGTH_BYTES, "little") + rest + value
+
+
+def row_of(stored: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """Return the key and the value of a row that LMDB holds.
+
+    Example:
+        >>> row_of(*stored_row(b"plum" * 1000, b"85"))[0] == b"plum" * 1000
+        True
+    """
+    if len(stored) <= LONGEST_SHORT:
+        return stored[len(PREFIX) :], data
+    behind = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return stored[len(PREFIX) : LONGEST_SHORT] + data[_LENGTH_BYTES:behind], data[behind:]
+
+
+def not_above(key: bytes) -> bytes:
+    """Return where LMDB holds the first row that may belong to a key or one above it."""
+    return PREFIX + key[:SHORT_BYTES]
+
+
+def not_below(key: bytes) -> bytes:
+    """Return a place that no row of a key below this one lies behind."""
+    return PREFIX + key if len(key) <= SHORT_BYTES else PREFIX + key[:SHORT_BYTES] + _BEHIND_DIGESTS
