@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.edge.cli import main
 from penstock.edge.cli.app import Form, app
 from penstock.edge.cli.describe import FORMATS, TargetError, described
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import penstock as ps
 
@@ -111,3 +113,28 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 
     assert ended.value.code == 1
     assert "pip install 'penstock[cli]'" in capsys.readouterr().err
+
+
+_WITHOUT_SPARK = """
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "py4j", "pyarrow", "pandas", "numpy"]))
+from penstock.edge.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["status", "x"], ["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
+)
+def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *command], capture_output=True, text=True)
+    (told,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert told.startswith("penstock: this command needs the package py")
+    assert "pip install 'penstock[spark]'" in told
+
+
+def test_a_topology_is_described_without_spark() -> None:
+    command = [sys.executable, "-c", _WITHOUT_SPARK, "describe", "examples.wordcount:topology"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Topologies:")

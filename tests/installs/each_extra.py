@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from .environments import EXTRAS, ROOT, build, check, install, run
+from .environments import EXTRAS, ROOT, build, check, install, run, without_java
 
 
 def _starts(python: str) -> bool:
@@ -41,7 +41,7 @@ def test_each_extra_brings_what_it_promises(wheel: Path, tmp_path: Path, extra: 
 def test_words_are_counted_without_a_java_of_the_system(wheel: Path, tmp_path: Path, versions: str) -> None:
     limits = _lowest() if versions == "lowest" else []
     commands = install(wheel, "all", tmp_path / "environment", PYTHONS[0], *limits)
-    environment = {"JAVA_HOME": "", "PATH": f"{commands}:{_without_java(tmp_path / 'bin')}"}
+    environment = {"JAVA_HOME": "", "PATH": f"{commands}:{without_java(tmp_path / 'bin')}"}
     assert "✓ Right:" in run(
         commands / "penstock", "demo", "--lines", "500", environment=environment, cwd=tmp_path
     )
@@ -52,13 +52,3 @@ def _lowest() -> list[str]:
     text = (ROOT / "pyproject.toml").read_text()
     wanted = text[: text.index("\ndev = [")]
     return [f"{name}=={version}.*" for name, version in re.findall(r'"([\w-]+)>=([\d.]+)"', wanted)]
-
-
-def _without_java(directory: Path) -> Path:
-    """Make a directory of the system's commands, but Java's."""
-    directory.mkdir()
-    for place in ("/usr/bin", "/bin"):
-        for command in Path(place).iterdir():
-            if not command.name.startswith("java") and not (directory / command.name).exists():
-                (directory / command.name).symlink_to(command)
-    return directory

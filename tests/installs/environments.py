@@ -84,3 +84,13 @@ def check(commands: Path, extra: str) -> None:
     program, printed = readme_test()
     assert run(commands / "python", "-c", program) == printed
     run(commands / "python", "-c", "\n".join(f"import {module}" for module in EXTRAS[extra]))
+
+
+def without_java(directory: Path) -> Path:
+    """Make a directory of the system's commands, but Java's."""
+    directory.mkdir()
+    commands = {one.name: one for place in ("/bin", "/usr/bin") for one in Path(place).iterdir()}
+    for name, command in commands.items():
+        if not name.startswith("java"):
+            (directory / name).symlink_to(command)
+    return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .environments import build, check, install, run
+from .environments import ROOT, build, check, install, run, without_java
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,10 @@ def test_the_core_is_enough_to_test_topologies_and_says_what_running_needs(
 
 def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
     assert build(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_make_brings_a_java_where_there_is_none(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "--always-make", "setup"]
+    without = {"PATH": str(without_java(tmp_path / "bin")), "JAVA_HOME": ""}
+    assert "--editable '.[dev,java]'" in run(*command, environment=without, cwd=ROOT)
+    assert "--editable '.[dev]'" in run(*command, environment={"JAVA_HOME": "/somewhere"}, cwd=ROOT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from penstock.edge.packages import explained
+
 _NEEDED = ("packaging", "rich", "typer")
 
 
@@ -22,4 +24,11 @@ def main() -> None:
             "Install them with:\n\n    pip install 'penstock[cli]'\n"
         )
         sys.exit(1)
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        told = explained(error, "this command")
+        if told is error:
+            raise
+        sys.stderr.write(f"penstock: {told}\n")
+        sys.exit(1)
