@@ -51,7 +51,7 @@ from penstock.core.plan.topology import Topology
 from penstock.core.plan.transforming import ValueTransformer
 
 if TYPE_CHECKING:
-    from penstock import spark, testing
+    from penstock import secret, spark, testing
     from penstock.edge.app import Application
     from penstock.edge.running import RunningApplication
     from penstock.edge.status import Status
@@ -60,6 +60,7 @@ _LATER = {
     "Application": "penstock.edge.app",
     "RunningApplication": "penstock.edge.running",
     "Status": "penstock.edge.status",
+    "secret": "penstock.secret",
     "spark": "penstock.spark",
     "testing": "penstock.testing",
 }
@@ -118,6 +119,7 @@ __all__ = [
     "on_window_close",
     "on_window_update",
     "retry",
+    "secret",
     "serdes",
     "skip",
     "spark",

@@ -32,7 +32,7 @@ _LINES: Final = [
     r"adder: looking at the topics on 127\.0\.0\.1:\d+",
     r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/penstock\.log",
-    r"adder: Spark 4\.\d+\.\d+ runs, UI at http://127\.0\.0\.1:\d+",
+    r"adder: Spark 4\.\d+\.\d+ runs on local\[1\], UI at http://127\.0\.0\.1:\d+",
     r"adder: starting the query; the first micro-batch initialises the tasks",
     r"adder: running after \d+\.\d s",
     r"(?:adder: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?",

@@ -40,6 +40,7 @@ from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.threads import ThreadsOfTasks
 from penstock.edge import contact, rescale
 from penstock.edge.clients import Clients
+from penstock.edge.cluster import check_checkpoint, check_secrets
 from penstock.edge.continuity import check_drained, check_left_behind, check_published, continuity
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import global_partitions
@@ -133,7 +134,8 @@ class Application:
             The running application.
 
         Raises:
-            SettingsError: If Kafka's clients do not take a setting.
+            SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
+                a checkpoint that is on a local disk.
             BrokerUnavailableError: If no broker answers.
             ApplicationRunningError: If the application runs on this state directory already.
             TopicNotFoundError: If a topic does not exist.
@@ -210,6 +212,9 @@ class Application:
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
+        session = running._session_of(settings)()
+        check_secrets(settings, session)
+        check_checkpoint(settings, self.id, session)
         if progress is not None:
             manifests = cache(partial(self._manifests, running, progress))
             check_left_behind(plan, layout, manifests, unfinished=settings.on_removed_operator == "fail")
@@ -400,6 +405,7 @@ class Application:
             SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
+            settings.py_modules,
         )
         with configured(session, settings.spark, settings.shuffle_partitions, query.checkpoint_location):
             return start(session, query)

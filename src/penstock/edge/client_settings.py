@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.drivers.kafka import secret
 from penstock.drivers.kafka.callbacks import Callback
+from penstock.drivers.kafka.secret import Secret
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,14 @@ def revealed(value: Any) -> Any:
     return value if reveal is None else reveal()
 
 
+def _reference(name: str, written: Mapping[str, Any]) -> Secret:
+    """Return the reference to a secret that was written as in a file of settings: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
+    kinds = {"env": secret.env, "file": secret.file}
+    if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
+        return kinds[kind](written[kind])
+    raise ValueError(f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}")
+
+
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return client settings in librdkafka's names, from its own or Java's.
 
@@ -277,7 +287,11 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         if name in _RULE_OF:
             _RULE_OF[name].check(name, value)
-        if name == "sasl.jaas.config":
+        if isinstance(value, dict):
+            result[name] = _reference(name, value)
+        elif name == "sasl.jaas.config":
+            if isinstance(value, Secret):
+                raise ValueError(f"{name!r} cannot be {value!r}; use 'sasl.username' and 'sasl.password'")
             facts = {
                 fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(revealed(value))
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register
-from penstock.drivers.spark.submit.session import QUERY_CONF, STATE_STORE, use_this_python
+from penstock.drivers.spark.submit.session import QUERY_CONF, STATE_STORE, refuse_connect, use_this_python
 from penstock.drivers.spark.worker.host import HostSpec
+from penstock.edge.cluster import check_secrets
 from penstock.edge.engines import copies_spec
 from penstock.edge.global_stores import refuse_global_stores
 from penstock.edge.packages import check_spark_packages
@@ -39,6 +40,7 @@ def transform(
     partitions: int | None = None,
     policies: ErrorPolicies | None = None,
     app_config: Mapping[str, Any] | None = None,
+    py_modules: Collection[str] | None = None,
 ) -> DataFrame:
     """Run a topology over streaming DataFrames, and give its results as one.
 
@@ -56,6 +58,8 @@ def transform(
         policies: What happens to records that fail; None stops the query. Dead letters are rows of the result, so the record
             that stops the query has none.
         app_config: What processors find in ``context.app_config``.
+        py_modules: Modules and packages of the program that are sent to Spark's workers; None: those that the topology's
+            functions come from and import, where workers cannot import them.
 
     Returns:
         A streaming DataFrame with topic (string), key (binary), value (binary), timestamp, headers: what Spark's Kafka
@@ -91,7 +95,7 @@ def transform(
     home = settings.state_dir if state_dir is None else Path(state_dir)
     copies = copies_spec(plan, settings, home / name / "tasks")
     return _transform.transform(
-        inputs, HostSpec(spec, copies, cache_bytes=settings.statestore_cache_max_bytes)
+        inputs, HostSpec(spec, copies, cache_bytes=settings.statestore_cache_max_bytes), py_modules
     )
 
 
@@ -139,7 +143,8 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
 
     Raises:
         TopicNotFoundError: If a topic does not exist.
-        SettingsError: If a setting is wrong.
+        SettingsError: If a setting is wrong, or would send a secret over a cluster that does not protect it.
+        SparkRuntimeError: If the session is one of Spark Connect.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     if not names:
@@ -149,6 +154,8 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
         raise SettingsError(
             "read_kafka has no group with offsets: auto_offset_reset is 'earliest' or 'latest' for it"
         )
+    refuse_connect()
+    check_secrets(checked, session)
     broker = Broker(checked.client("admin", "read-kafka"), "read-kafka", checked.read_committed)
     counts = broker.partition_counts(names)
     missing = [topic for topic in names if topic not in counts]

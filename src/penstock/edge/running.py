@@ -419,12 +419,15 @@ class RunningApplication:
         active = SparkSession.getActiveSession()
         if active is None:
             where = "" if self._spark_log is None else f"; what it writes goes to {self._spark_log}"
-            self._progress.say("spark-starts", f"starting Spark ({settings.master}){where}")
+            master = "" if settings.master is None else f" ({settings.master})"
+            self._progress.say("spark-starts", f"starting Spark{master}{where}")
         session = session_for(self.id, settings.master, settings.spark, self._spark_log)
         whose = "runs" if active is None else "is the program's own session"
         address = session.sparkContext.uiWebUrl
         ui = "" if address is None else f", UI at {address}"
-        self._progress.say("spark-runs", f"Spark {session.version} {whose}{ui}", ui=address)
+        self._progress.say(
+            "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
+        )
         return session
 
     # Beginning and end.

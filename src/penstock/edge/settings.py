@@ -36,6 +36,7 @@ from penstock.core.plan.threads import check_threads
 from penstock.core.plan.topic_config import checked_topic_config
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.kafka.callbacks import Callback
+from penstock.drivers.kafka.secret import Secret
 from penstock.drivers.spark.inputs import WaitSettings
 from penstock.edge.client_settings import librdkafka_settings, revealed
 from penstock.edge.durations import Milliseconds
@@ -75,6 +76,10 @@ class Settings(BaseSettings):
     checkpoint_location: str | None = Field(
         None, description="Spark checkpoint, a directory or URL of this application's own"
     )
+    checkpoint_is_shared: bool = Field(
+        False,
+        description="whether a checkpoint in a local directory is one directory on all hosts of a cluster",
+    )
     auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
         "earliest", description="where to begin without offsets; none: that is an error"
     )
@@ -109,8 +114,17 @@ class Settings(BaseSettings):
     on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
         "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
     )
-    master: str = Field("local[*]", description="Spark master, if no session is active")
+    master: str | None = Field(
+        None,
+        description="Spark master, if no session is active; None: the one that spark-submit or spark-defaults.conf gives, else "
+        "local[*]",
+    )
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
+    py_modules: list[str] | None = Field(
+        None,
+        description="modules and packages of the program that are sent to Spark's workers; None: those that its functions come from "
+        "and import, where workers cannot import them",
+    )
     kafka: dict[str, Any] = Field(
         default_factory=dict, description="client settings for all clients", repr=False
     )
@@ -207,6 +221,11 @@ class Settings(BaseSettings):
     )
     on_uneven_partitions: Literal["fail", "wait"] = Field(
         "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
+    )
+    on_unprotected_secrets: Literal["fail", "send"] = Field(
+        "fail",
+        description="what to do when kafka, consumer or producer hold a secret and Spark would send it over a cluster without "
+        "spark.authenticate",
     )
     metadata_max_age_ms: Milliseconds = Field(
         30_000, ge=100, description="how long it may take to notice that a topic has changed"
@@ -324,6 +343,16 @@ class Settings(BaseSettings):
             self.max_task_idle_ms, self.buffered_records_per_partition, self.buffered_bytes_per_partition
         )
 
+    @property
+    def secrets_in_clients(self) -> tuple[str, ...]:
+        """The client settings that hold a secret itself, not a reference to it."""
+        given = {**self.kafka, **self.consumer, **self.producer}
+        return tuple(
+            name
+            for name, value in given.items()
+            if (_SECRET.search(name) or revealed(value) is not value) and not isinstance(value, Secret)
+        )
+
     def home(self, application_id: str) -> Path:
         """Give the directory of an application: local copies, its lock and, by default, its checkpoint."""
         return self.state_dir / application_id
@@ -413,6 +442,8 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 def _without_secret(name: str, value: Any) -> Any:
     """Return the value of a client's setting as it may be printed."""
+    if isinstance(value, Secret):
+        return repr(value)
     if _SECRET.search(name) or revealed(value) is not value:
         return "(secret)"
     if isinstance(value, Callback):

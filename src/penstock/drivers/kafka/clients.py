@@ -21,6 +21,7 @@ from penstock.core.model.errors import (
     TopicNotFoundError,
 )
 from penstock.drivers.kafka.ending import Ending
+from penstock.drivers.kafka.secret import with_secrets
 
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
@@ -82,13 +83,13 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
     Args:
         make: Class or function that makes a client of a dict of settings.
-        settings: librdkafka's settings.
+        settings: librdkafka's settings; references to secrets are followed here, and nowhere else.
 
     Raises:
-        SettingsError: If librdkafka does not know a setting or refuses its value.
+        SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is not where it should be.
     """
     try:
-        return make({"logger": _THEIRS, **settings})
+        return make({"logger": _THEIRS, **with_secrets(settings)})
     except KafkaException as error:
         if error.args[0].code() not in _NOT_SETTABLE:
             raise

@@ -5,14 +5,13 @@ An offset is JSON: ``{topic: {partition: offset}}``.
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
@@ -30,6 +29,7 @@ from penstock.core.plan.admission import admit, packed, ranges
 from penstock.core.plan.positions import positions_from_json, positions_to_json
 from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.options import in_driver, in_executor, option_of
 
 FORMAT = "penstock_rows"
 _IDLE_POLL_S = 0.04
@@ -82,8 +82,8 @@ class RowSourceSpec:
     offset_reset: str
 
     def to_option(self) -> str:
-        """Give the spec as the string that a data source's option can carry."""
-        return base64.b64encode(cloudpickle.dumps(self)).decode()
+        """Return the spec as a data source's option."""
+        return option_of(self, self.fetcher)
 
 
 class KafkaRowSource(DataSource):
@@ -100,7 +100,7 @@ class KafkaRowSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Make the reader."""
-        return KafkaRowReader(cloudpickle.loads(base64.b64decode(self.options["spec"])))
+        return KafkaRowReader(self.options["spec"])
 
 
 @dataclass
@@ -111,11 +111,19 @@ class RowRead(InputPartition):
 
 
 class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in the Spark driver, reads in the executors."""
+    """Plans in the Spark driver, reads in the executors; pickled, it is the option's text alone."""
 
-    def __init__(self, spec: RowSourceSpec) -> None:
-        self._spec = spec
+    def __init__(self, option: str) -> None:
+        self._option = option
         self._final: Offsets | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KafkaRowReader, (self._option,))
+
+    @cached_property
+    def _spec(self) -> RowSourceSpec:
+        spec: RowSourceSpec = in_driver(self._option)
+        return spec
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin at the first or the last offsets."""
@@ -161,8 +169,9 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read planned pieces as rows."""
         assert isinstance(partition, RowRead)
         with wire.crossing(), wire.paused_gc():
+            fetcher: Fetcher = in_executor(self._option)
             for planned in partition.ranges:
-                for records in self._spec.fetcher.fetch(planned):
+                for records in fetcher.fetch(planned):
                     yield _rows(planned, wire.to_arrow(records))
 
 

@@ -7,7 +7,6 @@ commits the batch after that. What happens when a batch is run again is the publ
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -24,6 +23,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.ports import Delivery, Publisher
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.options import in_driver, in_executor, option_of
 from penstock.drivers.spark.worker.report import Report, offsets_of
 
 log = logging.getLogger("penstock.sink")
@@ -47,8 +47,8 @@ class SinkSpec:
     control: ControlAddress
 
     def to_option(self) -> str:
-        """Give the spec as the string that a data source's option can carry."""
-        return base64.b64encode(cloudpickle.dumps(self)).decode()
+        """Return the spec as a data source's option; only executors send."""
+        return option_of(self.control, self)
 
 
 class KafkaSink(DataSource):
@@ -61,7 +61,7 @@ class KafkaSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Make the writer."""
-        return KafkaStreamWriter(cloudpickle.loads(base64.b64decode(self.options["spec"])))
+        return KafkaStreamWriter(self.options["spec"])
 
 
 @dataclass
@@ -72,21 +72,22 @@ class Written(WriterCommitMessage):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes in the executors, commits in the Spark driver."""
+    """Writes in the executors, commits in the Spark driver; each unpickles its part of the option."""
 
-    def __init__(self, spec: SinkSpec) -> None:
-        self._spec = spec
+    def __init__(self, option: str) -> None:
+        self._option = option
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the records of a Spark task; return when they are delivered."""
         with wire.crossing(), wire.paused_gc():
             context = TaskContext.get()
             assert context is not None
-            delivery = self._spec.publisher.delivery(context.partitionId())
+            spec: SinkSpec = in_executor(self._option)
+            delivery = spec.publisher.delivery(context.partitionId())
             rows = _Rows(iterator, keep=delivery.repeatable)
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    self._deliver(delivery, rows)
+                    _deliver(spec, delivery, rows)
                     break
                 except DeliveryAbortedError as error:
                     if attempt == _ATTEMPTS:
@@ -94,37 +95,39 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
                     log.warning("sending once more: %s", error)
             return Written(rows.reports)
 
-    def _deliver(self, delivery: Delivery, rows: _Rows) -> None:
-        batch = rows.batch
-        if batch is None:
-            return
-        try:
-            if not delivery.begin(batch):
-                rows.finish()
-                return
-            sent = False
-            for topic, payload in rows:
-                delivery.publish(topic, wire.decode(payload))
-                sent = True
-            offsets = rows.offsets(self._spec.topics)
-            if sent or offsets:
-                delivery.commit(offsets)
-        except DeliveryAbortedError:
-            raise
-        except BaseException:
-            delivery.abort()
-            raise
-
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Hand the reports of a batch to the application."""
         with wire.crossing():
             reports = [
                 report for message in messages if isinstance(message, Written) for report in message.reports
             ]
-            self._spec.control.ask("batch", {"batch": batchId, "reports": reports})
+            control: ControlAddress = in_driver(self._option)
+            control.ask("batch", {"batch": batchId, "reports": reports})
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: what was sent stays sent, and the batch will be run again."""
+
+
+def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
+    batch = rows.batch
+    if batch is None:
+        return
+    try:
+        if not delivery.begin(batch):
+            rows.finish()
+            return
+        sent = False
+        for topic, payload in rows:
+            delivery.publish(topic, wire.decode(payload))
+            sent = True
+        offsets = rows.offsets(spec.topics)
+        if sent or offsets:
+            delivery.commit(offsets)
+    except DeliveryAbortedError:
+        raise
+    except BaseException:
+        delivery.abort()
+        raise
 
 
 class _Rows:

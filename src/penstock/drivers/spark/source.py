@@ -85,17 +85,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, option: str) -> None:
         self._option = option
-        self._loaded: SourceSpec | None = None
         self._made: Planner | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaStreamReader, (self._option,))
 
-    @property
+    # Planning, in the Spark driver.
+
+    @cached_property
     def _spec(self) -> SourceSpec:
-        if self._loaded is None:
-            self._loaded = SourceSpec.from_option(self._option)
-        return self._loaded
+        return SourceSpec.planning(self._option)
 
     @cached_property
     def _inputs(self) -> InputReader:
@@ -105,8 +104,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _whole(self) -> frozenset[str]:
         return topics_read_whole(self._spec.topology.plan)
-
-    # Planning, in the Spark driver.
 
     @property
     def _planner(self) -> Planner:
@@ -176,9 +173,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read planned pieces as chunk rows."""
         assert isinstance(partition, PlannedRead)
         with wire.crossing(), wire.paused_gc():
-            rows = _rows(self._spec, partition)
+            spec = SourceSpec.reading(self._option)
+            rows = _rows(spec, partition)
             if partition.positions:
-                rows = with_positions(rows, self._spec.topology, partition.positions)
+                rows = with_positions(rows, spec.topology, partition.positions)
             yield from rows
 
 

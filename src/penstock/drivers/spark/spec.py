@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from pyspark import cloudpickle
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.ids import TaskId
@@ -18,6 +15,8 @@ from penstock.core.ports import Fetcher, Publisher, Threads, TopicReader
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings
+from penstock.drivers.spark.options import in_driver, in_executor, option_of
+from penstock.drivers.spark.outline import from_outline, outline
 
 ThreadsOf = Callable[[TaskId], Threads | None]
 """Gives the threads of a task; None for one that does everything in one. Crosses as cloudpickle."""
@@ -64,12 +63,15 @@ class TopologySpec:
         return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
 
 
+_NOTHING: Final[Any] = None
+
+
 @dataclass(frozen=True)
 class SourceSpec:
     """What the source needs to know.
 
     Attributes:
-        topology: The application.
+        topology: The application; its outline where micro-batches are planned.
         broker: Asks the broker.
         fetcher: Reads ranges.
         control: Where the application listens.
@@ -104,11 +106,18 @@ class SourceSpec:
     checkpoint: str = ""
 
     def to_option(self) -> str:
-        """Give the spec as the string that a data source's option can carry."""
-        return base64.b64encode(cloudpickle.dumps(self)).decode()
+        """Return the spec as a data source's option: what plans has the outline of the topology, what reads has everything."""
+        return option_of((replace(self, topology=_NOTHING), outline(self.topology)), self)
 
     @staticmethod
-    def from_option(text: str) -> SourceSpec:
-        """Read what :meth:`to_option` gave."""
-        spec: SourceSpec = cloudpickle.loads(base64.b64decode(text))
+    def planning(option: str) -> SourceSpec:
+        """Read what :meth:`to_option` returned, to plan."""
+        spec: SourceSpec
+        spec, topology = in_driver(option)
+        return replace(spec, topology=from_outline(topology))
+
+    @staticmethod
+    def reading(option: str) -> SourceSpec:
+        """Read what :meth:`to_option` returned, to read."""
+        spec: SourceSpec = in_executor(option)
         return spec

@@ -32,6 +32,7 @@ PRIVATE_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "pyspark.sql.streaming.python_streaming_source_runner": ("main",),
     "pyspark.sql.streaming.stateful_processor_api_client": ("StatefulProcessorApiClient",),
     "pyspark.sql.streaming.stateful_processor_util": ("TransformWithStateInPandasUdfUtils",),
+    "pyspark.sql.utils": ("is_remote",),
     "pyspark.sql.worker.python_streaming_sink_runner": ("main",),
     "pyspark.worker": ("main",),
 }
@@ -39,6 +40,7 @@ PRIVATE_ATTRIBUTES: Final[dict[str, type]] = {
     "_active_spark_context": SparkContext,
     "_ensure_initialized": SparkContext,
     "_gateway": SparkContext,
+    "_python_includes": SparkContext,
     "_get_j_spark_session_class": SparkSession,
     "_streamingCheckpointManager": SparkSession,
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
@@ -12,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.drivers.spark import sink, source, wire
 from penstock.drivers.spark.spec import SourceSpec
+from penstock.drivers.spark.submit.modules import send_modules
 from penstock.drivers.spark.worker.host import HostSpec, TaskHost
 
 
@@ -26,6 +29,7 @@ class QuerySpec:
         sink: The sink.
         checkpoint_location: Spark's checkpoint: a directory or URL.
         until_end: Whether to process what is there and stop.
+        py_modules: Modules that are sent to workers; None: those that are needed.
     """
 
     name: str
@@ -34,6 +38,7 @@ class QuerySpec:
     sink: sink.SinkSpec
     checkpoint_location: str
     until_end: bool
+    py_modules: Collection[str] | None = None
 
 
 def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
@@ -60,6 +65,7 @@ def _make_active(session: SparkSession) -> None:
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
     """Start the query, in any thread."""
     _make_active(session)
+    send_modules(session, cloudpickle.dumps((spec.source, spec.host, spec.sink)), spec.py_modules)
     register(session, source.KafkaSource, sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
     writer = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -13,13 +14,21 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from penstock.core.model.errors import SparkRuntimeError
-from penstock.drivers.java import ADVICE, look_for_java, packaged_java
 from penstock.drivers.private import process_directory
+from penstock.drivers.spark.submit.launch import (
+    LOOPBACK,
+    check_java,
+    environment,
+    executor_java_options,
+    given_to_spark,
+)
+
+logger = logging.getLogger("penstock.application")
 
 QUERY_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
@@ -46,21 +55,17 @@ _OWN_SESSION: Mapping[str, str] = {
     # looks for what listened on this port before, such as a broker. The server dies then, and the worker waits for ever.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    # The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # A shuffle of chunks is a few large byte strings, read back from the page cache at once.
     "spark.shuffle.compress": "false",
-    "spark.driver.memory": "2g",
     "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }
+"""What a session that is made here has, unless the user says otherwise, to Spark or to the application."""
 
 
-_LOOPBACK: Final = "127.0.0.1"
 _IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 
 
-def _guarded(master: str, scratch: Path) -> dict[str, str]:
+def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     """Return what keeps other users and other hosts from reaching a session.
 
     A local session has no business on the network: whoever can reach its block manager could read what Spark ships to its tasks,
@@ -69,16 +74,17 @@ def _guarded(master: str, scratch: Path) -> dict[str, str]:
     Args:
         master: Spark master.
         scratch: A directory that only this user may enter.
+        protected: Whether the user's Spark knows a secret; what goes over the network is encrypted then.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
     if not master.startswith("local"):
         guarded["spark.python.unix.domain.socket.dir"] = (
             "/tmp"  # on executors elsewhere; the path has to be short
         )
-        return guarded
+        return guarded | ({"spark.network.crypto.enabled": "true"} if protected else {})
     guarded |= {
-        "spark.driver.host": _LOOPBACK,
-        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
         "spark.authenticate": "true",
         "spark.local.dir": str(scratch / "spark"),
     }
@@ -93,20 +99,50 @@ _CONFIGURING = threading.Lock()
 
 
 def session_for(
-    application_id: str, master: str, conf: Mapping[str, str], log: Path | None = None
+    application_id: str, master: str | None, conf: Mapping[str, str], log: Path | None = None
 ) -> SparkSession:
-    """Give the active session, else a new one.
+    """Return the active session, else a new one.
+
+    A new one has what the user has given Spark (``spark-submit``, ``spark-defaults.conf``), and over it what is given here; what
+    nobody has given has a default.
 
     Args:
-        application_id: Name of the Spark application, if one is made.
-        master: Spark master, if a session is made.
+        application_id: Name of the Spark application, if one is made and has no name.
+        master: Spark master, if a session is made; None takes the one Spark was given, else ``local[*]``.
         conf: The user's Spark settings, if a session is made.
         log: A file for what the JVM and its Python workers write, if a JVM is started; None is this program's output.
 
     Raises:
-        SparkRuntimeError: If Spark does not start.
+        SparkRuntimeError: If Spark does not start, or runs elsewhere behind Spark Connect.
     """
-    return SparkSession.getActiveSession() or _new_session(application_id, master, conf, log)
+    refuse_connect()
+    ours = dict(conf) if master is None else {**conf, "spark.master": master}
+    session = SparkSession.getActiveSession()
+    if session is None and SparkContext._active_spark_context is not None:  # active in another thread
+        session = SparkSession.builder.getOrCreate()
+    if session is None:
+        return _new_session(application_id, ours, log)
+    if master not in (None, session.sparkContext.master):
+        logger.warning(
+            "master=%r is ignored: a session with the master %r is active",
+            master,
+            session.sparkContext.master,
+        )
+    return session
+
+
+def refuse_connect() -> None:
+    """Refuse Spark Connect, where the Spark driver is another program.
+
+    Raises:
+        SparkRuntimeError: If this program's Spark is a Spark Connect server.
+    """
+    if is_remote():
+        raise SparkRuntimeError(
+            "this program uses Spark Connect, where the Spark driver is another program: an application plans, reports and commits "
+            "offsets beside the Spark driver, and so does ps.spark.read_kafka. Use a classic session (without remote(...) and "
+            "SPARK_REMOTE), or run the topology by ps.spark.transform, which works there"
+        )
 
 
 @contextmanager
@@ -160,12 +196,15 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
     Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
     `readlink`, also for its checksum. The other manager starts two. Elsewhere the default is what gives atomic renames.
     """
+    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if scheme_of(session, checkpoint) == "file" else {}
+
+
+def scheme_of(session: SparkSession, location: str) -> str:
+    """Return the scheme of a location, which is that of Spark's default file system if it has none."""
     jvm: Any = session._jvm
     hadoop = session._jsparkSession.sessionState().newHadoopConf()
-    scheme = (
-        urlparse(checkpoint).scheme or jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
-    )
-    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if scheme == "file" else {}
+    default = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
+    return urlparse(location).scheme or str(default)
 
 
 def use_this_python() -> None:
@@ -193,65 +232,22 @@ def _power_of_two(cores: int) -> int:
     return 1 << (min(cores, 8).bit_length() - 1)
 
 
-def _new_session(application_id: str, master: str, conf: Mapping[str, str], log: Path | None) -> SparkSession:
-    wanted = {**_OWN_SESSION, **_guarded(master, process_directory()), **conf}
-    builder = SparkSession.builder.master(master).appName(application_id)
-    for name, value in wanted.items():
-        builder = builder.config(name, value)
-    _check_java()
-    with _environment(master):
-        try:
-            if log is not None:
-                _start_jvm({"spark.master": master, "spark.app.name": application_id, **wanted}, log)
-            return builder.getOrCreate()
-        except Exception as error:
-            why = str(error) if log is None else f"{error} (its output is in {log})"
-            raise SparkRuntimeError(
-                f"Spark does not start: {why}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
-                "`penstock doctor` says what is missing"
-            ) from error
-
-
-def _check_java() -> None:
-    """Say what to install if this process would have to start a JVM, and there is no Java."""
-    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        java, looked = look_for_java()
-        if java is None:
-            raise SparkRuntimeError(f"Spark needs Java, and none was found ({looked}). {ADVICE}")
-
-
-def _start_jvm(conf: Mapping[str, str], log: Path) -> None:
-    """Start the JVM, unless this process has one; what it and its Python workers write is appended to a file."""
-    if SparkContext._gateway is not None:
-        return
-    with log.open("ab") as output:
-        settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-        gateway = launch_gateway(settings, {"stdout": output, "stderr": output})
-    SparkContext._ensure_initialized(gateway=gateway)
-
-
-@contextmanager
-def _environment(master: str) -> Iterator[None]:
-    """Set what the JVM, and the Python workers that inherit from it, find in their environment.
-
-    Workers can import what this program can import. A local session has its UI on the loopback interface.
-    """
-    wanted = {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
-    }
-    java = look_for_java()[0]
-    if java is not None and java == packaged_java():
-        wanted["JAVA_HOME"] = str(Path(java).parent.parent)
-    if master.startswith("local"):
-        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None) -> SparkSession:
+    check_java()
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        with environment(ours):
+            given = given_to_spark(ours, log)
+            master = ours.get("spark.master") or given.get("spark.master") or "local[*]"
+            defaults = {"spark.master": master, "spark.app.name": application_id, **_OWN_SESSION}
+            protected = {**given, **ours}.get("spark.authenticate") == "true"
+            defaults |= {**executor_java_options(), **_guarded(master, process_directory(), protected)}
+            builder = SparkSession.builder
+            for name, value in {**defaults, **given, **ours}.items():
+                builder = builder.config(name, value)
+            return builder.getOrCreate()
+    except Exception as error:
+        why = str(error) if log is None else f"{error} (its output is in {log})"
+        raise SparkRuntimeError(
+            f"Spark does not start: {why}. Penstock needs Java 17 or newer (JAVA_HOME is honoured); "
+            "`penstock doctor` says what is missing"
+        ) from error

@@ -6,7 +6,7 @@ output chunk rows become rows with the columns that Spark's Kafka sink takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -30,6 +30,7 @@ from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
+from penstock.drivers.spark.submit.modules import send_modules
 from penstock.drivers.spark.submit.query import hosted
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.prefix import Prefix
@@ -50,12 +51,15 @@ RESULT_ROWS = StructType(
 _NEEDED = ("key", "value", "partition", "offset", "timestamp")
 
 
-def transform(inputs: Mapping[str, DataFrame], host: HostSpec) -> DataFrame:
+def transform(
+    inputs: Mapping[str, DataFrame], host: HostSpec, py_modules: Collection[str] | None = None
+) -> DataFrame:
     """Run a topology over streaming DataFrames.
 
     Args:
         inputs: A DataFrame per topic the topology reads, with the columns of Spark's Kafka source.
         host: The task host's spec.
+        py_modules: Modules that are sent to workers; None: those that are needed.
 
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
@@ -63,6 +67,7 @@ def transform(inputs: Mapping[str, DataFrame], host: HostSpec) -> DataFrame:
     Raises:
         SparkRuntimeError: If a DataFrame lacks a column.
     """
+    send_modules(next(iter(inputs.values())).sparkSession, cloudpickle.dumps(host), py_modules)
     chunks = [_chunks(topic, frame, host.topology) for topic, frame in inputs.items()]
     rows = hosted(reduce(DataFrame.unionByName, chunks), host)
     return rows.mapInArrow(_result_rows, RESULT_ROWS)

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.core.model.errors import PenstockError
+from penstock.core.model.errors import PenstockError, SettingsError
+from penstock.drivers.kafka.secret import with_secrets
 from penstock.edge.cli.doctor.finding import Finding, Findings, Inquiry
 
 _MAVEN = ("repo1.maven.org", 443)
@@ -32,12 +33,12 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
     settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
     settings["error_cb"] = lambda error: problems.append(error.str())
     try:
-        admin = AdminClient(settings)
+        admin = AdminClient(with_secrets(settings))
         try:
             metadata = admin.list_topics(timeout=inquiry.timeout_s)
         finally:
             admin.poll(0)  # calls error_cb
-    except (KafkaException, ValueError) as error:
+    except (KafkaException, SettingsError, ValueError) as error:
         return [broker_finding(servers, None, problems or [str(error)])]
     places = sorted((str(broker.host), int(broker.port)) for broker in metadata.brokers.values())
     counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}

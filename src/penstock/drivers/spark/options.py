@@ -1,0 +1,50 @@
+"""Options: what a data source of this package carries to the processes that Spark runs for it.
+
+A data source has two lives. In the Spark driver it plans and commits, in processes that know nothing of the files that executors
+were sent; in executors it reads and writes. So an option has a part for each, which is unpickled only there. Processes of the
+driver are on the host of the program, and can import what the program can import.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import sys
+from typing import Any, NamedTuple
+
+from pyspark import cloudpickle
+
+
+class _Parts(NamedTuple):
+    driver: bytes
+    executors: bytes
+    path: tuple[str, ...]
+
+
+def option_of(driver: object, executors: object) -> str:
+    """Return two values as the text that an option can carry.
+
+    Args:
+        driver: What processes of the Spark driver need.
+        executors: What executors need.
+    """
+    path = tuple(place or os.getcwd() for place in sys.path)
+    parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path)
+    return base64.b64encode(pickle.dumps(tuple(parts))).decode()
+
+
+def in_driver(option: str) -> Any:
+    """Return what an option carries for processes of the Spark driver; they can import what the program could."""
+    parts = _parts(option)
+    sys.path.extend(place for place in parts.path if place not in sys.path)
+    return cloudpickle.loads(parts.driver)
+
+
+def in_executor(option: str) -> Any:
+    """Return what an option carries for executors."""
+    return cloudpickle.loads(_parts(option).executors)
+
+
+def _parts(option: str) -> _Parts:
+    return _Parts(*pickle.loads(base64.b64decode(option)))

@@ -1,0 +1,118 @@
+"""References to secrets: what travels is the reference, what a client gets is the secret of its own process."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+import penstock as ps
+from penstock.core.model.errors import SettingsError
+from penstock.drivers.kafka.clients import made
+from penstock.drivers.kafka.secret import Secret
+from penstock.edge.clients import Clients
+from penstock.edge.settings import Settings, settings_from, shown
+
+HIDDEN = "hunter2-hunter2"
+
+
+@pytest.fixture(params=["env", "file", "fetched", "written"])
+def reference(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """A reference of each kind, to a secret that is there."""
+    monkeypatch.setenv("SHOP_PASSWORD", HIDDEN)
+    (tmp_path / "password").write_text(f"{HIDDEN}\n")
+    path = str(tmp_path / "password")
+
+    def from_the_vault() -> str:
+        return Path(path).read_text().strip()
+
+    kinds: dict[str, object] = {
+        "env": ps.secret.env("SHOP_PASSWORD"),
+        "file": ps.secret.file(tmp_path / "password"),
+        "fetched": ps.secret.fetched(from_the_vault),
+        "written": {"env": "SHOP_PASSWORD"},  # as in a TOML file, or in PENSTOCK_KAFKA
+    }
+    return kinds[request.param]
+
+
+@pytest.fixture
+def settings(reference: object) -> Settings:
+    return settings_from(
+        {
+            "bootstrap_servers": "b:9092",
+            "processing_guarantee": "exactly_once",
+            "dead_letter_topic": "dead",
+            "kafka": {"sasl.password": reference},
+            "producer": {"ssl.key.password": reference},
+        }
+    )
+
+
+def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
+    clients = Clients(settings, "shop")
+    shipped = [
+        clients.broker(),
+        clients.fetcher(),
+        clients.publisher(),
+        clients.letters(),
+        clients.transactions(),
+        clients.marks(),
+        settings.client("producer", "shop"),
+    ]
+    for one in shipped:
+        assert HIDDEN.encode() not in cloudpickle.dumps(one), one
+    assert HIDDEN not in f"{settings!r} {shown(settings)!r}"
+    assert settings.secrets_in_clients == ()
+
+
+def test_a_client_gets_the_secret_of_the_process_that_makes_it(settings: Settings) -> None:
+    there = pickle.loads(cloudpickle.dumps(settings.client("producer", "shop")))
+    client = made(dict, there)
+    assert (client["sasl.password"], client["ssl.key.password"]) == (HIDDEN, HIDDEN)
+
+
+def test_a_reference_keeps_its_identity(reference: object) -> None:
+    """Clients are found again by the text of their settings."""
+    if isinstance(reference, Secret):
+        assert str(pickle.loads(cloudpickle.dumps(reference))) == str(reference)
+
+
+def test_a_reference_is_shown_as_it_was_written() -> None:
+    settings = settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.password": {"file": "/run/x"}}})
+    assert shown(settings)["kafka"] == {"sasl.password": "ps.secret.file('/run/x')"}
+
+
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [
+        (
+            ps.secret.env("SHOP_NOWHERE"),
+            r"ps.secret.env\('SHOP_NOWHERE'\) is not there.*executors on every host",
+        ),
+        (
+            ps.secret.file("/nowhere/at/all"),
+            r"ps.secret.file\('/nowhere/at/all'\) cannot be read.*every host",
+        ),
+        (ps.secret.fetched(lambda: 1 / 0), r"ps.secret.fetched\(.*lambda.*\) raised ZeroDivisionError"),  # type: ignore[arg-type, return-value]
+        (ps.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
+    ],
+)
+def test_what_is_not_there_is_told_with_its_place(secret: Secret, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        made(dict, {"sasl.password": secret})
+
+
+@pytest.mark.parametrize("written", [{"env": "A", "file": "b"}, {"vault": "x"}, {"env": 3}, {}])
+def test_what_is_no_reference_is_refused(written: object) -> None:
+    with pytest.raises(
+        SettingsError, match=re.escape("'sasl.password' is text, or names a secret: {'env': 'NAME'}")
+    ):
+        settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.password": written}})
+
+
+def test_a_jaas_text_cannot_be_a_reference() -> None:
+    with pytest.raises(SettingsError, match=r"use 'sasl.username' and 'sasl.password'"):
+        settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.jaas.config": ps.secret.env("X")}})
