@@ -31,7 +31,7 @@ from penstock.drivers.kafka.internal_topics import InternalTopics
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.sink import SinkSpec
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
-from penstock.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
+from penstock.drivers.spark.submit.checkpoint import Progress, files_of, manifests
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
 from penstock.drivers.spark.submit.session import configured, partitions_of
@@ -39,6 +39,7 @@ from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.threads import ThreadsOfTasks
 from penstock.edge import contact, rescale
+from penstock.edge.checkpoints import sound_progress
 from penstock.edge.clients import Clients
 from penstock.edge.cluster import check_checkpoint, check_secrets
 from penstock.edge.continuity import check_drained, check_left_behind, check_published, continuity
@@ -141,6 +142,7 @@ class Application:
             TopicNotFoundError: If a topic does not exist.
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+            CheckpointError: If the checkpoint is damaged; nothing has been started on it.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
             OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
             ControlError: If the list of topics that are kept paused cannot be read.
@@ -200,8 +202,9 @@ class Application:
     def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
         """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
         settings = self.settings
-        location = settings.checkpoint(self.id)
-        progress = progress_of(files_of(location, running._session_of(settings)))
+        location = running._checkpoint = settings.checkpoint(self.id)
+        files = files_of(location, running._session_of(settings))
+        progress = sound_progress(files, location, self.plan, exactly_once=settings.exactly_once)
         existing = broker.partition_counts()
         plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
         layout = plan.laid_out(existing, self._grouper)

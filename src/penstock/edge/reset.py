@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.model.errors import SettingsError, TopicNotFoundError
+from penstock.core.model.errors import CheckpointError, SettingsError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.plan.evolution import Remembered
 from penstock.core.plan.reset import Move, Places, Target, internal_topics, moves
@@ -56,6 +56,7 @@ class ResetPlan:
         progress: How far the checkpoint has come, None if there is none.
         stores: The stores that will be empty.
         local_copies: Their directory on this host, None if there is none.
+        damage: Why the checkpoint cannot be read, so that only what the group has committed is known; empty if it can.
     """
 
     application_id: str
@@ -66,6 +67,7 @@ class ResetPlan:
     progress: Progress | None
     stores: tuple[str, ...]
     local_copies: Path | None
+    damage: str = ""
 
 
 def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
@@ -81,7 +83,7 @@ def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
         TopicNotFoundError: If an input topic does not exist.
         SettingsError: If nothing is known of the application, or an internal topic is none of its own.
     """
-    progress = progress_of(files)
+    progress, damage = read_progress(files)
     known = Remembered.from_offset({} if progress is None else progress.planned)
     existing = broker.partition_counts()
     current = _current(progress, broker, existing)
@@ -103,7 +105,16 @@ def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
         progress,
         tuple(known.stores),
         tasks if tasks.is_dir() else None,
+        damage,
     )
+
+
+def read_progress(files: Files) -> tuple[Progress | None, str]:
+    """Read how far the checkpoint has come, or why nobody can: a reset is the way out of a damaged one."""
+    try:
+        return progress_of(files), ""
+    except CheckpointError as error:
+        return None, error.message
 
 
 def _current(progress: Progress | None, broker: Broker, existing: dict[str, int]) -> Offsets:

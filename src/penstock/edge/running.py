@@ -26,7 +26,6 @@ from penstock.core.plan.pausing import chosen_topics, resting
 from penstock.core.plan.split import Plan
 from penstock.core.ports import TopicFacts
 from penstock.drivers.private import process_directory
-from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.session import session_for
 from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
@@ -40,6 +39,7 @@ from penstock.edge.orders import StandingOrders
 from penstock.edge.progress import Progress, Repeated, facts_of, summary
 from penstock.edge.purging import Purge, RecordDeleter
 from penstock.edge.settings import Settings
+from penstock.edge.spark_errors import translated
 from penstock.edge.status import Book, Status
 from penstock.edge.upkeep import Upkeep
 
@@ -74,6 +74,8 @@ class RunningApplication:
         """Whether the transactions commit what micro-batches finish."""
         self._lease = lease
         self._orders = orders
+        self._checkpoint = ""
+        """Where it is."""
         self._session: SparkSession | None = None
         self._progress = Progress(application_id)
         self._warnings = Repeated(partial(log.warning, "%s"))
@@ -461,7 +463,7 @@ class RunningApplication:
         if isinstance(error, PenstockError):
             self._error = error
         else:
-            self._error = wire.find_error(str(error)) or SparkRuntimeError(_spark_error(str(error)))
+            self._error = translated(str(error), self._checkpoint)
         self._state = "failed"
 
     def _fail(self, error: Exception) -> None:
@@ -511,8 +513,3 @@ def _spark_is_gone(gone: Exception) -> SparkRuntimeError:
         f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
         "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
     )
-
-
-def _spark_error(text: str) -> str:
-    """Keep of Spark's error what a person can use: its first part, without plans and offsets."""
-    return f"the Spark query ended with an error that is not Penstock's: {text.split('=== Streaming Query ===')[0].strip()}"

@@ -109,3 +109,7 @@ class StationError(PenstockError):
 
 class SparkRuntimeError(PenstockError):
     """Spark cannot run the query, for a reason outside the topology."""
+
+
+class CheckpointError(SparkRuntimeError):
+    """The checkpoint is damaged: files of it are missing, cannot be read, or do not fit together."""

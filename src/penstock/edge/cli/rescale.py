@@ -8,7 +8,8 @@ import typer
 
 from penstock.core.model.errors import PenstockError
 from penstock.core.plan.stores import checked_name
-from penstock.drivers.spark.submit.checkpoint import Progress, files_of, progress_of
+from penstock.drivers.spark.submit.checkpoint import Progress, files_of
+from penstock.edge.checkpoints import sound_progress
 from penstock.edge.cli.sessions import Sessions
 from penstock.edge.lease import Lease
 from penstock.edge.rescale import moved
@@ -44,6 +45,7 @@ def rescale(options: Options, settings: Settings) -> None:
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch has not been completed.
         ApplicationRunningError: If the application is at work on this host.
+        CheckpointError: If the checkpoint is damaged.
         SparkRuntimeError: If Spark refuses.
     """
     name = checked_name(options.application_id, "application")
@@ -51,7 +53,7 @@ def rescale(options: Options, settings: Settings) -> None:
     with Sessions(name, settings) as sessions:
         lease = Lease.take(settings.home(name), name, "rescaling")
         try:
-            progress = progress_of(files_of(location, sessions.get))
+            progress = sound_progress(files_of(location, sessions.get), location)
             if not _worthwhile(progress, options.partitions, location):
                 return
             if options.dry_run:

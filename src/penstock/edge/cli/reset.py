@@ -73,6 +73,8 @@ def told(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[
         before = "-" if move.before is None else move.before
         note = f"  ({move.note})" if move.note else ""
         yield f"  {move.topic:<{width}}  {move.partition:>9}  {before:>15}  {move.after:>9}{note}"
+    if plan.damage:
+        yield f"The checkpoint is damaged ({plan.damage}), so this is what the group has committed."
     yield ""
     yield "What is deleted:"
     if files.exists():

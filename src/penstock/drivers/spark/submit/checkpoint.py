@@ -11,6 +11,7 @@ HDFS or S3 with the credentials of the session.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from urllib.parse import unquote, urlparse
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from penstock.core.model.errors import SparkRuntimeError
+from penstock.core.model.errors import CheckpointError, SparkRuntimeError
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _READABLE = "v1"
@@ -38,6 +39,9 @@ class Files(Protocol):
 
     def exists(self) -> bool:
         """Tell whether there is a checkpoint at all."""
+
+    def local(self, path: str) -> Path | None:
+        """Return where a file is on a disk of this machine; None if the checkpoint is elsewhere."""
 
     def delete(self) -> None:
         """Delete the whole checkpoint."""
@@ -56,7 +60,11 @@ class LocalFiles:
 
     def read(self, path: str) -> str:
         """Give the text of a file."""
-        return (self.root / path).read_text(encoding="utf-8")
+        return (self.root / path).read_text(encoding="utf-8", errors="replace")
+
+    def local(self, path: str) -> Path:
+        """Return where a file is on a disk of this machine."""
+        return self.root / path
 
     def exists(self) -> bool:
         """Tell whether there is a checkpoint at all."""
@@ -92,6 +100,9 @@ class HadoopFiles:
         finally:
             stream.close()
 
+    def local(self, path: str) -> None:
+        """Return None: the file system compares checksums itself."""
+
     def exists(self) -> bool:
         """Tell whether there is a checkpoint at all."""
         return bool(self._system.exists(self._root))
@@ -101,7 +112,7 @@ class HadoopFiles:
         self._system.delete(self._root, True)
 
     def _path(self, relative: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, relative)
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, relative) if relative else self._root
 
 
 def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
@@ -144,39 +155,57 @@ def progress_of(files: Files) -> Progress | None:
     """Read how far a query has come; None if nothing was ever planned.
 
     Raises:
-        SparkRuntimeError: If the offset log is not one that this version can read.
+        CheckpointError: If the offset log is not one that this version can read.
     """
-    planned, committed = _numbers(files.names("offsets")), _numbers(files.names("commits"))
+    planned, committed = numbers(files.names("offsets")), numbers(files.names("commits"))
     if not planned:
         return None
-    partitions, last = _offset(files.read(f"offsets/{planned[-1]}"), planned[-1])
+    partitions, last = offset_of(files.read(f"offsets/{planned[-1]}"), planned[-1])
     complete = planned[-1] in committed
     before = [number for number in planned[:-1] if number in committed][-1:]
     if complete or not before:
         done = planned[-1] if complete else -1
         return Progress(planned[-1], complete, False, partitions, last, last if complete else {}, done)
     # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
-    partitions_before, processed = _offset(files.read(f"offsets/{before[0]}"), before[0])
+    partitions_before, processed = offset_of(files.read(f"offsets/{before[0]}"), before[0])
     rescaling = partitions != partitions_before
     return Progress(planned[-1], False, rescaling, partitions, last, processed, before[0])
 
 
-def _numbers(names: list[str]) -> list[int]:
+def numbers(names: list[str]) -> list[int]:
+    """Return the numbers among names, the largest last; names of temporary files and of checksums are none."""
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _offset(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
-    """Read the number of partitions and the planner's offset."""
-    version, *lines = text.splitlines()
-    if version != _READABLE or len(lines) != 2:
-        raise SparkRuntimeError(
-            f"the offset log of the checkpoint is not one that Penstock reads: micro-batch {batch} has version {version!r} "
-            f"with {len(lines) - 1} sources, where {_READABLE!r} with one is expected. The checkpoint belongs to another "
-            "query: give the application a checkpoint_location of its own"
+def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
+    """Read a file of the offset log.
+
+    Args:
+        text: Its content.
+        batch: Its number, for errors.
+
+    Returns:
+        The number of partitions and the planner's offset.
+
+    Raises:
+        CheckpointError: If it cannot be read.
+    """
+    version, *lines = text.splitlines() or [""]
+    if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
+        raise CheckpointError(
+            f"offsets/{batch} is not what Penstock reads: it has version {version!r} with {len(lines) - 1} sources, where "
+            f"{_READABLE!r} with one is expected. The checkpoint belongs to another query, or a newer Spark has written it"
         )
-    conf: Mapping[str, str] = json.loads(lines[0])["conf"]
-    offset: Mapping[str, Any] = json.loads(lines[1]) if lines[1] != "-" else {}
-    return int(conf[_PARTITIONS]), offset
+    try:
+        partitions = int(json.loads(lines[0])["conf"][_PARTITIONS])
+        offset = json.loads(lines[1]) if lines[1] != "-" else {}
+    except (ValueError, LookupError, TypeError):
+        offset = None
+    if version != _READABLE or not isinstance(offset, dict) or "\ufffd" in text:
+        raise CheckpointError(
+            f"offsets/{batch} cannot be read: " + (f"it begins with {text[:40]!r}" if text else "it is empty")
+        )
+    return partitions, offset
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:

@@ -1,0 +1,58 @@
+"""A checkpoint at a start: it is sound, or an error says what is wrong and how to go on."""
+
+from __future__ import annotations
+
+from penstock.core.model.errors import CheckpointError
+from penstock.core.plan.split import Plan
+from penstock.drivers.spark.submit.checkpoint import Files, Progress, progress_of
+from penstock.drivers.spark.submit.damage import findings, look
+
+_MOST_TOLD = 5
+"""Findings in an error."""
+
+
+def sound_progress(
+    files: Files, location: str, plan: Plan | None = None, *, exactly_once: bool = False
+) -> Progress | None:
+    """Read how far a query has come, and refuse a checkpoint that it cannot go on from.
+
+    Args:
+        files: The checkpoint.
+        location: Where it is, for the error.
+        plan: The plan of the application, if it is known; for the ways out.
+        exactly_once: Whether that is its guarantee; likewise.
+
+    Returns:
+        How far it has come; None if nothing was ever planned.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged.
+    """
+    found = findings(look(files))
+    if found:
+        raise CheckpointError(damaged(location, found, ways_out(plan, exactly_once=exactly_once)))
+    return progress_of(files)
+
+
+def damaged(location: str, found: list[str], ways: str) -> str:
+    """Say what is wrong with a checkpoint, and what to do."""
+    more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+    return (
+        f"the checkpoint {location} is damaged, so nothing was started on it and nothing was sent: "
+        f"{'; '.join([*found[:_MOST_TOLD], *more])}. {ways}"
+    )
+
+
+def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
+    """Say how an application gets out of a damaged checkpoint."""
+    ways = ["bring back the whole directory, as it was at one time, from a copy"]
+    stores = None if plan is None else plan.store_fingerprints().keys()
+    if plan is not None and stores is not None and not stores - plan.changelogs.keys():
+        rebuilt = "rebuilds all stores from their changelog topics and " if stores else ""
+        taken_over = " (with on_other_checkpoint='take_over')" if exactly_once else ""
+        ways.append(
+            f"delete it, so that the next start{taken_over} {rebuilt}goes on at the committed offsets"
+        )
+    name = "<application-id>" if plan is None else plan.application_id
+    ways.append(f"begin anew with empty stores: `penstock reset {name}`")
+    return f'One of these helps: {"; ".join(ways)}. See docs/how-to/restart-and-recover.md, "When the checkpoint is damaged"'

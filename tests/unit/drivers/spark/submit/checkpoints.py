@@ -1,0 +1,295 @@
+"""Checkpoints as Spark writes them, and ways to damage them: by hand for unit tests, by Spark for integration tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 512
+
+
+def write(file: Path, data: bytes) -> None:
+    """Write a file with the checksums that Hadoop writes beside it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + CHUNK])) for at in range(0, len(data), CHUNK))
+    _sums_of(file).write_bytes(b"crc\0" + struct.pack(">i", CHUNK) + sums)
+
+
+def _sums_of(file: Path) -> Path:
+    return file.with_name(f".{file.name}.crc")
+
+
+class Checkpoint:
+    """A directory as Spark writes it, with changelogs and with a snapshot now and then."""
+
+    def __init__(self, root: Path, partitions: int = 2) -> None:
+        self.root = root
+        self.partitions = partitions
+        for directory in ("offsets", "commits"):
+            (root / directory).mkdir(parents=True)
+        write(root / "metadata", b'{"id":"980f66e6-8a84-47f2-93ed-1abc900eec0e"}')
+
+    def plan(self, batch: int, *, partitions: int | None = None, checkpoint: str = "first") -> None:
+        conf = {"spark.sql.shuffle.partitions": str(partitions or self.partitions)}
+        offset = {"topics": {"in": {"0": 10 * batch}}, "checkpoint": checkpoint, "batch": batch + 1}
+        text = f"v1\n{json.dumps({'batchWatermarkMs': 0, 'conf': conf})}\n{json.dumps(offset)}"
+        write(self.root / "offsets" / str(batch), text.encode())
+
+    def work(self, batch: int, *, snapshot: bool = False, changes: bool = True) -> None:
+        """Write the state that a micro-batch leaves."""
+        write(self.root / "state/0/_metadata/v2/0", b"v2\n{}")
+        write(self.root / "state/0/_stateSchema/default/0_d5badee7", b"v3")
+        for partition in range(self.partitions):
+            place = self.root / "state" / "0" / str(partition)
+            if changes:
+                write(place / f"{batch + 1}.changelog", bytes(range(256)) * 5)
+            if snapshot:
+                self._snapshot(place, batch + 1)
+
+    def commit(self, batch: int) -> None:
+        write(self.root / "commits" / str(batch), b'v1\n{"nextBatchWatermarkMs":0}')
+
+    def run(self, *batches: int) -> Checkpoint:
+        """Run micro-batches; every fifth leaves a snapshot."""
+        for batch in batches:
+            self.plan(batch)
+            self.work(batch, snapshot=batch % 5 == 0)
+            self.commit(batch)
+        return self
+
+    def _snapshot(self, place: Path, version: int) -> None:
+        shared = f"00000{version}-10e3308e.sst"
+        write(place / "SSTs" / shared, b"rows" * 500)
+        with zipfile.ZipFile(place / f"{version}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            files = [{"localFileName": "000008.sst", "dfsSstFileName": shared, "sizeBytes": 2000}]
+            archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": files, "numKeys": -1}))
+            archive.writestr("MANIFEST-000012", b"manifest" * 50)
+        write(place / f"{version}.zip", (place / f"{version}.zip").read_bytes())
+
+
+def newest(root: Path, directory: str) -> int:
+    """Return the number of the newest file."""
+    return max(int(path.name) for path in (root / directory).iterdir() if path.name.isdigit())
+
+
+def _version(root: Path) -> int:
+    return newest(root, "commits") + 1
+
+
+def _gone(file: Path) -> None:
+    file.unlink()
+    _sums_of(file).unlink(missing_ok=True)
+
+
+def _changed(file: Path, data: bytes, *, checksum: bool = False) -> None:
+    """Give a file other content; without its checksum, nothing outside says so."""
+    file.write_bytes(data)
+    if not checksum:
+        _sums_of(file).unlink(missing_ok=True)
+
+
+def _flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    _changed(file, bytes(data), checksum=True)
+
+
+def _snapshot(root: Path) -> Path:
+    place = root / "state/0/0"
+    return max(place.glob("*.zip"), key=lambda path: int(path.stem))
+
+
+def _shared(root: Path) -> Path:
+    with zipfile.ZipFile(_snapshot(root)) as archive:
+        listed = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    return root / "state/0/0/SSTs" / str(listed["sstFiles"][0]["dfsSstFileName"])
+
+
+def _other_version(file: Path) -> None:
+    _changed(file, file.read_bytes().replace(b"v1\n", b"v9\n", 1))
+
+
+def _snapshot_of_a_newer_spark(root: Path) -> None:
+    with zipfile.ZipFile(_snapshot(root)) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["metadata"] = content["metadata"].replace(b"v1\n", b"v9\n", 1)
+    with zipfile.ZipFile(_snapshot(root), "w") as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    _sums_of(_snapshot(root)).unlink()
+
+
+def _of_another_checkpoint(root: Path) -> None:
+    file = root / "offsets" / str(newest(root, "offsets"))
+    lines = file.read_text().splitlines()
+    other = {**json.loads(lines[2]), "checkpoint": "another"}
+    _changed(file, "\n".join([*lines[:2], json.dumps(other)]).encode())
+
+
+def _offset(root: Path, back: int = 0) -> Path:
+    return root / "offsets" / str(newest(root, "offsets") - back)
+
+
+def _commit(root: Path) -> Path:
+    return root / "commits" / str(newest(root, "commits"))
+
+
+def _changelog(root: Path) -> Path:
+    return root / f"state/0/1/{_version(root)}.changelog"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A way to damage a checkpoint.
+
+    Attributes:
+        name: What it is called in tests.
+        do: Damages a checkpoint whose newest micro-batch is complete.
+        told: A pattern of what a start says; N is the newest micro-batch, M the one before, V the version of the state.
+    """
+
+    name: str
+    do: Callable[[Path], object]
+    told: str
+
+    def pattern(self, batch: int) -> str:
+        """Return the pattern for a newest micro-batch."""
+        numbers = {"N": batch, "M": batch - 1, "V": batch + 1}
+        return re.sub(r"\b[NMV]\b", lambda match: str(numbers[match[0]]), self.told)
+
+
+def _of_offsets() -> list[Damage]:
+    return [
+        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N says"),
+        Damage("offset empty", lambda r: _changed(_offset(r), b""), "offsets/N cannot be read: it is empty"),
+        Damage(
+            "offset cut",
+            lambda r: _changed(_offset(r), _offset(r).read_bytes()[:-9]),
+            "offsets/N cannot be read: it begins with 'v1",
+        ),
+        Damage(
+            "offset garbled", lambda r: _changed(_offset(r), b"\xff\x00" * 99), "offsets/N cannot be read"
+        ),
+        Damage(
+            "offset with another digit",
+            lambda r: _changed(
+                _offset(r), _offset(r).read_bytes().replace(b'"batch": ', b'"batch": 9'), checksum=True
+            ),
+            "offsets/N has other bytes than were written",
+        ),
+        Damage(
+            "offset of another version",
+            lambda r: _other_version(_offset(r)),
+            "offsets/N is not what Penstock reads: it has version 'v9' with 1 sources",
+        ),
+        Damage(
+            "offset of another checkpoint", _of_another_checkpoint, "offsets/M and offsets/N belong to two"
+        ),
+        Damage("gap in offsets", lambda r: _gone(_offset(r, 1)), "offsets/M is missing; Spark needs"),
+        Damage(
+            "no offsets",
+            lambda r: shutil.rmtree(r / "offsets"),
+            "there is no file in offsets/, but there are",
+        ),
+        Damage(
+            "offset and commit missing",
+            lambda r: (_gone(_offset(r)), _gone(_commit(r))),
+            "offsets/N is missing, but the state has version V, which micro-batch N wrote",
+        ),
+    ]
+
+
+def _of_commits() -> list[Damage]:
+    return [
+        Damage(
+            "two commits missing",
+            lambda r: (_gone(_commit(r)), _gone(_commit(r))),
+            "commits/M is missing, but offsets/N is there",
+        ),
+        Damage("commit empty", lambda r: _changed(_commit(r), b""), "commits/N cannot be read: it is empty"),
+        Damage(
+            "commit cut", lambda r: _changed(_commit(r), b"v1\n{"), r"commits/N cannot be read.*delete it"
+        ),
+        Damage("commit garbled", lambda r: _changed(_commit(r), b"\xff" * 9), "commits/N cannot be read"),
+        Damage(
+            "commit of another version", lambda r: _other_version(_commit(r)), "commits/N has version 'v9'"
+        ),
+        Damage(
+            "metadata missing", lambda r: _gone(r / "metadata"), "metadata, which has the id .* is missing"
+        ),
+        Damage("metadata cut", lambda r: _changed(r / "metadata", b'{"i'), "metadata has no id of a query"),
+    ]
+
+
+def _of_state() -> list[Damage]:
+    return [
+        Damage("changes missing", lambda r: _gone(_changelog(r)), r"state/0/1 lacks V\.changelog"),
+        Damage(
+            "changes flipped", lambda r: _flipped(_changelog(r)), r"state/0/1/V\.changelog has other bytes"
+        ),
+        Damage(
+            "changes cut",
+            lambda r: _changed(_changelog(r), _changelog(r).read_bytes()[:20], checksum=True),
+            r"state/0/1/V\.changelog has other bytes",
+        ),
+        Damage(
+            "a partition missing", lambda r: shutil.rmtree(r / "state/0/0"), "state/0/0 lacks 1.changelog"
+        ),
+        Damage(
+            "state missing", lambda r: shutil.rmtree(r / "state"), "state/0 lacks files of all 2 partitions"
+        ),
+        Damage(
+            "description missing",
+            lambda r: shutil.rmtree(r / "state/0/_metadata"),
+            "_metadata/v2 has no file",
+        ),
+        Damage(
+            "schema missing",
+            lambda r: shutil.rmtree(r / "state/0/_stateSchema"),
+            "state/0/_stateSchema/default has no file",
+        ),
+        Damage(
+            "snapshot garbled",
+            lambda r: _changed(_snapshot(r), b"PK" * 99),
+            r"state/0/0/\d+\.zip cannot be read as a snapshot",
+        ),
+        Damage("snapshot flipped", lambda r: _flipped(_snapshot(r)), r"state/0/0/\d+\.zip "),
+        Damage("snapshot of a newer Spark", _snapshot_of_a_newer_spark, r"\d+\.zip has version 'v9'"),
+        Damage("shared file missing", lambda r: _gone(_shared(r)), r"state/0/0/SSTs/.*\.sst is missing"),
+        Damage("shared file flipped", lambda r: _flipped(_shared(r)), r"SSTs/.*\.sst has other bytes"),
+    ]
+
+
+DAMAGES = [*_of_offsets(), *_of_commits(), *_of_state()]
+"""All that a start finds."""
+
+
+def _left_by_a_writer(root: Path) -> None:
+    """Leave what a killed writer leaves: temporary files, their checksums, a file whose checksum never came."""
+    for directory in ("offsets", "commits"):
+        (root / directory / ".9.f11056c0.tmp").write_bytes(b"v")
+        (root / directory / "..9.f11056c0.tmp.crc").write_bytes(b"crc\0")
+    (root / "state/0/0/.8.changelog.f11056c0.tmp").write_bytes(b"")
+    _sums_of(root / f"state/0/1/{newest(root, 'offsets') + 1}.changelog").unlink()
+
+
+HARMLESS = [
+    Damage("nothing", lambda r: None, ""),
+    Damage("newest commit missing, as after a crash", lambda r: _gone(_commit(r)), ""),
+    Damage("what a killed writer leaves", _left_by_a_writer, ""),
+    Damage("old files purged", lambda r: (_gone(r / "offsets/0"), _gone(r / "commits/0")), ""),
+    Damage(
+        "the checksums did not come along",
+        lambda r: [path.unlink() for path in r.rglob(".*.crc")],
+        "",
+    ),
+]
+"""What a start goes on from."""
