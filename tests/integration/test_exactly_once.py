@@ -144,21 +144,21 @@ class TestADelivery:
 
 
 class Standing:
-    """A producer one of whose calls does not return when it has done its work, or before it does it."""
+    """A client one of whose calls does not return when it has done its work, or before it does it."""
 
-    def __init__(self, producer: Any, name: str, *, before: bool) -> None:
-        self._producer = producer
+    def __init__(self, client: Any, name: str, *, before: bool) -> None:
+        self._client = client
         self._name = name
         self._before = before
         self.goes_on = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
-        return self._stand if name == self._name else getattr(self._producer, name)
+        return self._stand if name == self._name else getattr(self._client, name)
 
-    def _stand(self, *given: Any) -> None:
+    def _stand(self, *given: Any, **options: Any) -> None:
         if self._before:
             self.goes_on.wait()
-        getattr(self._producer, self._name)(*given)
+        getattr(self._client, self._name)(*given, **options)
         self.goes_on.wait()
 
 

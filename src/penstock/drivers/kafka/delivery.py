@@ -183,17 +183,21 @@ class Transaction:
     def _last_mark(self, *, isolation: str = "read_committed") -> BatchId | None:
         """Read the mark of the batch that was delivered last."""
         doing = "asking which batch was delivered last"
-        marks = self._consumer(self._mark.topic, isolation=isolation)
-        try:
-            [mark] = self._insist(doing, lambda timeout: marks.committed([self._mark], timeout=timeout))
-        except Overdue as error:
-            discard(marks)
-            raise self._no_answer(doing, error) from None
-        except BrokerUnavailableError as error:
-            if self._answers_at_once():
-                raise self._hanging() from error
-            raise
-        return mark_of(mark)
+        deadline = monotonic() + self._spec.patience_s
+        while True:
+            marks = self._consumer(self._mark.topic, isolation=isolation)
+            try:
+                [mark] = self._insist(doing, partial(_committed, marks, self._mark))
+            except Overdue as error:
+                discard(marks)
+                if monotonic() > deadline:
+                    raise self._no_answer(doing, error) from None
+            except BrokerUnavailableError as error:
+                if self._answers_at_once():
+                    raise self._hanging() from error
+                raise
+            else:
+                return mark_of(mark)
 
     def _answers_at_once(self) -> bool:
         """Tell whether the mark can be read by those who do not wait for transactions."""
@@ -305,3 +309,7 @@ class Transaction:
         return DeliveryAbortedError(
             f"the transaction of {self._place} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()})"
         )
+
+
+def _committed(consumer: Consumer, at: ClientPartition, timeout: float) -> list[Any]:
+    return consumer.committed([at], timeout=timeout)

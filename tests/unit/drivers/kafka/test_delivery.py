@@ -1,0 +1,59 @@
+"""Asking which micro-batch was delivered last, of a client that does not always return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.core.model.errors import BrokerUnavailableError
+from penstock.core.ports import BatchId
+from penstock.drivers.kafka import delivery as sending
+from penstock.drivers.kafka.delivery import Transaction
+from penstock.drivers.kafka.marks import mark_offset
+from penstock.drivers.kafka.transactions import KafkaTransactions
+
+MARK = BatchId("5f3a", 7)
+
+
+class Answering:
+    """A consumer that knows the mark."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        self._before = before
+
+    def committed(self, places: list[ClientPartition], timeout: float) -> list[ClientPartition]:
+        self._before()
+        return [mark_offset(place.partition, MARK, place.topic) for place in places]
+
+
+@pytest.fixture
+def stands() -> Any:
+    event = threading.Event()
+    yield event.wait
+    event.set()
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, patience_s: float, *consumers: Answering) -> Transaction:
+    """Make a delivery that has these consumers, one after the other."""
+    left = list(consumers)
+    monkeypatch.setattr(Transaction, "_take_over", lambda _: None)
+    monkeypatch.setattr(Transaction, "_consumer", lambda *_, **__: left.pop(0) if left[1:] else left[0])
+    monkeypatch.setattr(sending, "_GRACE_S", 0.05 - sending._STEP_S)
+    return KafkaTransactions({}, {}, "app", patience_s, 1_000).delivery(0)
+
+
+def test_another_client_is_asked(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
+    delivery = asked(monkeypatch, 60, Answering(stands), Answering(stands), Answering(lambda: None))
+    assert delivery._last_mark() == MARK
+
+
+def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
+    delivery = asked(monkeypatch, 0, Answering(stands))
+    with pytest.raises(
+        BrokerUnavailableError, match=r"asking which batch was delivered last .*no answer for 0 s"
+    ):
+        delivery._last_mark()

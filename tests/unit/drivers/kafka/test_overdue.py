@@ -1,0 +1,42 @@
+"""Calls with a time limit of our own, and how long a transaction has been open."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.drivers.kafka import overdue
+from penstock.drivers.kafka.overdue import Overdue, Stopwatch, within
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    def failing() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        within(30, failing)
+
+
+def test_a_call_that_is_overdue_is_left_to_itself() -> None:
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def standing() -> None:
+        goes_on.wait()
+        ended.set()
+
+    with pytest.raises(Overdue, match="no answer for 0 s"):
+        within(0.01, standing)
+    goes_on.set()
+    assert ended.wait(30)
+
+
+def test_the_longest_time_in_which_nothing_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(overdue, "_clock_s", lambda: clock[0])
+    watch = Stopwatch()
+    for clock[0] in (101.0, 196.0, 199.0):
+        watch.look()
+    assert (watch.passed_s, watch.longest_s) == (99.0, 95.0)
+    watch.restart()
+    assert (watch.passed_s, watch.longest_s) == (0.0, 0.0)
