@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -17,13 +18,10 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.clients import discard, is_unavailable, made, translated, warm
-from penstock.drivers.kafka.marks import mark_of, mark_offset, mark_record, taken_over
+from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, made, translated, warm
+from penstock.drivers.kafka.marks import Marks, mark_of, mark_offset, mark_record, taken_over
 from penstock.drivers.kafka.overdue import Overdue, Stopwatch, within
-from penstock.drivers.kafka.produce import FailingProducer, hand_over, refused
-
-if TYPE_CHECKING:
-    from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 log = logging.getLogger("penstock.kafka")
 
@@ -47,12 +45,44 @@ _TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, Kafka
 """What records are reported with that an aborted transaction takes back, or that were not sent while it was open."""
 
 
+@dataclass(frozen=True)
+class TransactionSpec:
+    """How an application sends in transactions.
+
+    Attributes:
+        settings: Producer settings.
+        consumer: Consumer settings, to read the marks with.
+        application_id: The group whose offsets are committed, and the prefix of the transactional ids.
+        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
+    """
+
+    settings: ClientSettings = field(repr=False)
+    consumer: ClientSettings = field(repr=False)
+    application_id: str
+    patience_s: float
+    timeout_ms: int
+
+    def marks(self) -> Marks:
+        """Return the marks of the application."""
+        return Marks(self.consumer, self.application_id, _STEP_S)
+
+    def producer_settings(self, partition: int) -> dict[str, Any]:
+        """Return the settings of the producer of a Spark partition."""
+        return {
+            **DEFAULTS,
+            **self.settings,
+            "transactional.id": f"{self.application_id}-{partition}",
+            "transaction.timeout.ms": self.timeout_ms,
+        }
+
+
 class Transaction:
     """One transaction. Owned by one Spark task."""
 
     repeatable = True
 
-    def __init__(self, spec: KafkaTransactions, partition: int) -> None:
+    def __init__(self, spec: TransactionSpec, partition: int) -> None:
         self._spec = spec
         self._servers = str(spec.settings.get("bootstrap.servers"))
         self._mark = ClientPartition(commits_topic(spec.application_id), partition)

@@ -26,38 +26,19 @@ Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.core.model.errors import OtherCheckpointError, ProductionError
 from penstock.core.ports import BatchId
-from penstock.drivers.kafka.clients import ClientSettings, check
-from penstock.drivers.kafka.delivery import Transaction
-from penstock.drivers.kafka.marks import Marks
-from penstock.drivers.kafka.produce import DEFAULTS, FailingProducer
+from penstock.drivers.kafka.clients import check
+from penstock.drivers.kafka.delivery import Transaction, TransactionSpec
+from penstock.drivers.kafka.produce import FailingProducer
 
-_ASK_S = 10.0
 _CLAIMS = 5
 """How often a claim is repeated that a delivery of the checkpoint before has cut off."""
 
 
-@dataclass(frozen=True)
-class KafkaTransactions:
-    """Sends records exactly once. Picklable.
-
-    Attributes:
-        settings: Producer settings.
-        consumer: Consumer settings, to read the marks with.
-        application_id: The group whose offsets are committed, and the prefix of the transactional ids.
-        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
-        timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
-    """
-
-    settings: ClientSettings = field(repr=False)
-    consumer: ClientSettings = field(repr=False)
-    application_id: str
-    patience_s: float
-    timeout_ms: int
+class KafkaTransactions(TransactionSpec):
+    """Sends records exactly once. Picklable."""
 
     def delivery(self, partition: int) -> Transaction:
         """Take over the transactional id of a Spark partition.
@@ -67,19 +48,6 @@ class KafkaTransactions:
             PenstockError: If the broker refuses, for example because of missing permissions.
         """
         return Transaction(self, partition)
-
-    def marks(self) -> Marks:
-        """Return the marks of the application."""
-        return Marks(self.consumer, self.application_id, _ASK_S)
-
-    def producer_settings(self, partition: int) -> dict[str, Any]:
-        """Return the settings of the producer of a Spark partition."""
-        return {
-            **DEFAULTS,
-            **self.settings,
-            "transactional.id": f"{self.application_id}-{partition}",
-            "transaction.timeout.ms": self.timeout_ms,
-        }
 
     def check(self) -> None:
         """Refuse settings that no transactional producer can have; connects to nobody.
