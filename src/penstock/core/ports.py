@@ -135,6 +135,7 @@ class LocalCopy(Protocol):
 
         Raises:
             StoreError: If the copy takes more memory than it may, and cannot give it back.
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
         """
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:

@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from penstock.core.model.errors import StoreError
+from penstock.core.model.errors import DamagedCopyError, StoreError
 from penstock.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state import parked
 
@@ -46,10 +46,12 @@ class CopyDirectory:
 
     Attributes:
         why_empty: Why an empty copy is empty, for people.
+        damage: That the copy is damaged, from when it was found until it is thrown away.
     """
 
     def __init__(self, path: str, kept: int) -> None:
         self.path = Path(path)
+        self.damage: DamagedCopyError | None = None
         self.why_empty = MISSING
         self._kept = kept
 
@@ -61,12 +63,12 @@ class CopyDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+            boot = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b""
             marker = self.path / _BOOT_MARK
-            found = marker.read_text() if marker.exists() else None
+            found = marker.read_bytes() if marker.exists() else None
             if found != boot:
                 self.clear(MISSING if found is None else OTHER_BOOT)
-                marker.write_text(boot)
+                marker.write_bytes(boot)
         except OSError as error:
             raise self.failed(error) from error
 
@@ -111,6 +113,18 @@ class CopyDirectory:
         except StoreError as error:
             log.warning("parked changes in %s cannot be used, the log is read instead: %s", self.path, error)
             return None
+
+    def damaged(self, what: str) -> DamagedCopyError:
+        """Remember that the copy is damaged, and say so: whoever reads may be a function of the user that goes on.
+
+        Args:
+            what: What was found where.
+        """
+        self.damage = DamagedCopyError(
+            f"the local copy in {self.path} is damaged: {what}. It is thrown away and rebuilt from the log; if this happens "
+            "again, look at the disk and the memory of the host"
+        )
+        return self.damage
 
     def failed(self, error: Exception) -> StoreError:
         """Say that the directory cannot be used."""

@@ -63,6 +63,10 @@ class StoreError(PenstockError):
     """A state store was used in a way it does not allow, or its content cannot be read."""
 
 
+class DamagedCopyError(StoreError):
+    """The files of a local copy are not as they were written; the copy is thrown away and rebuilt from the log."""
+
+
 class TopicNotFoundError(PenstockError):
     """A topic of the topology does not exist on the broker."""
 

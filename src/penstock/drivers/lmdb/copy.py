@@ -1,4 +1,4 @@
-"""The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
+"""The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``.
 
 Why LMDB: Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once; LMDB
 opens in half a millisecond, is shared by memory map, and allows many readers beside one writer. It is a cache of
@@ -14,15 +14,15 @@ How keys of any length fit into LMDB is in ``rows.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
-from penstock.core.state.memory import NOTHING
+from penstock.core.model.errors import DamagedCopyError
+from penstock.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.drivers.directory import (
     DAMAGED,
     DEFAULT_MEMORY_BYTES,
@@ -30,21 +30,21 @@ from penstock.drivers.directory import (
     OTHER_FORMAT,
     CopyDirectory,
     in_parts,
+    log,
     on_its_way,
     version_from_bytes,
     version_to_bytes,
 )
-from penstock.drivers.lmdb.pages import MappedPages
+from penstock.drivers.lmdb.pages import CHECKED_EVERY, PAGES
 from penstock.drivers.lmdb.rows import (
     DATA_FILE,
     LONGEST_SHORT,
-    SHORT_BYTES,
-    not_above,
-    not_below,
-    row_of,
+    seed_of,
     stored_key,
     stored_row,
 )
+from penstock.drivers.lmdb.verify import DamagedFileError, verify
+from penstock.drivers.lmdb.view import BROKEN, LmdbReader, LmdbView
 
 _META = "/version"  # no store can have this name
 _VERSION = b"version"
@@ -55,16 +55,13 @@ _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
-_CHECKED_EVERY = 256
 _PAGES_SHARE = 3 / 8
 """The part of the memory that mapped pages may take."""
 _CHANGES_SHARE = 1 / 8
 """The part of the memory that the pages of one transaction may take."""
 
-_BROKEN = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 
 _OPEN: dict[str, LmdbCopy] = {}
-_PAGES = MappedPages(int(DEFAULT_MEMORY_BYTES * _PAGES_SHARE))
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> LmdbCopy:
@@ -77,7 +74,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     Raises:
         StoreError: If the directory cannot be written.
     """
-    _PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
+    PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
     if copy is None or not copy.alive():
         copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes)
@@ -104,8 +101,12 @@ class LmdbCopy:
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
-        with self._env.begin(db=self._database(_META)) as transaction:
-            stored = transaction.get(_VERSION)
+        try:
+            with self._env.begin() as transaction:
+                stored = LmdbReader(transaction, self._databases[_META], _META, self._directory).get(_VERSION)
+        except DamagedCopyError:
+            self._throw_away()
+            return None
         return None if stored is None else version_from_bytes(stored)
 
     def why_empty(self) -> str:
@@ -119,6 +120,7 @@ class LmdbCopy:
 
         Raises:
             StoreError: If the disk is full or the directory cannot be written.
+            DamagedCopyError: If the copy is damaged; it is empty by now.
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
         try:
@@ -127,8 +129,11 @@ class LmdbCopy:
             for part in before:
                 self._write(part, unfinished, ())
             self._write(last, version, dropped)
+        except BROKEN as error:
+            self._throw_away()
+            raise self._directory.damaged(str(error)) from error
         except lmdb.Error as error:
-            self._leave(broken=isinstance(error, _BROKEN))
+            self._leave()
             raise self._directory.failed(error) from error
 
     def wipe(self) -> None:
@@ -145,15 +150,23 @@ class LmdbCopy:
 
     def open_view(self) -> ByteStores:
         """Open one consistent view."""
-        self._view = LmdbView(self._env)
+        self._view = LmdbView(self._env, self._directory)
         return self._view
 
     def close_view(self) -> None:
-        """End the view that :meth:`open_view` gave, and give back the memory that is above the limit."""
+        """End the view that :meth:`open_view` gave, and give back the memory that is above the limit.
+
+        Raises:
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+        """
         if self._view is not None:
             self._view.close()
             self._view = None
-        _PAGES.trim()
+        PAGES.trim()
+        if self._directory.damage is not None:
+            error, self._directory.damage = self._directory.damage, None
+            self._throw_away()
+            raise error
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
@@ -174,28 +187,37 @@ class LmdbCopy:
             for database in gone.values():
                 transaction.drop(database)
             for store, items in changes.items():
-                _put(transaction, databases[store], items)
-            transaction.put(_VERSION, version_to_bytes(version), db=meta)
+                _put(transaction, databases[store], items, seed_of(store))
+            transaction.put(*stored_row(_VERSION, version_to_bytes(version), seed_of(_META)), db=meta)
         for name in gone:
             del self._databases[name]
-        _PAGES.trim()
+        PAGES.trim()
 
-    def _leave(self, *, broken: bool) -> None:
-        """Close after an error, so that the next batch opens anew; what is broken is rebuilt then."""
+    def _leave(self) -> None:
+        """Close after an error, so that the next batch opens anew."""
         self._env.close()
         self._env = None
-        if broken:
-            self._directory.clear(DAMAGED)
+
+    def _throw_away(self) -> None:
+        """Begin with an empty copy, because this one is damaged."""
+        self._env.close()
+        self._directory.damage = None
+        self._directory.clear(DAMAGED)
+        self._env = self._opened()
 
     def _opened(self) -> Any:
+        """Open the environment; a file that is damaged is thrown away."""
         self._directory.prepare()
         if any(file.name != DATA_FILE for file in self._directory.path.glob(_DATA_FILES)):
             self._directory.clear(OTHER_FORMAT)
         try:
             try:
+                verify(self._directory.path / DATA_FILE)
                 env = self._environment()
-            except _BROKEN:
+            except (DamagedFileError, *BROKEN) as error:
                 self._directory.clear(DAMAGED)
+                log.warning("%s", self._directory.damaged(str(error)))
+                self._directory.damage = None
                 env = self._environment()
             self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
             self._databases = {_META: env.open_db(_META.encode())}
@@ -216,11 +238,6 @@ class LmdbCopy:
             readahead=False,
         )
         env.reader_check()
-        told = env.info()
-        needed = (told["last_pgno"] + 1) * env.stat()["psize"]
-        if told["last_txnid"] and os.stat(self._directory.path / DATA_FILE).st_size < needed:
-            env.close()  # a page behind the end of the file would kill the process that reads it
-            raise lmdb.CorruptedError("the data file is shorter than its content")
         return env
 
     def _make_room(self, wanted: int) -> None:
@@ -241,110 +258,20 @@ def _reserve(lock: Path) -> None:
         lock.write_bytes(bytes(_LOCK_BYTES))
 
 
-def _put(transaction: Any, database: Any, ordered: list[StoreChange]) -> None:
+def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
     """Write changes of one store in the order of their keys; behind the last key they are appended, at half the cost."""
-    entries = [stored_row(key, value) for key, value in ordered if value is not None]
+    entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
     if entries:
         if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:
             entries.sort()
         cursor = transaction.cursor(db=database)
         behind = not cursor.last() or cursor.key() < entries[0][0]
-        for at in range(0, len(entries), _CHECKED_EVERY):
-            cursor.putmulti(entries[at : at + _CHECKED_EVERY], append=behind)
-            _PAGES.trim()
+        for at in range(0, len(entries), CHECKED_EVERY):
+            cursor.putmulti(entries[at : at + CHECKED_EVERY], append=behind)
+            PAGES.trim()
     if len(entries) < len(ordered):
         gone = [stored_key(key) for key, value in ordered if value is None]
         for count, key in enumerate(gone, 1):
             transaction.delete(key, db=database)
-            if count % _CHECKED_EVERY == 0:
-                _PAGES.trim()
-
-
-class LmdbView:
-    """One moment of all byte stores. Implements ``ByteStores``; valid until it is closed."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self._transaction = env.begin()
-
-    def open(self, name: str) -> ByteReader:
-        """Give a byte store; one that does not exist is empty."""
-        try:
-            database = self._env.open_db(name.encode(), txn=self._transaction, create=False)
-        except lmdb.NotFoundError:
-            return NOTHING
-        return LmdbReader(self._transaction, database)
-
-    def close(self) -> None:
-        """End the view."""
-        self._transaction.abort()
-
-
-class LmdbReader:
-    """One byte store in one view. Valid until the view is closed."""
-
-    def __init__(self, transaction: Any, database: Any) -> None:
-        self._transaction = transaction
-        self._database = database
-        self._get = transaction.get
-        self._unchecked = _CHECKED_EVERY
-
-    def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None."""
-        self._unchecked -= 1
-        if not self._unchecked:
-            self._unchecked = _CHECKED_EVERY
-            _PAGES.trim()
-        stored = stored_key(key)
-        found: bytes | None = self._get(stored, None, self._database)
-        return None if found is None else row_of(stored, found)[1]
-
-    def scan(
-        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in key order over ``low <= key < high``."""
-        cursor = self._transaction.cursor(db=self._database)
-        return _backwards(cursor, low, high) if reverse else _forwards(cursor, low, high)
-
-    def approximate_count(self) -> int:
-        """Give the number of keys."""
-        count: int = self._transaction.stat(self._database)["entries"]
-        return count
-
-
-def _forwards(cursor: Any, low: bytes | None, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if not (cursor.first() if low is None else cursor.set_range(not_above(low))):
-        return
-    for row in _rows(cursor.iternext(), reverse=False):
-        if high is not None and row[0] >= high:
-            return
-        if low is None or row[0] >= low:
-            yield row
-
-
-def _backwards(cursor: Any, low: bytes | None, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    behind = high is not None and cursor.set_range(not_below(high))
-    if not (cursor.prev() if behind else cursor.last()):
-        return
-    for row in _rows(cursor.iterprev(), reverse=True):
-        if low is not None and row[0] < low:
-            return
-        if high is None or row[0] < high:
-            yield row
-
-
-def _rows(stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Iterate over the rows that LMDB gives, in the order of their keys: each run of long ones is sorted."""
-    run: list[tuple[bytes, bytes]] = []
-    for count, (key, data) in enumerate(stored, 1):
-        row = row_of(key, data)
-        if run and (len(key) <= LONGEST_SHORT or run[0][0][:SHORT_BYTES] != row[0][:SHORT_BYTES]):
-            yield from sorted(run, key=_KEY, reverse=reverse)
-            run.clear()
-        if len(key) <= LONGEST_SHORT:
-            yield row
-        else:
-            run.append(row)
-        if count % _CHECKED_EVERY == 0:
-            _PAGES.trim()
-    yield from sorted(run, key=_KEY, reverse=reverse)
+            if count % CHECKED_EVERY == 0:
+                PAGES.trim()

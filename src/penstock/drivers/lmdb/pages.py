@@ -19,6 +19,9 @@ from typing import Final
 
 from penstock.drivers.lmdb.rows import DATA_FILE
 
+CHECKED_EVERY: Final = 256
+"""After how many rows whoever reads or writes looks at how many pages are resident."""
+
 LINUX: Final = sys.platform.startswith("linux")
 _PAGE: Final = mmap.PAGESIZE
 _MAPS: Final = "/proc/self/maps"
@@ -67,3 +70,7 @@ def _mappings() -> list[tuple[int, int]]:
                 start, _, end = fields[0].partition("-")
                 found.append((int(start, 16), int(end, 16)))
     return found
+
+
+PAGES: Final = MappedPages(most_bytes=192 << 20)
+"""Those of this process; how much they may take is said when a copy is opened."""

@@ -1,10 +1,11 @@
 """Rows: keys and values of a byte store as LMDB holds them. LMDB takes keys of 1 to 511 bytes, a byte store any key.
 
 Every key has one byte in front, because the empty key is a key like any other. A *long* key, of more than ``SHORT_BYTES``, is
-kept by its first ``SHORT_BYTES`` and a digest of the whole; the rest of the key stands in front of the value:
+kept by its first ``SHORT_BYTES`` and a digest of the whole; the rest of the key stands in front of the value. Behind every value
+stands a checksum of the row, which begins with the name of the byte store:
 
-    short:  k | key                          ->  value
-    long:   k | first bytes | digest (32)    ->  length of the rest (4, little endian) | rest | value
+    short:  k | key                          ->  value | crc32 (4)
+    long:   k | first bytes | digest (32)    ->  length of the rest (4, little endian) | rest | value | crc32 (4)
 
 No short key looks like a long one, which is longer. LMDB's order is that of the keys, but for long keys with the same first
 bytes: they follow each other, in the order of their digests. Whoever scans sorts each such run.
@@ -14,16 +15,23 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from typing import Final
+from zlib import crc32
 
 PREFIX: Final = b"k"
 SHORT_BYTES: Final = 470
-DATA_FILE: Final = "data-2.mdb"
+CHECKSUM_BYTES: Final = 4
+DATA_FILE: Final = "data-3.mdb"
 """The number is that of the format: a copy in another one is not found, and rebuilt."""
 
 LONGEST_SHORT: Final = len(PREFIX) + SHORT_BYTES
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
 _BEHIND_DIGESTS: Final = b"\xff" * (_DIGEST_BYTES + 1)
+
+
+def seed_of(store: str) -> int:
+    """Return what the checksums of a byte store begin with, so that no row of another one is taken for its own."""
+    return crc32(store.encode())
 
 
 def stored_key(key: bytes) -> bytes:
@@ -38,25 +46,35 @@ def stored_key(key: bytes) -> bytes:
     return PREFIX + key[:SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
-def stored_row(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
     """Return a row as LMDB holds it."""
     if len(key) <= SHORT_BYTES:
-        return PREFIX + key, value
-    rest = key[SHORT_BYTES:]
-    return stored_key(key), len(rest).to_bytes(_LENGTH_BYTES, "little") + rest + value
+        stored = PREFIX + key
+    else:
+        stored, rest = stored_key(key), key[SHORT_BYTES:]
+        value = len(rest).to_bytes(_LENGTH_BYTES, "little") + rest + value
+    return stored, value + crc32(value, crc32(stored, seed)).to_bytes(CHECKSUM_BYTES, "little")
 
 
-def row_of(stored: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return the key and the value of a row that LMDB holds.
+def whole_value(stored: bytes, data: bytes, seed: int) -> bytes | None:
+    """Return what LMDB holds for a key without its checksum, None if that does not match.
 
     Example:
-        >>> row_of(*stored_row(b"plum" * 1000, b"85"))[0] == b"plum" * 1000
-        True
+        >>> whole_value(b"kplum", stored_row(b"plum", b"85", 7)[1], 7), whole_value(b"kplum", b"85?!?!", 7)
+        (b'85', None)
     """
-    if len(stored) <= LONGEST_SHORT:
-        return stored[len(PREFIX) :], data
-    behind = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    return stored[len(PREFIX) : LONGEST_SHORT] + data[_LENGTH_BYTES:behind], data[behind:]
+    value = data[:-CHECKSUM_BYTES]
+    return (
+        value
+        if crc32(value, crc32(stored, seed)) == int.from_bytes(data[-CHECKSUM_BYTES:], "little")
+        else None
+    )
+
+
+def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Return the key and the value of a row with a long key."""
+    behind = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "little")
+    return stored[len(PREFIX) : LONGEST_SHORT] + value[_LENGTH_BYTES:behind], value[behind:]
 
 
 def not_above(key: bytes) -> bytes:

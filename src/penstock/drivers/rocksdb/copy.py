@@ -93,7 +93,11 @@ class RocksCopy:
 
     def version(self) -> Version | None:
         """Give the version of the content, None for an empty copy."""
-        stored = self._opened().meta.get(_VERSION)
+        database = self._opened()
+        try:
+            stored = database.meta.get(_VERSION)
+        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            raise self._failed(error) from error
         return None if stored is None else version_from_bytes(stored)
 
     def why_empty(self) -> str:
@@ -116,8 +120,7 @@ class RocksCopy:
                 database.write(part, unfinished, ())
             database.write(last, version, dropped)
         except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
-            self._database = None
-            raise self.directory.failed(error) from error
+            raise self._failed(error) from error
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
@@ -135,10 +138,19 @@ class RocksCopy:
         return self._view
 
     def close_view(self) -> None:
-        """End the view that :meth:`open_view` gave, and close the database, so that another process may open it."""
+        """End the view that :meth:`open_view` gave, and close the database, so that another process may open it.
+
+        Raises:
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+        """
         if self._view is not None:
             self._view.close()
             self._view = None
+        if self.directory.damage is not None:
+            error, self.directory.damage = self.directory.damage, None
+            self._database = None
+            self.directory.clear(DAMAGED)
+            raise error
         if self._database is not None:
             self._database.settle()
             self._database = None
@@ -150,6 +162,15 @@ class RocksCopy:
     def parked(self, version: Version) -> ParkedChanges | None:
         """Give the parked changes of exactly this version, if they are here and whole."""
         return self.directory.parked(version)
+
+    def _failed(self, error: Exception) -> StoreError:
+        """Close after an error; what is damaged is thrown away."""
+        self._database = None
+        failed = _failure(self.directory, error)
+        if self.directory.damage is not None:
+            self.directory.damage = None
+            self.directory.clear(DAMAGED)
+        return failed
 
     def _opened(self) -> _Database:
         if self._database is None:
@@ -169,6 +190,8 @@ class RocksCopy:
                     if damaged or any(sign in str(error) for sign in _NO_ROOM):
                         raise self.directory.failed(error) from error
                     damaged = True
+                    log.warning("%s", self.directory.damaged(str(error)))
+                    self.directory.damage = None
                     self.directory.clear(DAMAGED)
                     continue
             waited = time.monotonic() - began
@@ -188,6 +211,13 @@ class RocksCopy:
             return f"process {int((self.directory.path / _HOLDER).read_text())}"
         except (OSError, ValueError):
             return "another process"
+
+
+def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
+    """Return the error for what RocksDB says; whatever is not about the room on the disk is damage."""
+    if any(sign in str(error) for sign in (*_NO_ROOM, *_LOCKED)):
+        return directory.failed(error)
+    return directory.damaged(str(error))
 
 
 class _Database:
@@ -297,7 +327,7 @@ class RocksReader:
         try:
             found: bytes | None = self._family.get(key)
         except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
-            raise self._directory.failed(error) from error
+            raise _failure(self._directory, error) from error
         return found
 
     def scan(
@@ -367,7 +397,7 @@ class _Scan:
         try:
             cursor.status()
         except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
-            raise self._directory.failed(error) from error
+            raise _failure(self._directory, error) from error
         raise StopIteration
 
     def _below(self, key: bytes) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -77,10 +78,15 @@ class TaskCopies:
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:
-        """End the view, and let go of what the next batch's process may need."""
+        """End the view, and let go of what the next batch's process may need.
+
+        Raises:
+            DamagedCopyError: If a copy turned out to be damaged; it is empty by now.
+        """
         self._views = {}
-        for copy in self._copies.values():
-            copy.close_view()
+        with ExitStack() as closing:
+            for copy in self._copies.values():
+                closing.callback(copy.close_view)
 
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""

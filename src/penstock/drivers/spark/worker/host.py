@@ -13,6 +13,7 @@ begins exactly where the first attempt did. Nothing here has to be rolled back.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import logging
@@ -31,6 +32,7 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.queue import MERGED, QueueId
 from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
+from penstock.core.model.errors import DamagedCopyError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.asynchronous import kept_by
@@ -38,7 +40,7 @@ from penstock.core.plan.evolution import check_stores, with_new_names
 from penstock.core.plan.positions import nested, positions_to_json
 from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
-from penstock.core.state.log import decode_manifest, encode_manifest, rehomed, with_renamed_stores
+from penstock.core.state.log import Manifest, decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.globals import positions_from
 from penstock.drivers.spark.inputs import TaskInputs
@@ -177,13 +179,9 @@ class _TaskBatch:
             check_stores(remembered.get("stores", {}), fingerprints)
             manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._spec.tell))
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
-        try:
-            restored = copies.restore(self._log, manifest)
-            view = copies.open_view()
-            task, outcome = self._step(sub, view, self._snapshot(remembered, rebuilt=stored is None))
-            yield from self._sends(self._new_content(changelogs, remembered, copies))
-        finally:
-            copies.close_view()
+        snapshot = self._snapshot(remembered, rebuilt=stored is None)
+        restored, task, outcome = self._stepped_over(copies, manifest, sub, snapshot)
+        yield from self._sends(self._new_content(changelogs, remembered, copies))
         manifest = self._log.write(manifest, outcome.changes, copies, outcome.dropped_slices)
         kept = {
             "task": snapshot_to_json(task.snapshot()),
@@ -215,6 +213,32 @@ class _TaskBatch:
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
+    def _stepped_over(
+        self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
+    ) -> tuple[int, Task, Outcome]:
+        """Run one step over the local copies; once more if one turns out to be damaged, which is rebuilt then."""
+        try:
+            return self._over(copies, manifest, sub, snapshot)
+        except DamagedCopyError as error:
+            log.warning("task %s begins the micro-batch anew: %s", self._id, error)
+        gc.collect()  # the traceback may hold files that only one at a time may have open
+        self._read = self._read_bytes = 0
+        return self._over(copies, manifest, sub, snapshot)
+
+    def _over(
+        self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
+    ) -> tuple[int, Task, Outcome]:
+        """Run one step over the local copies; give what was restored, and what the step gave.
+
+        Raises:
+            DamagedCopyError: If a copy turned out to be damaged, and nothing of the step counts.
+        """
+        try:
+            restored = copies.restore(self._log, manifest)
+            return restored, *self._step(sub, copies.open_view(), snapshot)
+        finally:
+            copies.close_view()
+
     def _sends(self, sends: Iterable[tuple[str, Records]]) -> Iterator[Row]:
         for topic, records in sends:
             if topic in self._spec.topology.plan.repartition_topics:
@@ -228,7 +252,11 @@ class _TaskBatch:
         published = set(remembered.get("published", ())) - set(self._begin.get("new_topics", ()))
         new = [store for store in changelogs.stores if store not in published]
         if new:
-            yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
+            try:
+                copies.open_view()
+                yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
+            finally:
+                copies.close_view()
 
     def _forget(self) -> Iterator[Row]:
         """Delete the state of a task whose part the topology no longer has, or keeps nothing; tell what was unfinished."""
