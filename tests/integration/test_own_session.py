@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock as ps
+
 pytestmark = pytest.mark.spark
 
 _PROGRAM = """
@@ -56,3 +58,31 @@ def test_workers_are_of_the_programs_python(tmp_path: Path) -> None:
         timeout=240,
     )
     assert (ended.returncode, ended.stdout) == (0, "[('word', 3)]\n"), ended.stderr[-3000:]
+
+
+def test_modules_beside_the_program_reach_workers_that_were_started_elsewhere(tmp_path: Path) -> None:
+    """Two modules and a package, one of them imported in a worker for the first time; nothing is on the workers' path."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    (home / "shop").mkdir(parents=True)
+    elsewhere.mkdir()
+    (home / "shop" / "__init__.py").touch()
+    (home / "shop" / "words.py").write_text(
+        "def to_word(key, word):\n    from shop_late import shout\n    return shout(word)\n"
+    )
+    (home / "shop_late.py").write_text("def shout(word): return word.upper()\n")
+    program = _PROGRAM.replace(
+        "import penstock as ps\n", "import penstock as ps\nfrom shop.words import to_word\n"
+    )
+    program = program.replace("lambda _, word: word", "to_word")
+    (home / "main.py").write_text(program)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ps.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, str(home / "main.py")],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "[('WORD', 3)]\n"), ended.stderr[-3000:]
