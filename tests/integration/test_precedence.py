@@ -34,6 +34,7 @@ print("FOUND " + json.dumps({
     "jit": machine.getVMOption("TieredStopAtLevel").getValue(),
     "level": str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel()),
     "compress": conf["spark.shuffle.compress"],
+    "progress": conf["spark.ui.showConsoleProgress"],
     "host": conf["spark.driver.host"],
     "ui": context.uiWebUrl,
 }))
@@ -70,6 +71,7 @@ def test_what_nobody_gives_has_a_default(tmp_path: Path) -> None:
         "jit": "1",
         "level": "FATAL",
         "compress": "false",
+        "progress": "false",
         "host": "127.0.0.1",
     }
     assert 1900 < heap <= 2048

@@ -56,10 +56,17 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
     """
     if SparkContext._gateway is None:
         _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
-    given = dict(SparkConf().getAll())
-    if given.get("spark.app.name") in ("pyspark-shell", Path(sys.argv[0]).name):
-        del given["spark.app.name"]  # the name of those that have none
-    return given
+    return _without_what_nobody_gave(
+        dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
+    )
+
+
+def _without_what_nobody_gave(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
+    """Leave out what ``spark-submit`` says by itself: a name, and for what PySpark starts, a shell to Spark, a bar of progress."""
+    own = {("spark.app.name", "pyspark-shell"), ("spark.app.name", Path(sys.argv[0]).name)}
+    if shell:
+        own.add(("spark.ui.showConsoleProgress", "true"))
+    return {name: value for name, value in conf.items() if (name, value) not in own}
 
 
 def _start_jvm(conf: SparkConf, log: Path | None) -> None:

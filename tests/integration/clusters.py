@@ -1,0 +1,149 @@
+"""A standalone Spark cluster on the loopback interface: a master and workers, each of them a host of its own as far as Spark knows.
+
+They come with PySpark. They know a secret, as a cluster should that Kafka's passwords go through. Workers find
+Penstock installed, and nothing else of what tests can import.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+import pytest
+
+import penstock as ps
+
+_HOME = Path(pyspark.__file__).parent
+_START_S = 180.0
+_END_S = 20.0
+_POLL_S = 0.1
+_MASTER_AT = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile(r"Successfully registered with master")
+
+
+class Daemon:
+    """A master or a worker, and what it starts: its executors die with it, as with their host."""
+
+    def __init__(self, log: Path, environment: dict[str, str], *command: str) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [str(_HOME / "bin" / "spark-class"), *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, said: re.Pattern[str]) -> re.Match[str]:
+        """Wait until it has said something."""
+        deadline = time.monotonic() + _START_S
+        while (found := said.search(self.log.read_text(errors="replace"))) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{self.log.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
+            time.sleep(_POLL_S)
+        return found
+
+    def kill(self) -> None:
+        """Kill it, and the executors that it has started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(_END_S)
+
+
+class SparkCluster:
+    """A master and two workers of one core each."""
+
+    def __init__(self, home: Path, **more: str) -> None:
+        """Say where files go, and what is in the environment of every process besides."""
+        self.home = home
+        self.secret = secrets.token_hex(16)
+        self.workers: list[Daemon] = []
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+        self._environment |= {
+            "PYTHONPATH": str(Path(ps.__file__).parents[1]),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **more,
+            "SPARK_CONF_DIR": str(home),
+        }
+        (home / "spark-defaults.conf").touch(mode=0o600)
+        (home / "spark-defaults.conf").write_text(
+            f"spark.authenticate true\nspark.authenticate.secret {self.secret}\nspark.io.encryption.enabled true\n"
+            "spark.executor.extraJavaOptions -XX:+UseSerialGC\nspark.driver.extraJavaOptions -XX:+UseSerialGC\n"
+            "spark.executor.memory 512m\nspark.executor.cores 1\nspark.driver.memory 512m\n"
+            "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\n"
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            self._master = self._start("master", "org.apache.spark.deploy.master.Master", *where)
+            self.url = self._master.wait_for(_MASTER_AT)[1]
+            for _ in range(2):
+                self.add_worker()
+            for worker in self.workers:
+                worker.wait_for(_REGISTERED)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill all that was started here."""
+        for daemon in [*self.workers, *filter(None, [getattr(self, "_master", None)])]:
+            daemon.kill()
+
+    def add_worker(self) -> Daemon:
+        """Start another worker."""
+        name = f"worker-{len(self.workers)}"
+        limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.home / name))
+        where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        worker = self._start(name, "org.apache.spark.deploy.worker.Worker", *where, *limits, self.url)
+        self.workers.append(worker)
+        return worker
+
+    def python(self, *arguments: str) -> subprocess.Popen[str]:
+        """Run a program."""
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.home,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _start(self, name: str, *command: str) -> Daemon:
+        return Daemon(self.home / f"{name}.log", self._environment, *command)
+
+
+def ended(program: subprocess.Popen[str], within_s: float) -> str:
+    """Wait for the end of a program, which must be a good one; return what it printed."""
+    try:
+        printed, _ = program.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)
+        printed, _ = program.communicate()
+        pytest.fail(f"the program did not end within {within_s:g} s: {printed[-4000:]}")
+    assert program.returncode == 0, printed[-4000:]
+    return printed

@@ -1,0 +1,129 @@
+"""Applications on a standalone cluster: modules reach the workers, secrets stay where they are, results are those of plain Python."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.testing import EmbeddedKafka
+
+from .clusters import SparkCluster, ended
+from .helpers import committed_records
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
+
+PASSWORD = secrets.token_hex(16)
+"""A password of Kafka's clients, which this broker does not ask for."""
+REGIONS = {f"c{n}": f"region-{n % 3}" for n in range(9)}
+
+_PACKAGE = {
+    "orders/__init__.py": "",
+    "orders/checks.py": """
+import asyncio
+
+async def checked(order):
+    from orders_words import shout  # a module beside the package, imported in a worker for the first time
+    await asyncio.sleep(0.002)
+    return shout(order)
+""",
+    "orders_words.py": "def shout(text): return text.upper()\n",
+    "orders/topology.py": """
+import penstock as ps
+from orders.checks import checked
+
+def customer_of(key, order): return order.split()[0]
+def with_region(order, region): return f"{region} {order}"
+def region_of(key, order): return order.split()[0]
+
+def topology(orders, customers, answers, totals):
+    builder = ps.StreamsBuilder()
+    regions = builder.global_table(customers, key=ps.serdes.string, value=ps.serdes.string, store="regions")
+    placed = builder.stream(orders, key=ps.serdes.string, value=ps.serdes.string).join(regions, customer_of, with_region)
+    done = placed.map_values_async(checked, max_in_flight=50)
+    done.to(answers)
+    counts = done.group_by(region_of).count(store=ps.stores.options("totals", changelog="kafka"))
+    counts.to_stream().to(totals, value=ps.serdes.int64)
+    return builder.build()
+""",
+}
+_PROGRAM = """
+import json, sys
+import penstock as ps
+from orders.topology import topology
+
+job = json.loads(sys.argv[1])
+app = ps.Application(job["id"], topology(*job["topics"]), **job["settings"])
+running = app.run(until="end")
+print("ENDED", running.status().state)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), SHOP_PASSWORD=PASSWORD) as made:
+        yield made
+
+
+class Shop:
+    """Orders of an application of its own, and what must come of them."""
+
+    def __init__(self, kafka: EmbeddedKafka, cluster: SparkCluster, name: str) -> None:
+        self.kafka, self.id, self.home = kafka, name, cluster.home / name
+        self.home.mkdir()
+        self.topics = [f"{name}-{topic}" for topic in ("orders", "customers", "answers", "totals")]
+        for topic in self.topics:
+            kafka.create_topic(topic, 2)
+        kafka.produce(self.topics[1], list(REGIONS.items()))
+        self.ordered: list[tuple[str, str]] = []
+        for file, text in _PACKAGE.items():
+            (self.home / file).parent.mkdir(exist_ok=True)
+            (self.home / file).write_text(text)
+        (self.home / "main.py").write_text(_PROGRAM)
+
+    def order(self, count: int) -> None:
+        """Send some more orders, each of which is to be told from all others."""
+        new = [(f"o{n}", f"c{n % 9} {n}") for n in range(len(self.ordered), len(self.ordered) + count)]
+        self.kafka.produce(self.topics[0], new)
+        self.ordered += new
+
+    def job(self, **settings: object) -> str:
+        """Describe the application to its program."""
+        given = {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "state_dir": str(self.home / "state"),
+            "processing_guarantee": "exactly_once",
+            "transaction_timeout_ms": 20_000,
+            "kafka": {"sasl.password": {"env": "SHOP_PASSWORD"}},
+            **settings,
+        }
+        return json.dumps({"id": self.id, "topics": self.topics, "settings": given})
+
+    def check(self) -> None:
+        """Compare what is in the topics with what plain Python makes of the orders."""
+        answers = [(r.key, r.value) for r in committed_records(self.kafka, self.topics[2])]
+        wanted = [(key, f"{REGIONS[order.split()[0]]} {order}".upper()) for key, order in self.ordered]
+        assert Counter(answers) == Counter((key.encode(), value.encode()) for key, value in wanted)
+        totals = {r.key: r.value for r in committed_records(self.kafka, self.topics[3])}
+        counted = Counter(value.split()[0] for _, value in wanted)
+        assert totals == {key.encode(): count.to_bytes(8, "big") for key, count in counted.items()}
+
+    def check_files(self) -> None:
+        """Look for the password in everything that application, checkpoint and executors have left."""
+        looked = [path for path in self.home.parent.rglob("*") if path.is_file()]
+        assert [path for path in looked if PASSWORD.encode() in path.read_bytes()] == []
+        assert any("checkpoint" in path.parts for path in looked)
+
+
+def test_modules_beside_a_program_reach_the_workers(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
+    """Exactly once, with a global table, asynchronous calls, a changelog topic and copies in RocksDB, on two executors."""
+    shop = Shop(kafka, cluster, "beside")
+    shop.order(200)
+    job = shop.job(master=cluster.url, store_engine="rocksdb")
+    printed = ended(cluster.python(str(shop.home / "main.py"), job), 420)
+    assert "ENDED stopped" in printed
+    shop.check()
+    shop.check_files()
