@@ -27,7 +27,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
-from pydantic_settings.exceptions import SettingsError as UnreadableSettingsError
+from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
