@@ -24,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 
 from penstock.core.model.errors import SparkRuntimeError
 from penstock.drivers.java import ADVICE, look_for_java, packaged_java
+from penstock.drivers.spark.submit.worker_python import import_path, worker_python
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -55,7 +56,8 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
         log: A file for what a JVM that is started here, and its Python workers, write; None is this program's output.
     """
     if SparkContext._gateway is None:
-        _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
+        with _variables({"PYSPARK_PYTHON": worker_python()} if _is_local(ours) else {}):
+            _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
     return _without_what_nobody_gave(
         dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
     )
@@ -88,7 +90,7 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         ours: What the application was given for Spark.
     """
     wanted = {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": import_path(),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
         "SPARK_SUBMIT_OPTS": f"{_JIT} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip(),
@@ -96,8 +98,15 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
         wanted["JAVA_HOME"] = str(Path(java).parent.parent)
-    if ours.get("spark.master", _expected_master()).startswith("local"):
+    if _is_local(ours):
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or LOOPBACK
+    with _variables(wanted):
+        yield
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, and give those back that were there."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -113,6 +122,10 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
 def executor_java_options() -> dict[str, str]:
     """Return the settings by which JVMs of executors are started as that of the driver is; the user's options come behind them."""
     return {"spark.executor.defaultJavaOptions": _JIT}
+
+
+def _is_local(ours: Mapping[str, str]) -> bool:
+    return ours.get("spark.master", _expected_master()).startswith("local")
 
 
 def _expected_master() -> str:

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import secrets
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from penstock.drivers.spark.submit.launch import (
     executor_java_options,
     given_to_spark,
 )
+from penstock.drivers.spark.submit.worker_python import worker_python
 
 logger = logging.getLogger("penstock.application")
 
@@ -219,7 +219,7 @@ def use_this_python() -> None:
         and str(context.master).startswith("local")
         and not os.environ.get("PYSPARK_PYTHON")
     ):
-        context.pythonExec = sys.executable
+        context.pythonExec = worker_python()
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
