@@ -16,7 +16,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.testing import _broker
+from penstock.testing import _cluster
 from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError, Outgoing, resolve_jars
 
 pytestmark = pytest.mark.broker
@@ -277,8 +277,8 @@ class TestLife:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            choices = [(port, _broker.free_ports()[0]), _broker.free_ports()]
-            monkeypatch.setattr(_broker, "free_ports", lambda: choices.pop(0))
+            choices = [[port, *_cluster.free_ports(1)], _cluster.free_ports(2)]
+            monkeypatch.setattr(_cluster, "free_ports", lambda _: choices.pop(0))
             with EmbeddedKafka() as kafka:
                 assert kafka.bootstrap_servers != f"127.0.0.1:{port}"
                 kafka.create_topic("works", 1)
@@ -286,6 +286,46 @@ class TestLife:
     def test_shows_the_log_when_it_does_not_start(self) -> None:
         with pytest.raises(EmbeddedKafkaError, match=r"(?s)ended with code 1 .*Too small maximum heap"):
             EmbeddedKafka(heap="1k").start()
+
+
+class TestACluster:
+    @pytest.fixture(scope="class")
+    def cluster(self) -> Iterator[EmbeddedKafka]:
+        with EmbeddedKafka(brokers=3, partitions=3) as kafka:
+            yield kafka
+
+    def test_keeps_three_replicas_of_which_two_must_acknowledge(self, cluster: EmbeddedKafka) -> None:
+        cluster.create_topic("kept-thrice")
+        assert len(cluster.bootstrap_servers.split(",")) == 3
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "first"})
+        producer.init_transactions(30)
+        for topic in ("kept-thrice", "__transaction_state"):
+            described = cluster.tool("kafka-topics", "--describe", "--topic", topic)
+            assert "ReplicationFactor: 3" in described
+            assert "min.insync.replicas=2" in described
+
+    def test_goes_on_while_one_broker_is_dead_and_stops_while_two_are(self, cluster: EmbeddedKafka) -> None:
+        cluster.create_topic("kept")
+        for number in range(3):
+            cluster.kill(number)
+            cluster.produce("kept", [(f"key-{key}", f"{number}") for key in range(20)])
+            assert len(cluster.consume("kept")) == (number + 1) * 20
+            cluster.restart(number)
+        first = cluster.pid
+        cluster.kill(1)
+        cluster.kill(2)
+        assert cluster.pid == first
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        producer.produce("kept", "lost?", partition=0)
+        assert producer.flush(2) == 1
+        cluster.restart()
+        assert producer.flush(60) == 0
+        assert len(cluster.consume("kept")) == 61
+        assert cluster.hanging_transactions() == []
+
+    def test_has_no_broker_beyond_its_last(self, cluster: EmbeddedKafka) -> None:
+        with pytest.raises(EmbeddedKafkaError, match="there is no broker 3; there are 3, from 0"):
+            cluster.kill(3)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class BrokerAdmin:
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str | int]) -> None:
         """Create a topic and wait until its leaders answer."""
         settings = {key: str(value) for key, value in {"retention.ms": -1, **config}.items()}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        topic = NewTopic(name, num_partitions=partitions, config=settings)
         self._all_of(f"create topic {name}", lambda client: client.create_topics([topic]))
         self._await(lambda: len(self._partitions_of(name)) == partitions, f"topic {name} to appear")
         self.end_offsets(name)

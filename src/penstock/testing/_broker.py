@@ -1,23 +1,22 @@
 """One broker process of Apache Kafka: its ports, its storage, its start and its end.
 
-The broker is its own KRaft controller. Its *home* directory holds ``server.properties``, ``broker.log``, the data and a
+Every broker is a KRaft controller too; the controllers of a cluster know each other from the start, by a fixed list of voters.
+The *home* directory of a broker holds ``server.properties``, ``broker.log``, the data and a
 directory for temporary files. It has *started* when it answers a metadata request with the cluster id that its own
 storage carries: an open port would prove less, since between choosing a port and binding it another program can take
 it, and that program may be a broker too.
 
 The properties differ from Kafka's defaults where a test would suffer: records keep any timestamp and never expire, internal
-topics are small and have one replica, and groups do not wait for more members.
+topics are small, and groups do not wait for more members. A cluster keeps three replicas of each topic, of which two must
+have a record before it is acknowledged, internal topics included: the settings that Kafka's documentation asks of production.
 """
 
 from __future__ import annotations
 
-import base64
 import signal
-import socket
 import subprocess
 import time
-import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -39,30 +38,27 @@ QUIET_CLIENT: dict[str, str | int] = {
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _TOOL_TIMEOUT_S = 120.0
-_ATTEMPTS = 5
 _PAUSE_S = 0.02
+_REPLICAS = 3
 _LOG_LINES = 25
 _SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF")
 
 _PROPERTIES: dict[str, str | int | bool] = {
     "process.roles": "broker,controller",
-    "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 4,
-    "transaction.state.log.replication.factor": 1,
-    "transaction.state.log.min.isr": 1,
     "transaction.state.log.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
     "broker.session.timeout.ms": 3_000,
     "broker.heartbeat.interval.ms": 500,
+    "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
     "log.retention.ms": -1,
     "log.message.timestamp.after.max.ms": 2**63 - 1,
 }
 
 
-class _PortTakenError(EmbeddedKafkaError):
+class PortTakenError(EmbeddedKafkaError):
     """Another program bound a port of the broker first."""
 
 
@@ -76,73 +72,94 @@ class BrokerOptions:
     heap: str
 
 
+@dataclass(frozen=True)
+class Member:
+    """One broker of a cluster.
+
+    Attributes:
+        node: Its number, from 1.
+        port: Where it listens for clients and for the other brokers.
+        controllers: The port of every controller of the cluster, its own included, by the number of the broker.
+        cluster: Id of the cluster.
+    """
+
+    node: int
+    port: int
+    controllers: Mapping[int, int]
+    cluster: str
+
+
 @final
 class Broker:
     """A broker process and its home directory. Use it from one thread at a time.
 
     Args:
-        home: Existing directory; storage that is already in it is kept.
+        home: Its directory; storage that is already in it is kept.
         options: What to start it with.
+        member: Its place in the cluster.
 
     Raises:
         EmbeddedKafkaError: Java or the jars are missing.
     """
 
-    def __init__(self, home: Path, options: BrokerOptions) -> None:
+    def __init__(self, home: Path, options: BrokerOptions, member: Member) -> None:
         self._home = home
         self._options = options
+        self._member = member
         self._java = find_java()
         self._jars = kafka_jars()
-        self._ports = (0, 0)
         self._process: TiedProcess | None = None
         self._log_start = 0
 
     @property
     def bootstrap_servers(self) -> str:
         """Host and port of the broker."""
-        return f"{HOST}:{self._ports[0]}"
+        return f"{HOST}:{self._member.port}"
 
     @property
     def process(self) -> TiedProcess | None:
         """The process as long as it runs."""
         return self._process if self._process and self._process.exit_code() is None else None
 
-    def start(self) -> AdminClient:
-        """Start on free ports and wait until the broker answers.
+    def launch(self) -> None:
+        """Start the process; its storage is made first if there is none."""
+        (self._home / "tmp").mkdir(parents=True, exist_ok=True)
+        self._write_properties()
+        properties = str(self._home / "server.properties")
+        if not (self._home / "data" / "meta.properties").exists():
+            self.run_main("kafka.tools.StorageTool", ["format", "-t", self._member.cluster, "-c", properties])
+        log = self._home / "broker.log"
+        self._log_start = log.stat().st_size if log.exists() else 0
+        memory = f"-Xmx{self._options.heap}"
+        command = [self._java, memory, "-Dlog4j2.level=WARN", *self._temporary(), "-cp", f"{self._jars}/*"]
+        self._process = TiedProcess(
+            [*command, "kafka.Kafka", "server.properties"], log=log, directory=self._home
+        )
 
-        Returns:
-            A client that is connected to it.
+    def await_answer(self, brokers: Collection[int]) -> None:
+        """Wait until the broker answers, and knows of all brokers that run.
 
-        Raises:
-            EmbeddedKafkaError: It did not start; the message ends with the last lines of its log.
-        """
-        for attempt in range(1, _ATTEMPTS + 1):
-            self._ports = free_ports()
-            try:
-                return self._launch()
-            except _PortTakenError:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
-
-    def restart(self) -> AdminClient:
-        """Start again with the same ports and data, after an orderly stop if the broker still runs.
-
-        Returns:
-            A client that is connected to it.
+        Args:
+            brokers: Their numbers.
 
         Raises:
+            PortTakenError: Another program has one of its ports.
             EmbeddedKafkaError: It did not start; the message ends with the last lines of its log.
         """
-        self.end(orderly=True)
-        for attempt in range(1, _ATTEMPTS + 1):
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process is None or (code := self._process.exit_code()) is not None:
+                raise self._failure(f"ended with code {code} while it started")
             try:
-                return self._launch()
-            except _PortTakenError:
-                if attempt == _ATTEMPTS:
-                    raise
-                time.sleep(attempt * 0.2)
-        raise AssertionError("unreachable")
+                metadata = admin.list_topics(timeout=0.5)
+            except KafkaException:
+                continue
+            finally:
+                time.sleep(_PAUSE_S)
+            if metadata.brokers.keys() >= set(brokers) and metadata.cluster_id == self._member.cluster:
+                return
+        raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
 
     def end(self, *, orderly: bool) -> None:
         """End the process and wait until it is gone.
@@ -192,54 +209,10 @@ class Broker:
             )
         return done.stdout
 
-    def _launch(self) -> AdminClient:
-        (self._home / "tmp").mkdir(exist_ok=True)
-        self._write_properties()
-        meta = self._home / "data" / "meta.properties"
-        if not meta.exists():
-            arguments = [
-                "format",
-                "-t",
-                _new_cluster_id(),
-                "-c",
-                str(self._home / "server.properties"),
-                "--standalone",
-            ]
-            self.run_main("kafka.tools.StorageTool", arguments)
-        cluster = next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))
-        log = self._home / "broker.log"
-        self._log_start = log.stat().st_size if log.exists() else 0
-        memory = f"-Xmx{self._options.heap}"
-        command = [self._java, memory, "-Dlog4j2.level=WARN", *self._temporary(), "-cp", f"{self._jars}/*"]
-        self._process = TiedProcess(
-            [*command, "kafka.Kafka", "server.properties"], log=log, directory=self._home
-        )
-        try:
-            return self._await_answer(self._process, cluster)
-        except BaseException:
-            self._process.end()
-            raise
-
-    def _await_answer(self, process: TiedProcess, cluster: str) -> AdminClient:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if process.exit_code() is not None:
-                raise self._failure(f"ended with code {process.exit_code()} while it started")
-            try:
-                metadata = admin.list_topics(timeout=0.5)
-            except KafkaException:
-                continue
-            finally:
-                time.sleep(_PAUSE_S)
-            if metadata.brokers and metadata.cluster_id == cluster:
-                return admin
-        raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
-
     def _failure(self, what: str) -> EmbeddedKafkaError:
         log = self._home / "broker.log"
         text = log.read_bytes()[self._log_start :].decode(errors="replace")
-        kind = _PortTakenError if "Address already in use" in text else EmbeddedKafkaError
+        kind = PortTakenError if "Address already in use" in text else EmbeddedKafkaError
         last = "\n".join(text.splitlines()[-_LOG_LINES:])
         return kind(f"the broker on {self.bootstrap_servers} {what}. Last lines of its log {log}:\n{last}")
 
@@ -248,12 +221,20 @@ class Broker:
         return [f"-Djava.io.tmpdir={self._home / 'tmp'}"]
 
     def _write_properties(self) -> None:
-        broker, controller = self._ports
+        member = self._member
+        replicas = min(len(member.controllers), _REPLICAS)
+        acknowledge = max(replicas - 1, 1)
         properties = {
             **_PROPERTIES,
-            "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
-            "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
+            "node.id": member.node,
+            "listeners": f"PLAINTEXT://{HOST}:{member.port},CONTROLLER://{HOST}:{member.controllers[member.node]}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{member.port}",
+            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{p}" for n, p in member.controllers.items()),
+            "default.replication.factor": replicas,
+            "min.insync.replicas": acknowledge,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": acknowledge,
             "log.dirs": str(self._home / "data"),
             "num.partitions": self._options.partitions,
             "auto.create.topics.enable": self._options.auto_create_topics,
@@ -261,23 +242,3 @@ class Broker:
         }
         lines = (f"{name}={str(v).lower() if isinstance(v, bool) else v}\n" for name, v in properties.items())
         (self._home / "server.properties").write_text("".join(lines))
-
-
-def free_ports() -> tuple[int, int]:
-    """Choose two TCP ports that nobody uses at this moment.
-
-    Returns:
-        Two different port numbers.
-    """
-    with socket.socket() as one, socket.socket() as other:
-        one.bind((HOST, 0))
-        other.bind((HOST, 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
-def _new_cluster_id() -> str:
-    """Kafka's own form: the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash."""
-    while True:
-        name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not name.startswith("-"):
-            return name

@@ -1,6 +1,6 @@
 """``EmbeddedKafka``: a real Kafka broker for tests, demos and benchmarks, as a context manager.
 
-The broker is Apache Kafka itself, a single node that is its own controller, started from jars that PySpark's Ivy
+The broker is Apache Kafka itself, one node or a cluster of several that are their own controllers, started from jars that PySpark's Ivy
 resolved (see ``PENSTOCK_CACHE_DIR``, ``PENSTOCK_IVY_SETTINGS`` and ``PENSTOCK_KAFKA_JARS`` in ``resolve_jars``). A test
 against it tests what a user will meet: transactions, offsets with gaps, lost records, a broker that pauses or dies. It
 needs Java 17 and nothing else, in particular no container runtime.
@@ -16,12 +16,14 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, final
+from typing import Self, final
 
 from confluent_kafka.admin import AdminClient
 
 from penstock.testing._admin import BrokerAdmin
-from penstock.testing._broker import Broker, BrokerOptions
+from penstock.testing._broker import BrokerOptions
+from penstock.testing._cluster import Cluster
+from penstock.testing._hanging import HangingTransaction, find_hanging
 from penstock.testing._jars import KAFKA_VERSION, cache_directory, resolve_jars
 from penstock.testing._java import EmbeddedKafkaError
 from penstock.testing._records import ConsumedRecord, Isolation, Outgoing, Payload, read_all, write_all
@@ -51,23 +53,9 @@ _TOOLS = {
 }
 
 
-class HangingTransaction(NamedTuple):
-    """A transaction that one partition waits for in vain.
-
-    Attributes:
-        topic: The topic.
-        partition: Its partition.
-        start_offset: The transaction's first offset there.
-    """
-
-    topic: str
-    partition: int
-    start_offset: int
-
-
 @final
 class EmbeddedKafka:
-    """A real single-node Kafka broker that ends when it is no longer needed.
+    """A real Kafka broker, or a cluster of several, that ends when it is no longer needed.
 
     Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes
     use it through ``bootstrap_servers``.
@@ -78,7 +66,9 @@ class EmbeddedKafka:
         auto_create_topics: Let the broker create topics that are asked for.
         directory: Where to keep configuration, log and data. They stay there after the stop, and a later broker on the
             same directory finds them. None: a temporary directory.
-        heap: Largest Java heap, as in ``-Xmx``.
+        heap: Largest Java heap of each broker, as in ``-Xmx``; None: 512 MB, and 256 MB for one of several.
+        brokers: Number of brokers. With three or more, topics have three replicas and ``min.insync.replicas`` is 2, and so
+            it is with the topics of transactions and groups: one broker may die, and nothing that was acknowledged is lost.
 
     Example:
         >>> with EmbeddedKafka() as kafka:
@@ -95,12 +85,15 @@ class EmbeddedKafka:
         properties: Mapping[str, str | int | bool] | None = None,
         auto_create_topics: bool = False,
         directory: str | Path | None = None,
-        heap: str = "512m",
+        heap: str | None = None,
+        brokers: int = 1,
     ) -> None:
+        heap = heap or ("512m" if brokers == 1 else "256m")
         self._options = BrokerOptions(partitions, dict(properties or {}), auto_create_topics, heap)
+        self._size = brokers
         self._directory = None if directory is None else Path(directory).absolute()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._started: Broker | None = None
+        self._started: Cluster | None = None
         self._client: AdminClient | None = None
 
     def __enter__(self) -> Self:
@@ -134,9 +127,9 @@ class EmbeddedKafka:
             home = self._directory
             home.mkdir(parents=True, exist_ok=True)
         try:
-            broker = Broker(home, self._options)
-            self._client = broker.start()
-            self._started = broker
+            cluster = Cluster(home, self._options, self._size)
+            self._client = cluster.start()
+            self._started = cluster
         finally:
             if self._started is None:
                 self._discard_temporary()
@@ -147,65 +140,86 @@ class EmbeddedKafka:
 
         A broker with a ``directory`` closes its data in order. One with temporary data is killed, and they are deleted.
         """
-        broker, self._started, self._client = self._started, None, None
-        if broker is not None:
-            broker.end(orderly=self._directory is not None)
+        cluster, self._started, self._client = self._started, None, None
+        if cluster is not None:
+            cluster.end(None, orderly=self._directory is not None)
         self._discard_temporary()
 
-    def kill(self) -> None:
-        """Kill the broker with SIGKILL, as a crash would; ports and data stay for ``restart``.
+    def kill(self, broker: int | None = None) -> None:
+        """Kill a broker with SIGKILL, as a crash would; ports and data stay for ``restart``.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
 
         Raises:
-            EmbeddedKafkaError: It is not started.
-        """
-        self._broker.end(orderly=False)
+            EmbeddedKafkaError: It is not started, or there is no such broker.
 
-    def restart(self) -> None:
-        """Start the broker again with the same ports and data, after an orderly stop if it still runs.
+        Example:
+            >>> with EmbeddedKafka(brokers=3) as cluster:
+            ...     cluster.create_topic("words", partitions=1)
+            ...     cluster.kill(0)
+            ...     cluster.produce("words", [("a", "1")])
+            ...     cluster.restart(0)
+            ...     len(cluster.consume("words"))
+            1
+        """
+        self._cluster.end(broker, orderly=False)
+
+    def restart(self, broker: int | None = None) -> None:
+        """Start a broker again with the same ports and data, after an orderly stop if it still runs.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
 
         Raises:
             EmbeddedKafkaError: It was not started before, or does not start again.
         """
-        self._client = self._broker.restart()
+        self._client = self._cluster.restart(broker)
 
-    def pause(self) -> None:
-        """Stop the broker with SIGSTOP: connections stay open, and nothing answers until ``resume``.
+    def pause(self, broker: int | None = None) -> None:
+        """Stop a broker with SIGSTOP: connections stay open, and nothing answers until ``resume``.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
 
         Raises:
             EmbeddedKafkaError: It is not started.
         """
-        self._broker.signal(signal.SIGSTOP)
+        self._cluster.signal(broker, signal.SIGSTOP)
 
-    def resume(self) -> None:
+    def resume(self, broker: int | None = None) -> None:
         """Let a paused broker continue (SIGCONT).
 
+        Args:
+            broker: Which one of several, from 0; None is all.
+
         Raises:
             EmbeddedKafkaError: It is not started.
         """
-        self._broker.signal(signal.SIGCONT)
+        self._cluster.signal(broker, signal.SIGCONT)
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to, as ``host:port``; it stays the same until ``stop``.
+        """What clients connect to, as ``host:port``, of several brokers with commas; it stays the same until ``stop``.
 
         Raises:
             EmbeddedKafkaError: The broker is not started.
         """
-        return self._broker.bootstrap_servers
+        return self._cluster.bootstrap_servers
 
     @property
     def pid(self) -> int:
-        """Process id of the broker.
+        """Process id of the broker; of several, of the first that runs.
 
         Raises:
             EmbeddedKafkaError: No broker process runs.
         """
-        process = self._broker.process
-        if process is None:
+        running = self._cluster.pids()
+        if not running:
             raise EmbeddedKafkaError(
                 "the broker does not run: it was killed or has crashed; restart() starts it again"
             )
-        return process.pid
+        return min(running.items())[1]
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str | int] | None = None
@@ -332,15 +346,14 @@ class EmbeddedKafka:
         """
         if name not in _TOOLS:
             raise EmbeddedKafkaError(f"there is no tool {name!r} here; the tools are {', '.join(_TOOLS)}")
-        return self._broker.run_main(
+        return self._cluster.run_main(
             _TOOLS[name], ["--bootstrap-server", self.bootstrap_servers, *args], stdin=stdin
         )
 
     def hanging_transactions(self) -> list[HangingTransaction]:
         """Find transactions that partitions wait for and their coordinator knows nothing of.
 
-        A broker that is killed while it ends a transaction can leave such ones (KIP-664): no producer can end them, and
-        readers with ``read_committed`` wait for them for ever.
+        No producer can end them, and readers with ``read_committed`` wait for them for ever. Source: KIP-664.
 
         Returns:
             One entry per partition.
@@ -353,14 +366,7 @@ class EmbeddedKafka:
             ...     kafka.hanging_transactions()
             []
         """
-        told = self.tool(
-            "kafka-transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
-        )
-        rows = [line.split() for line in told.splitlines()[1:]]
-        return [
-            HangingTransaction(topic, int(partition), int(start))
-            for topic, partition, _, _, _, start, *_ in rows
-        ]
+        return find_hanging(self.tool, [number + 1 for number in self._cluster.pids()])
 
     def abort_transaction(self, hanging: HangingTransaction) -> None:
         """End a hanging transaction in one partition.
@@ -374,7 +380,7 @@ class EmbeddedKafka:
         self.tool("kafka-transactions", "abort", *place, "--start-offset", str(hanging.start_offset))
 
     @property
-    def _broker(self) -> Broker:
+    def _cluster(self) -> Cluster:
         if self._started is None:
             raise EmbeddedKafkaError(
                 "the broker is not started: use `with EmbeddedKafka() as kafka:` or start()"
