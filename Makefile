@@ -64,13 +64,13 @@ packages: setup ## Install the wheel with each extra under each Python, newest a
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills, in many hours; writes into build/
+soak: setup packages ## Properties with fresh seeds, full proofs of calls, more recordings on Spark, 200 kills of each application, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs
 	PENSTOCK_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	PENSTOCK_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,replay,two-stores --guarantee exactly_once \
-		--kills 200 --kills-per-run 20 --seed $(SEED) --results build/soak.json
+	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,replay,two-stores,calls --guarantee exactly_once \
+		--kills 1000 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.testing.crash.commits import TOPIC, Commit, commits_in
 from penstock.testing.kafka import ConsumedRecord
 
 from .checks import (
@@ -16,7 +17,6 @@ from .checks import (
     too_early,
     with_their_batches,
 )
-from .commits import TOPIC, Commit, commits_in
 from .enrichment import answer, chains, fails, lasts_ms, serial_run, spread_keys, zipf_keys
 from .journal import BEGIN, END, FAILED, LINE, Lines, overlaps
 

@@ -16,13 +16,14 @@ import penstock as ps
 from integration.helpers import eventually, lag, written
 from penstock.testing import EmbeddedKafka
 from penstock.testing.crash.app import Job, Topics
+from penstock.testing.crash.commits import commits_of
 from penstock.testing.crash.processes import Program
 
-from .commits import commits_of, committed_batches
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
 from .results import tell
 from .runs import at_ms, now_ms
 from .sizes import sized
+from .spark_batches import committed_batches
 
 pytestmark = [
     pytest.mark.alone,

@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 
 import penstock as ps
 from integration.helpers import Apps, eventually, written
+from penstock.testing.crash.commits import commits_of
 
 from .checks import finished_at, too_early
-from .commits import commits_of
 from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys
 from .journal import Journal, Lines, read
 from .results import tell

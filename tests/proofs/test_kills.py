@@ -24,13 +24,14 @@ import pytest
 from penstock.testing import EmbeddedKafka
 from penstock.testing.crash import App, Guarantee, Report, Target, run_with_crashes, unspoiled
 from penstock.testing.crash.apps import called, calling
+from penstock.testing.crash.commits import Commit, commits_of
 from penstock.testing.kafka import ConsumedRecord
 
 from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches
-from .commits import Commit, commits_of, committed_batches
 from .journal import END, Journal, Lines, lines_of, overlaps, read
 from .results import tell
 from .sizes import FULL, sized
+from .spark_batches import committed_batches
 
 pytestmark = [
     pytest.mark.alone,
@@ -70,7 +71,9 @@ def journaling(journal: Journal) -> App:
         return answer
 
     settings = {"spark": {"spark.sql.streaming.minBatchesToRetain": "100000"}}
-    return dataclasses.replace(calling(journaled), settings=settings)
+    # Results carry the time at which the broker took them, so that they can be compared with what happened elsewhere.
+    output = {"message.timestamp.type": "LogAppendTime"}
+    return dataclasses.replace(calling(journaled), settings=settings, output=output)
 
 
 def number_of(value: bytes) -> int:
@@ -116,6 +119,8 @@ def killed(
             targets=targets,
             records=sized(1_000, 1_500) * len(targets),
             keep_logs=at,
+            stops=(),
+            twice=False,
         )
 
     report = unspoiled(run, seed, tell=print)

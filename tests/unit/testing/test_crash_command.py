@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 from penstock.testing.crash import (
     APPS,
     App,
-    BrokerFaultError,
     CrashTestError,
     Findings,
     Guarantee,
@@ -76,7 +76,12 @@ def report(**more: object) -> Report:
         "seed": 7,
         "master": "local[2,4]",
         "records": 1_000,
-        "kills": (Kill("broker", 250, 4.25, in_transaction=True), Kill("worker", 750, 0.5, "pid 7")),
+        "kills": (
+            Kill("broker", 250, 4.25, in_transaction=True),
+            Kill("worker", 750, 0.5, "pid 7"),
+            Kill("driver", 800, None, stopped_s=10.0),
+            Kill("program", 800, 30.0, again="worker"),
+        ),
         "restarts": 1,
         "ends": ("SparkRuntimeError: gone",),
         "batches": 12,
@@ -99,23 +104,46 @@ def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
         "  batches     12",
         "  kill 1      broker after 250 records, in a transaction; progress again after 4.2 s",
         "  kill 2      worker (pid 7) after 750 records; progress again after 0.5 s",
+        "  kill 3      driver stopped for 10 s after 800 records",
+        "  kill 4      program after 800 records, before it had come to itself: worker; progress again after 30.0 s",
         "  restarts    1",
         "  ended       SparkRuntimeError: gone",
         "  journal     0 lost, 0 duplicated, 0 reordered, 0 wrong, 0 stale",
         "  stores      0 wrong entries, 0 in changelog topics",
         "  offsets     went back 0 times",
+        "  partitions  0 results misplaced",
         "  RIGHT after 61 s",
     ]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"findings": Findings(duplicated=1)}, {"wrong_states": 1}, {"wrong_changelogs": 1}, {"went_back": 1}],
+    [
+        {"findings": Findings(duplicated=1)},
+        {"wrong_states": 1},
+        {"wrong_changelogs": 1},
+        {"went_back": 1},
+        {"misplaced": 1},
+        {"findings": Findings(wrong=1), "unfinished": "stands", "spoiled": True},
+    ],
 )
 def test_a_report_of_something_wrong_is_not_ok(wrong: dict[str, object]) -> None:
     assert report().ok
     assert not report(**wrong).ok
+    assert report(**wrong).verdict == "WRONG"
     assert "WRONG" in str(report(**wrong))
+
+
+def test_a_report_of_a_run_without_an_end_is_not_ok_and_says_why() -> None:
+    stands = report(unfinished="it stands", evidence=("10:00:00.000 t: ongoing",), data="/logs")
+    assert (stands.ok, stands.wrong, stands.verdict) == (False, False, "UNFINISHED")
+    assert report(unfinished="it stands", spoiled=True).verdict == "SPOILED"
+    assert str(stands).splitlines()[-4:] == [
+        "  transaction 10:00:00.000 t: ongoing",
+        "  unfinished  it stands",
+        "  data        /logs",
+        "  UNFINISHED after 61 s",
+    ]
 
 
 def test_examples_are_shown_only_when_something_is_wrong() -> None:
@@ -131,29 +159,32 @@ def test_logs_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
 
 
 class TestARunThatTheBrokerSpoils:
-    def spoiled(self, times: int) -> Callable[[int, int], Report]:
+    def spoiled(self, times: int, **more: object) -> Callable[[int, int], Report]:
         """Give a run whose first attempts are spoiled."""
 
         def run(seed: int, attempt: int) -> Report:
             if attempt < times:
-                raise BrokerFaultError(f"seed {seed} was spoiled")
+                return report(seed=seed, unfinished="forgotten", spoiled=True, **more)
             return report(seed=seed)
 
         return run
 
     def test_is_made_again_with_another_seed(self) -> None:
-        told: list[str] = []
-        done = unspoiled(self.spoiled(2), 7, tell=lambda fault: told.append(fault.message))
-        assert (done.seed, told) == (207, ["seed 7 was spoiled", "seed 107 was spoiled"])
+        told: list[int] = []
+        done = unspoiled(self.spoiled(2), 7, tell=lambda spoiled: told.append(spoiled.seed))
+        assert (done.seed, done.ok, told) == (207, True, [7, 107])
 
     def test_is_given_up_when_every_attempt_was_spoiled(self) -> None:
-        told: list[str] = []
-        with pytest.raises(BrokerFaultError, match="seed 207 was spoiled"):
-            unspoiled(self.spoiled(3), 7, tell=lambda fault: told.append(fault.message))
-        assert len(told) == 3
+        told: list[int] = []
+        done = unspoiled(self.spoiled(3), 7, tell=lambda spoiled: told.append(spoiled.seed))
+        assert (done.seed, done.verdict, told) == (207, "SPOILED", [7, 107])
 
-    def test_is_not_counted_by_the_command(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    def test_is_not_made_again_if_it_was_wrong_before(self) -> None:
+        done = unspoiled(self.spoiled(1, findings=Findings(lost=1)), 7, tell=lambda _: None)
+        assert (done.seed, done.verdict) == (7, "WRONG")
+
+    def test_is_told_in_the_results_of_the_command(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         seeds: list[int] = []
 
@@ -162,8 +193,23 @@ class TestARunThatTheBrokerSpoils:
             return self.spoiled(1)(seed, len(seeds) - 1)
 
         monkeypatch.setattr(command, "run_with_crashes", run)
-        assert main(["--app", "word-count", "--kills", "2", "--kills-per-run", "1", "--seed", "5"]) == 0
+        results = tmp_path / "results.json"
+        arguments = ["--app", "word-count", "--kills", "2", "--kills-per-run", "1", "--seed", "5"]
+        assert main([*arguments, "--results", str(results)]) == 0
         assert seeds == [5, 105, 6]
-        said = capsys.readouterr().out
-        assert "word-count: not counted\nseed 5 was spoiled" in said
-        assert said.count("RIGHT") == 2
+        told = json.loads(results.read_text())
+        assert [one["verdict"] for one in told] == ["SPOILED", "RIGHT", "RIGHT"]
+        assert "3 runs with 12 kills: 2 RIGHT, 1 SPOILED" in capsys.readouterr().out
+
+
+def test_stops_are_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def run(app: App, *, stops: object, twice: object, **_: object) -> Report:
+        given.append((stops, twice))
+        return report()
+
+    monkeypatch.setattr(command, "run_with_crashes", run)
+    assert main(["--app", "word-count", "--stops", "0", "--single"]) == 0
+    assert main(["--app", "word-count", "--stops", "2,75"]) == 0
+    assert given == [((), False), ((2.0, 75.0), True)]

@@ -125,3 +125,22 @@ def test_stores_are_compared_entry_by_entry() -> None:
             "store bookings, key 'c': 1 instead of 'nothing'",
         ),
     )
+
+
+def test_a_merged_journal_may_leave_out_all_but_the_last() -> None:
+    assert not check_journals({"a": [1, 2, 3]}, {"a": [3]}, merged=True).breaks("exactly_once")
+    assert check_journals({"a": [1, 2, 3]}, {"a": [1, 2]}, merged=True).lost == 1
+    assert check_journals({"a": [1, 2, 3]}, {}, merged=True).lost == 1
+    assert check_journals({"a": [1, 2, 3]}, {"a": [2, 2, 3]}, merged=True).duplicated == 1
+    assert check_journals({"a": [1, 2, 3]}, {"a": [2, 1, 3]}, merged=True).reordered == 1
+    assert check_journals({"a": [1, 2, 3]}, {"a": [4, 3]}, merged=True).wrong == 1
+
+
+def test_a_cut_journal_may_end_anywhere_but_has_no_gaps() -> None:
+    expected = {"a": [1, 2, 3], "b": [1]}
+    assert not check_journals(expected, {"a": [1, 2]}, cut=True).breaks("exactly_once")
+    assert not check_journals(expected, {}, cut=True).breaks("exactly_once")
+    assert check_journals(expected, {"a": [1, 3]}, cut=True).lost == 1
+    assert check_journals(expected, {"a": [1, 1, 2]}, cut=True).duplicated == 1
+    assert check_journals(expected, {"a": [1, 4]}, cut=True).wrong == 1
+    assert not check_journals(expected, {"a": [2]}, cut=True, merged=True).breaks("exactly_once")

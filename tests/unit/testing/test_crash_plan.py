@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.crash.plan import TARGETS, plan_kills, possible_targets
+from penstock.testing.crash.plan import STOPPABLE, TARGETS, plan_kills, possible_targets
 
 
 def test_a_seed_makes_one_plan() -> None:
@@ -57,3 +57,31 @@ def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
     assert 10 < sum(waiting) < 30
     broker_in_transactions = plan_kills(9, ["transaction"], 5_000, seed=1)
     assert all(point.in_transaction for point in broker_in_transactions)
+
+
+def test_some_victims_are_stopped_and_only_those_that_lose_nothing_else() -> None:
+    points = plan_kills(90, TARGETS, 5_000, seed=1, stops=(2.0, 10.0))
+    stopped = [point for point in points if point.stop_s]
+    assert 10 < len(stopped) < 40
+    assert {point.stop_s for point in stopped} == {2.0, 10.0}
+    assert {point.target for point in stopped} <= STOPPABLE
+    assert {"host", "disk"}.isdisjoint(STOPPABLE)
+    assert not any(point.stop_s for point in plan_kills(90, TARGETS, 5_000, seed=1))
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_some_faults_are_double_and_meet_every_moment_there_is(transactions: bool) -> None:
+    points = plan_kills(200, TARGETS, 5_000, seed=1, transactions=transactions, twice=True)
+    again = [point.again for point in points if point.again is not None]
+    assert 30 < len(again) < 90
+    assert {second.moment for second in again} == {"driver", "worker", *(["transaction"] * transactions)}
+    assert {second.target for second in again} == set(TARGETS)
+    assert not any(point.again for point in plan_kills(200, TARGETS, 5_000, seed=1))
+
+
+def test_stops_and_double_faults_change_nothing_else_of_a_seed() -> None:
+    plain = plan_kills(40, TARGETS, 5_000, seed=1)
+    more = plan_kills(40, TARGETS, 5_000, seed=1, stops=(2.0,), twice=True)
+    assert [(p.target, p.position, p.delay_ms) for p in plain] == [
+        (p.target, p.position, p.delay_ms) for p in more
+    ]

@@ -57,10 +57,16 @@ class Expected:
     Attributes:
         journals: For each key of the output topic the values in order.
         stores: For each store its entries, without timestamps.
+        origins: For each key the records of the input that its values come from, as many as values. If they are given, each
+            result must have the timestamp and the headers of its origin.
+        updates: For stores with changelog topics, and each of their keys, all values in order. If they are given, the topic must
+            hold them in that order, each at most once at exactly once; those that a micro-batch has overwritten may be missing.
     """
 
     journals: Mapping[Any, Sequence[Any]]
     stores: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    origins: Mapping[Any, Sequence[ConsumedRecord]] | None = None
+    updates: Mapping[str, Mapping[Any, Sequence[Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class App:
         key: Serde of the output's keys.
         value: Serde of the output's values.
         settings: Settings of the application, over those of the harness.
+        merged: Whether a cache may merge results of a key within a micro-batch; then only the last of its values must come.
+        output: Configuration of the output topic.
         history: Makes the records of a second input. With one, both inputs are written before the application starts: a
             backlog that it has to go through in the order of time.
     """
@@ -87,6 +95,8 @@ class App:
     key: Serde[Any] = serdes.string
     value: Serde[Any] = serdes.string
     settings: Mapping[str, Any] = field(default_factory=dict)
+    merged: bool = False
+    output: Mapping[str, str] = field(default_factory=dict)
     history: Callable[[int, int], Sequence[Outgoing]] | None = None
 
 

@@ -1,8 +1,9 @@
 """The applications that Penstock itself is crashed with, each with its oracle.
 
-* ``word-count``: a repartition through the shuffle and a count, both of the DSL.
-* ``windowed``: a count per key and window of ten seconds in a window store, over records that are out of order. Windows
-  expire after two minutes of stream time, so slices of the store are dropped all the time.
+* ``word-count``: a repartition through the shuffle and an aggregation, both of the DSL. Each result is the count of a word and the sum of
+  the numbers of its lines. All lines of a word have the same key, so that their order is known behind the repartition, too.
+* ``windowed``: the count and the sum of numbers per key and window of ten seconds in a window store, over records that are out of order.
+  Windows expire after two minutes of stream time, so slices of the store are dropped all the time.
 * ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
   each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
   topics, so it must stand the loss of its checkpoint.
@@ -10,6 +11,9 @@
   many records as the other. The result depends on the order in which they are taken, which is that of their timestamps.
 * ``calls``: a call to the outside world for each record, of 0 to 20 ms, of which one in twenty fails at first, and behind it a
   processor that numbers the results of a key.
+
+No two records are alike in what they add to a result: one that is lost and another that is counted twice do not make up for each
+other. Results carry the timestamp and the headers of the record that they come from.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
@@ -31,8 +36,9 @@ from penstock.core.plan.topology import Topology
 from penstock.testing.crash.app import App, Expected, Topics, tell_contents
 from penstock.testing.kafka import ConsumedRecord, Outgoing
 
-_WORDS = [f"word-{number}" for number in range(60)]
 _KEYS = [f"key-{number}" for number in range(16)]
+_WORDS = {key: [f"word-{key}-{number}" for number in range(4)] for key in _KEYS}
+_MOST = 10**12  # so that no two amounts of a run are equal
 _BEGIN_MS = 1_700_000_000_000
 _STEP_MS = 100
 _DISORDER_MS = 15_000
@@ -40,39 +46,82 @@ _WINDOW_MS = 10_000
 _RETENTION_MS = 120_000
 
 
+class _Journals:
+    """Collects what an oracle expects, with the record that each value comes from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Any]] = {}
+        self._origins: dict[str, list[ConsumedRecord]] = {}
+
+    def add(self, key: str, origin: ConsumedRecord, value: Any) -> None:
+        self.values.setdefault(key, []).append(value)
+        self._origins.setdefault(key, []).append(origin)
+
+    def last(self, key: str, otherwise: Any) -> Any:
+        return self.values[key][-1] if key in self.values else otherwise
+
+    def expected(self, **stores: Mapping[Any, Any]) -> Expected:
+        return Expected(self.values, stores, self._origins)
+
+    def part(self, place: int) -> dict[str, list[Any]]:
+        """Give one part of each value."""
+        return {key: [value[place] for value in values] for key, values in self.values.items()}
+
+
+def _one_more(counted: list[int], number: int) -> list[int]:
+    """Add a number to a count and a sum."""
+    return [counted[0] + 1, counted[1] + number]
+
+
+def _words(line: str) -> list[tuple[str, int]]:
+    """Give the words of a line, each with the line's number, which comes first."""
+    number, *words = line.split()
+    return [(word, int(number)) for word in words]
+
+
 def _word_count_topology(topics: Topics) -> Topology:
     builder = StreamsBuilder()
-    words = builder.stream(topics.input).flat_map_values(str.split)
-    counts = words.group_by(lambda _, word: word).count(store="counts")
-    counts.to_stream().to(topics.output, value=serdes.int64)
+    words = builder.stream(topics.input).flat_map(lambda _, line: _words(line))
+    counts = words.group_by_key(value=serdes.int64).aggregate(
+        lambda: [0, 0],
+        lambda _, number, counted: _one_more(counted, number),
+        store="counts",
+        value=serdes.json,
+    )
+    counts.to_stream().to(topics.output, value=serdes.json)
     return tell_contents(builder.build(), topics, ["counts"])
 
 
 def _lines(count: int, seed: int) -> list[Outgoing]:
     chance = random.Random(f"lines {seed}")
-    return [
-        (f"{number}", " ".join(chance.choices(_WORDS, k=chance.randint(1, 5))), _BEGIN_MS + number * _STEP_MS)
-        for number in range(count)
-    ]
+    lines: list[Outgoing] = []
+    for number in range(count):
+        key = chance.choice(_KEYS)
+        words = chance.choices(_WORDS[key], k=chance.randint(1, 5))
+        lines.append((key, " ".join([f"{number}", *words]), _BEGIN_MS + number * _STEP_MS))
+    return lines
 
 
 def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    counts = Counter(word for record in records for word in _text(record.value).split())
-    return Expected({word: range(1, count + 1) for word, count in counts.items()}, {"counts": counts})
+    journals = _Journals()
+    for record in records:
+        for word, number in _words(_text(record.value)):
+            journals.add(word, record, _one_more(journals.last(word, [0, 0]), number))
+    return journals.expected(counts={word: values[-1] for word, values in journals.values.items()})
 
 
-class _WindowCount(Processor[str, str, str, int]):
-    """Counts records per key and window; the key of a result is ``key@start of the window``."""
+class _WindowCount(Processor[str, int, str, list[int]]):
+    """Counts records and adds up their numbers per key and window; the key of a result is ``key@start of the window``."""
 
-    def init(self, context: ProcessorContext[str, int]) -> None:
+    def init(self, context: ProcessorContext[str, list[int]]) -> None:
         super().init(context)
         self._counts = context.state_store("windows")
 
-    def process(self, record: Record[str, str]) -> None:
+    def process(self, record: Record[str, int]) -> None:
         start = _window_start(record.timestamp)
-        count = (self._counts.fetch(record.key, start) or 0) + 1
-        self._counts.put(record.key, count, start)
-        self.context.forward(Record(f"{record.key}@{start}", count, record.timestamp))
+        counted = _one_more(self._counts.fetch(record.key, start) or [0, 0], record.value)
+        self._counts.put(record.key, counted, start)
+        self.context.forward(Record(f"{record.key}@{start}", counted, record.timestamp, record.headers))
 
 
 def _window_start(timestamp: int) -> int:
@@ -81,37 +130,42 @@ def _window_start(timestamp: int) -> int:
 
 def _windowed_topology(topics: Topics) -> Topology:
     builder = StreamsBuilder()
-    windows = stores.window("windows", serdes.string, serdes.int64, retention=_RETENTION_MS, size=_WINDOW_MS)
+    windows = stores.window("windows", serdes.string, serdes.json, retention=_RETENTION_MS, size=_WINDOW_MS)
     builder.add_state_store(windows)
-    counts = builder.stream(topics.input).process(_WindowCount, stores=["windows"])
-    counts.to(topics.output, value=serdes.int64)
+    events = builder.stream(topics.input, value=serdes.int64)
+    events.process(_WindowCount, stores=["windows"]).to(topics.output, value=serdes.json)
     return tell_contents(builder.build(), topics, ["windows"])
 
 
 def _events(count: int, seed: int) -> list[Outgoing]:
     chance = random.Random(f"events {seed}")
     return [
-        (chance.choice(_KEYS), "event", _BEGIN_MS + number * _STEP_MS - chance.randrange(_DISORDER_MS))
+        (
+            chance.choice(_KEYS),
+            serdes.int64.serialize(number),
+            _BEGIN_MS + number * _STEP_MS - chance.randrange(_DISORDER_MS),
+        )
         for number in range(count)
     ]
 
 
 def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    counts: Counter[tuple[str, int]] = Counter()
+    journals = _Journals()
     latest: dict[int, int] = {}
-    place: dict[str, int] = {}
+    kept: dict[Windowed[str], tuple[int, list[int]]] = {}
     for record in records:
         key, start = _text(record.key), _window_start(record.timestamp)
-        counts[key, start] += 1
-        place[key] = record.partition
+        name = f"{key}@{start}"
+        counted = _one_more(journals.last(name, [0, 0]), serdes.int64.deserialize(record.value or b""))
+        journals.add(name, record, counted)
+        kept[Windowed(key, start, start + _WINDOW_MS)] = record.partition, counted
         latest[record.partition] = max(start, latest.get(record.partition, 0))
-    kept = {
-        Windowed(key, start, start + _WINDOW_MS): count
-        for (key, start), count in counts.items()
-        if start > latest[place[key]] - _RETENTION_MS
-    }
-    return Expected(
-        {f"{key}@{start}": range(1, count + 1) for (key, start), count in counts.items()}, {"windows": kept}
+    return journals.expected(
+        windows={
+            window: counted
+            for window, (partition, counted) in kept.items()
+            if window.start > latest[partition] - _RETENTION_MS
+        }
     )
 
 
@@ -128,7 +182,7 @@ class _Booking(Processor[str, int, str, Any]):
         number = (self._bookings.get(record.key) or 0) + 1
         self._balances.put(record.key, balance)
         self._bookings.put(record.key, number)
-        self.context.forward(Record(record.key, [number, balance], record.timestamp))
+        self.context.forward(Record(record.key, [number, balance], record.timestamp, record.headers))
 
 
 def _two_stores_topology(topics: Topics) -> Topology:
@@ -146,7 +200,7 @@ def _amounts(count: int, seed: int) -> list[Outgoing]:
     return [
         (
             chance.choice(_KEYS),
-            serdes.int64.serialize(chance.randint(-100, 100)),
+            serdes.int64.serialize(chance.randint(-_MOST, _MOST)),
             _BEGIN_MS + number * _STEP_MS,
         )
         for number in range(count)
@@ -154,15 +208,13 @@ def _amounts(count: int, seed: int) -> list[Outgoing]:
 
 
 def _balances(records: Sequence[ConsumedRecord]) -> Expected:
-    journals: dict[str, list[list[int]]] = {}
+    journals = _Journals()
     for record in records:
-        booked = journals.setdefault(_text(record.key), [])
-        before = booked[-1][1] if booked else 0
-        booked.append([len(booked) + 1, before + serdes.int64.deserialize(record.value or b"")])
-    last = {key: booked[-1] for key, booked in journals.items()}
-    balances = {key: balance for key, (_, balance) in last.items()}
-    bookings = {key: number for key, (number, _) in last.items()}
-    return Expected(journals, {"balances": balances, "bookings": bookings})
+        amount = serdes.int64.deserialize(record.value or b"")
+        journals.add(_text(record.key), record, _one_more(journals.last(_text(record.key), [0, 0]), amount))
+    updates = {"balances": journals.part(1), "bookings": journals.part(0)}
+    stores = {name: {key: values[-1] for key, values in of.items()} for name, of in updates.items()}
+    return replace(journals.expected(**stores), updates=updates)
 
 
 def _replay_topology(topics: Topics) -> Topology:
@@ -191,14 +243,14 @@ def _rates(count: int, seed: int) -> list[Outgoing]:
 def _joined(records: Sequence[ConsumedRecord]) -> Expected:
     history = min(record.topic for record in records)
     rates: dict[str, str] = {}
-    results: dict[str, list[str]] = {}
+    journals = _Journals()
     for record in sorted(records, key=lambda r: (r.partition, r.timestamp, r.topic, r.offset)):
         key, value = _text(record.key), _text(record.value)
         if record.topic == history:
             rates[key] = value
         else:
-            results.setdefault(key, []).append(f"{value}:{rates.get(key)}")
-    return Expected(results, {"rates": rates})
+            journals.add(key, record, f"{value}:{rates.get(key)}")
+    return journals.expected(rates=rates)
 
 
 _TRIED: Counter[str] = Counter()
@@ -235,7 +287,7 @@ class _Numbering(Processor[str, str, str, Any]):
     def process(self, record: Record[str, str]) -> None:
         number = (self._numbers.get(record.key) or 0) + 1
         self._numbers.put(record.key, number)
-        self.context.forward(Record(record.key, [number, record.value], record.timestamp))
+        self.context.forward(Record(record.key, [number, record.value], record.timestamp, record.headers))
 
 
 def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
@@ -258,11 +310,11 @@ def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
 
 
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
-    journals: dict[str, list[Any]] = {}
+    journals = _Journals()
     for record in records:
-        answered = journals.setdefault(_text(record.key), [])
-        answered.append([len(answered) + 1, _text(record.value).upper()])
-    return Expected(journals, {"numbers": {key: len(answered) for key, answered in journals.items()}})
+        key = _text(record.key)
+        journals.add(key, record, [journals.last(key, [0])[0] + 1, _text(record.value).upper()])
+    return journals.expected(numbers={key: answered[-1][0] for key, answered in journals.values.items()})
 
 
 def _text(data: bytes | None) -> str:
@@ -272,8 +324,8 @@ def _text(data: bytes | None) -> str:
 APPS: Mapping[str, App] = {
     app.name: app
     for app in (
-        App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.int64),
-        App("windowed", _windowed_topology, _events, _window_counts, value=serdes.int64),
+        App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.json, merged=True),
+        App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
         calling(),

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
-from penstock.core.model.errors import PenstockError
 from penstock.testing.crash.app import App, Guarantee
 from penstock.testing.crash.apps import APPS
-from penstock.testing.crash.harness import checked_targets, run_with_crashes
+from penstock.testing.crash.harness import STOPS_S, run_with_crashes
 from penstock.testing.crash.plan import TARGETS, Target
 from penstock.testing.crash.report import Report
+from penstock.testing.crash.setup import Engine, checked_targets
 from penstock.testing.crash.spoiled import unspoiled
 
 RIGHT, WRONG = 0, 1
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: Without the name of the program.
 
     Returns:
-        0 if every run was right, 1 if one was wrong or could not be finished.
+        0 if every run was right, 1 if one was wrong or could not be finished, those aside that were made again.
     """
     parser = options()
     given = parser.parse_args(arguments)
@@ -59,22 +60,32 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     reports: list[Report] = []
-    unfinished = 0
-    for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
-        try:
-            report = _report(run, given)
-        except PenstockError as error:
-            unfinished += 1
-            _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be finished\n{error}")
-            continue
+
+    def tell(report: Report) -> None:
         reports.append(report)
         _say(str(report))
         if given.results is not None:
             _write(given.results, reports)
-    return WRONG if unfinished or not all(report.ok for report in reports) else RIGHT
+
+    right = True
+    for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
+        report = _report(run, given, tell)
+        tell(report)
+        right = right and report.ok
+    if len(reports) > 1:
+        _say(summary(reports))
+    return RIGHT if right else WRONG
 
 
-def _report(run: Round, given: argparse.Namespace) -> Report:
+def summary(reports: Sequence[Report]) -> str:
+    """Tell all runs together, those included that could not be finished."""
+    runs = Counter(report.verdict for report in reports)
+    kills = sum(len(report.kills) for report in reports)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
+    return f"{len(reports)} runs with {kills} kills: {told}"
+
+
+def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None]) -> Report:
     """Make a run, and again if the broker spoils it."""
 
     def attempt(seed: int, number: int) -> Report:
@@ -86,9 +97,13 @@ def _report(run: Round, given: argparse.Namespace) -> Report:
             targets=given.targets,
             records=given.records,
             keep_logs=given.keep_logs and given.keep_logs / f"{run.app.name}-{seed}",
+            engine=given.engine,
+            brokers=given.brokers,
+            stops=given.stops,
+            twice=not given.single,
         )
 
-    return unspoiled(attempt, run.seed, tell=lambda fault: _say(f"{run.app.name}: not counted\n{fault}"))
+    return unspoiled(attempt, run.seed, tell=tell)
 
 
 def options() -> argparse.ArgumentParser:
@@ -104,6 +119,16 @@ def options() -> argparse.ArgumentParser:
     add("--kills-per-run", type=int, metavar="N", help="begin anew after so many (all kills in one run)")
     add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
     add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
+    add("--stops", type=_seconds, default=STOPS_S, metavar="SECONDS", help="how long some are stopped and not killed, with commas; 0: none")  # fmt: skip
+    add("--single", action="store_true", help="no second kill before the application has come to itself")
+    add("--engine", choices=get_args(Engine), default="lmdb", help="store_engine (lmdb)")
+    add(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of brokers, of which one is killed at a time (1)",
+    )
     add("--records", type=int, metavar="N", help="length of the workload of a run")
     add(
         "--keep-logs", type=Path, metavar="DIR", help="keep logs, checkpoint and broker data of each run here"
@@ -139,9 +164,15 @@ def _targets(text: str) -> list[Target]:
     return [known[name] for name in text.split(",")]
 
 
+def _seconds(text: str) -> tuple[float, ...]:
+    return tuple(seconds for seconds in map(float, text.split(",")) if seconds > 0)
+
+
 def _write(file: Path, reports: Sequence[Report]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([{**asdict(report), "ok": report.ok} for report in reports], indent=1) + "\n")
+    file.write_text(
+        json.dumps([{**asdict(report), "verdict": report.verdict} for report in reports], indent=1) + "\n"
+    )
 
 
 def _say(text: str) -> None:

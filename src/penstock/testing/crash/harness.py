@@ -5,50 +5,61 @@ again when it has ended, as a supervisor would; when nothing moves, it looks for
 has forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
 on arriving while the application is down, and there is always more to do at a kill. After each kill the run goes on when the
 application has made progress; at the end the group must have no lag.
+
+Nothing that happens after the start of the application is an error of the harness: a run that does not come to its end has a
+report too, which says why and what it did until then.
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.model import serdes
-from penstock.core.plan.asynchronous import Asynchronous, IssuingProcess
+from penstock.core.model.errors import PenstockError
 from penstock.core.plan.internal import commits_topic
-from penstock.core.plan.split import Plan
-from penstock.core.plan.stores import KeyValueSpec
-from penstock.testing.crash.app import App, Entry, Expected, Guarantee, Job, Topics
-from penstock.testing.crash.journal import check_contents, check_journals, journals_of
-from penstock.testing.crash.plan import KillPoint, Target, plan_kills, possible_targets
-from penstock.testing.crash.processes import BrokerFaultError, CrashTestError, Program, kill_one
+from penstock.testing.crash.app import App, Entry, Guarantee, Job
+from penstock.testing.crash.journal import journals_of
+from penstock.testing.crash.outcome import Course, outcome
+from penstock.testing.crash.plan import Again, KillPoint, Target, plan_kills
+from penstock.testing.crash.processes import CrashTestError, Program, kill_one, named, signalled
 from penstock.testing.crash.report import Kill, Report
-from penstock.testing.crash.stream import Feeder, Watch, lacks_coordinator
-from penstock.testing.kafka import EmbeddedKafka, Outgoing
+from penstock.testing.crash.setup import (
+    BATCH_RECORDS,
+    PARTITIONS,
+    Engine,
+    Setup,
+    checked_targets,
+    create_topics,
+    default_records,
+    home_of,
+    plan_of,
+)
+from penstock.testing.crash.stream import Feeder, Watch, age_ms, lacks_coordinator, moved, now_ms
+from penstock.testing.kafka import EmbeddedKafka, EmbeddedKafkaError
 
 T = TypeVar("T")
 
-_PARTITIONS = 2
-_BATCH_RECORDS = 250
-_LEAD = 4 * _BATCH_RECORDS
+STOPS_S = (2.0, 10.0, 75.0)
+"""For how long victims are stopped, in seconds: the last is longer than the default ``transaction_timeout_ms``."""
+
+_LEAD = 4 * BATCH_RECORDS
 _PAUSE_S = 0.05
 _GLANCE_S = 0.001  # between two looks for a transaction, which is open for a few milliseconds
 _STUCK_S = 30.0
-_STALL_S = 180.0
+_TASK_TIMEOUT_MS = 300_000  # the default of the product's own setting
+_LONGER_S = 120.0  # than the product's own patience: what it gives up, it shall give up itself
 _FAILURES = 4
 
-_WITH_EXECUTORS = "local-cluster[2,1,1024]"
-_WITHOUT_EXECUTORS = "local[2,4]"  # two threads, and like a cluster four attempts per task
 
-
-def default_records(kills: int) -> int:
-    """Give a length of the workload that leaves several micro-batches between two kills."""
-    return 3_000 + 1_500 * kills
+class _SpoiledError(CrashTestError):
+    """The broker broke a promise of its own, so a run says nothing about the application."""
 
 
 def run_with_crashes(
@@ -60,25 +71,32 @@ def run_with_crashes(
     targets: Sequence[Target] | None = None,
     records: int | None = None,
     keep_logs: str | Path | None = None,
+    engine: Engine = "lmdb",
+    brokers: int = 1,
+    stops: Sequence[float] = STOPS_S,
+    twice: bool = True,
 ) -> Report:
     """Run an application on an embedded broker, kill parts of it, and compare what it wrote with its oracle.
 
     Args:
         app: The application.
         guarantee: The setting ``processing_guarantee``, and what is asked of the results.
-        kills: How often something is killed.
+        kills: How often something is killed or stopped; the second kill of a double fault does not count.
         seed: Workload, kill points and victims are made from it.
-        targets: What may be killed; None takes all that are possible.
+        targets: What may be killed; None takes all that are possible, except executors.
         records: Length of the workload; None takes one that suits the number of kills.
-        keep_logs: Directory for logs, checkpoint and state, which stay there; None uses a temporary one.
+        keep_logs: Directory for logs, checkpoint, state and broker data, which stay there; None uses a temporary one, which
+            stays if the run was not right.
+        engine: The setting ``store_engine``.
+        brokers: Number of brokers; of several, one is killed at a time.
+        stops: Seconds for which some victims are stopped and not killed; none: all are killed.
+        twice: Whether some kills are followed by a second one before the application has come to itself.
 
     Returns:
-        What happened; ``report.ok`` says whether the guarantee was kept.
+        What happened; ``report.ok`` says whether the run came to its end and the guarantee was kept.
 
     Raises:
-        CrashTestError: If the application cannot be started, fails again and again, or makes no progress; if the directory
-            for the logs is not empty, or psutil is missing.
-        BrokerFaultError: If the broker has forgotten a transaction (KIP-664) or offsets, so that the run says nothing.
+        CrashTestError: If the directory for the logs is not empty, or psutil is missing.
         ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` stores that all
             have changelog topics, and ``station`` an operator that makes calls.
 
@@ -87,79 +105,72 @@ def run_with_crashes(
         report = run_with_crashes(APPS["word-count"], kills=2, seed=7)
         assert report.ok, str(report)
     """
-    targets = checked_targets(app, guarantee, targets)
     records = default_records(kills) if records is None else records
-    master = _WITH_EXECUTORS if "executor" in targets else _WITHOUT_EXECUTORS
-    with ExitStack() as stack:
-        if keep_logs is None:
-            scratch = tempfile.TemporaryDirectory(prefix="penstock-crash-", ignore_cleanup_errors=True)
-            home = Path(stack.enter_context(scratch))
-        else:
-            home = Path(keep_logs).absolute()
-            home.mkdir(parents=True, exist_ok=True)
-            if any(home.iterdir()):
-                raise CrashTestError(
-                    f"{home} is not empty: a run needs a directory of its own to keep its logs"
-                )
-        kafka = stack.enter_context(EmbeddedKafka(partitions=_PARTITIONS, directory=home / "kafka"))
-        run = _Run(_Setup(app, guarantee, seed, records, master), kafka, home)
-        stack.callback(run.close)
-        transactions = guarantee == "exactly_once"
-        return run.conduct(plan_kills(kills, targets, records, seed, transactions=transactions))
-
-
-def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | None) -> tuple[Target, ...]:
-    """Give the targets of a run.
-
-    Raises:
-        ValueError: If one of those given is not possible for the application and the guarantee.
-    """
-    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app))
-    for target in targets or ():
-        if target not in possible:
-            raise ValueError(
-                f"the target {target!r} is not for {app.name!r} with {guarantee!r}; its targets are {', '.join(possible)}"
-            )
-    return possible if targets is None else tuple(targets)
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """What a run is made of."""
-
-    app: App
-    guarantee: Guarantee
-    seed: int
-    records: int
-    master: str
+    setup = Setup(app, guarantee, seed, records, checked_targets(app, guarantee, targets), engine, brokers)
+    transactions = guarantee == "exactly_once"
+    points = plan_kills(
+        kills, setup.targets, records, seed, transactions=transactions, stops=stops, twice=twice
+    )
+    home = home_of(keep_logs)
+    report = None
+    try:
+        with ExitStack() as stack:
+            kafka = EmbeddedKafka(partitions=PARTITIONS, directory=home / "kafka", brokers=brokers)
+            run = _Run(setup, stack.enter_context(kafka), home)
+            stack.callback(run.close)
+            report = run.conduct(points)
+        return report if report.ok else replace(report, data=str(home))
+    finally:
+        if keep_logs is None and (report is None or report.ok):
+            shutil.rmtree(home, ignore_errors=True)
 
 
 class _Run:
     """An application under the harness, from its start to its report."""
 
-    def __init__(self, setup: _Setup, kafka: EmbeddedKafka, home: Path) -> None:
+    def __init__(self, setup: Setup, kafka: EmbeddedKafka, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
         self._setup = setup
         self._id = setup.app.name
         self._kafka = kafka
         self._state = home / "state"
-        self._topics = _create_topics(kafka, self._id)
-        self._program = Program(home, self._job())
+        self._topics = create_topics(kafka, self._id, setup.app.output)
+        settings = setup.settings(kafka.bootstrap_servers, str(self._state))
+        self._stall_s = settings.get("task_timeout_ms", _TASK_TIMEOUT_MS) / 1000 + _LONGER_S
+        self._program = Program(home, Job(self._id, setup.app.topology, self._topics, settings))
         self._feeder = self._fed()
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
         self._ends: list[str] = []
+        self._kills: list[Kill] = []
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
-        """Run the application to the end of its workload."""
-        self._start()
-        kills = tuple(self._carry_out(point) for point in points)
-        self._until(self._at_end, "the end of the workload")
-        told = self._contents()
-        self._until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
+        """Run the application to the end of its workload, or as far as it comes."""
+        told, unfinished, spoiled = None, "", False
+        try:
+            self._start()
+            for point in points:
+                self._carry_out(point)
+            self._until(self._at_end, "the end of the workload")
+            told = self._contents()
+            self._until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
+        except PenstockError as error:
+            unfinished, spoiled = error.message, isinstance(error, _SpoiledError)
         self._program.kill()
-        return self._report(kills, told)
+        if unfinished:
+            self._revive_broker()
+        course = Course(
+            tuple(self._kills),
+            max(self._starts - 1, 0),
+            tuple(self._ends),
+            self._batches(),
+            told,
+            unfinished,
+            spoiled,
+            round(time.monotonic() - self._began, 1),
+        )
+        return outcome(self._setup, self._kafka, self._topics, course)
 
     def close(self) -> None:
         """End the application."""
@@ -171,31 +182,16 @@ class _Run:
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
         history = app.history(count, seed) if app.history is not None else []
-        later = _age_ms([*workload, *history])
-        feeder = Feeder(
-            self._kafka.bootstrap_servers, self._topics.input, _moved(workload, later), _PARTITIONS
-        )
+        later = age_ms([*workload, *history])
+        servers = self._kafka.bootstrap_servers
+        feeder = Feeder(servers, self._topics.input, moved(workload, later), PARTITIONS)
         if history:
-            self._kafka.produce(self._topics.history, _moved(history, later))
+            self._kafka.produce(self._topics.history, moved(history, later))
             feeder.feed(count)
             feeder.flush()
         return feeder
 
     # The application and its supervisor.
-
-    def _job(self) -> Job:
-        settings = {
-            "bootstrap_servers": self._kafka.bootstrap_servers,
-            "state_dir": str(self._state),
-            "processing_guarantee": self._setup.guarantee,
-            "master": self._setup.master,
-            "max_batch_records": _BATCH_RECORDS,
-            "on_other_checkpoint": "take_over",  # the disk is killed with the checkpoint on it
-            "statestore_cache_max_bytes": 0,  # every update is told: what is merged away cannot be missed
-            **self._setup.app.settings,
-        }
-        settings["spark"] = {"spark.ui.enabled": "false", **settings.get("spark", {})}
-        return Job(self._id, self._setup.app.topology, self._topics, settings)
 
     def _start(self) -> None:
         """Start the application, when nothing is left of an earlier start."""
@@ -223,9 +219,9 @@ class _Run:
                 self._supervise()
                 if self._watch.look():
                     self._progress_at, self._failures = now, 0
-                elif now > self._progress_at + _STALL_S:
+                elif now > self._progress_at + self._stall_s:
                     raise self._trouble(
-                        f"made no progress for {_STALL_S:.0f} s; it should have come to {what}"
+                        f"made no progress for {self._stall_s:.0f} s; it should have come to {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
                     self._check_broker()
@@ -250,7 +246,7 @@ class _Run:
         # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
         if hanging := self._kafka.hanging_transactions():
             raise self._spoiled(
-                f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]} (KIP-664)"
+                f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"
             )
         self._start()
 
@@ -260,8 +256,8 @@ class _Run:
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 
-    def _spoiled(self, what: str) -> BrokerFaultError:
-        return BrokerFaultError(
+    def _spoiled(self, what: str) -> _SpoiledError:
+        return _SpoiledError(
             f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} says nothing about the application. "
             "Run it with another seed"
         )
@@ -272,23 +268,53 @@ class _Run:
             f"processed. The end of its log:\n{self._program.last_words()}"
         )
 
+    def _revive_broker(self) -> None:
+        """Let the broker answer again, whatever was being done to it."""
+        self._kafka.resume()
+        try:
+            _ = self._kafka.pid
+        except EmbeddedKafkaError:
+            self._kafka.restart()
+
     # Kills.
 
-    def _carry_out(self, point: KillPoint) -> Kill:
+    def _carry_out(self, point: KillPoint) -> None:
         self._until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
         due = time.monotonic() + point.delay_ms / 1000
         self._until(lambda: time.monotonic() >= due, "the moment of a kill")
         hit = point.in_transaction and self._await_transaction()
-        killed_at = time.monotonic()
-        victim = self._kill(point)
-        at_ms = _now_ms()
-        self._watch.look()
-        before = self._watch.processed
-        self._until(
-            lambda: self._watch.processed > before or self._at_end(),
-            f"a batch after the kill of {point.target}",
+        struck_at = self._strike(
+            Kill(point.target, 0, None, in_transaction=hit, stopped_s=point.stop_s), point.choice
         )
-        return Kill(point.target, before, round(time.monotonic() - killed_at, 1), victim, hit, at_ms)
+        before = self._watch.processed
+        if point.again is not None and self._before_progress(point.again, before):
+            self._strike(Kill(point.again.target, 0, None, again=point.again.moment), point.again.choice)
+            before = self._watch.processed
+        self._until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
+        took = round(time.monotonic() - struck_at, 1)
+        self._kills[-1] = replace(self._kills[-1], recovery_s=took)
+
+    def _strike(self, kill: Kill, choice: float) -> float:
+        """Kill or stop something, put it down, and give when it began."""
+        began = time.monotonic()
+        self._kills.append(replace(kill, position=self._watch.processed, at_ms=now_ms()))
+        victim = self._stop(kill, choice) if kill.stopped_s else self._kill(kill.target, choice)
+        self._watch.look()
+        self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._watch.processed)
+        return began
+
+    def _before_progress(self, again: Again, before: int) -> bool:
+        """Wait for the moment of a second kill, and tell whether it came before any progress."""
+        self._until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
+        return not self._has_moved(before)
+
+    def _has_come(self, again: Again) -> bool:
+        if again.moment == "transaction":
+            return self._watch.transaction_is_open()
+        return bool(self._program.victims(again.moment))
+
+    def _has_moved(self, before: int) -> bool:
+        return self._watch.processed > before or self._at_end()
 
     def _await_transaction(self) -> bool:
         """Wait for an open transaction as long as there can be one, and tell whether there was."""
@@ -302,30 +328,60 @@ class _Run:
     def _at_end(self) -> bool:
         return self._watch.processed == self._setup.records
 
-    def _kill(self, point: KillPoint) -> str:
+    def _kill(self, target: Target, choice: float) -> str:
         """Kill what is to be killed, and start again what the application cannot; name a single process."""
-        if point.target in ("program", "host", "disk"):
+        if target in ("program", "host", "disk"):
             self._program.kill()
-            if point.target == "host":
+            if target == "host":
                 shutil.rmtree(self._state / self._id / "tasks", ignore_errors=True)
-            if point.target == "disk":
-                shutil.rmtree(self._state)
+            if target == "disk":
+                shutil.rmtree(self._state, ignore_errors=True)
             self._start()
-        elif point.target in ("broker", "transaction"):
-            self._kafka.kill()
-            self._kafka.restart()
+        elif target in ("broker", "transaction"):
+            broker = self._broker(choice)
+            self._kafka.kill(broker)
+            self._kafka.restart(broker)
+            return "" if broker is None else f"broker {broker}"
         else:
-            found = self._until(lambda: self._program.victims(point.target), f"a running {point.target}")
-            return kill_one(found[int(point.choice * len(found))])
+            found = self._until(lambda: self._program.victims(target), f"a running {target}")
+            return kill_one(found[int(choice * len(found))])
         return ""
+
+    def _stop(self, kill: Kill, choice: float) -> str:
+        """Stop something for a while; meanwhile nobody is looked after, as nobody would know."""
+        if kill.target in ("broker", "transaction"):
+            broker = self._broker(choice)
+            self._kafka.pause(broker)
+            self._pause(kill.stopped_s)
+            self._kafka.resume(broker)
+            return "" if broker is None else f"broker {broker}"
+        if kill.target == "program":
+            processes, victim = self._program.family(), ""
+        else:
+            found = self._until(lambda: self._program.victims(kill.target), f"a running {kill.target}")
+            processes = [found[int(choice * len(found))]]
+            victim = named(processes[0])
+        signalled(processes, signal.SIGSTOP)
+        self._pause(kill.stopped_s)
+        signalled(processes, signal.SIGCONT)
+        return victim
+
+    def _broker(self, choice: float) -> int | None:
+        """Choose one of several brokers; None is the only one."""
+        return int(choice * self._setup.brokers) if self._setup.brokers > 1 else None
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._feeder.wait(left)
 
     # The end.
 
     def _contents(self) -> Mapping[Entry, Any]:
         """Ask the application for the contents of its stores, if it answers such questions."""
-        if self._topics.ask not in _plan(self._setup.app, self._topics).external_topics:
+        if self._topics.ask not in plan_of(self._setup.app).external_topics:
             return {}
-        for partition in range(_PARTITIONS):
+        for partition in range(PARTITIONS):
             self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
         self._until(self._has_answered, "the contents of its stores")
         answers = self._kafka.consume(self._topics.contents, isolation="read_committed")
@@ -336,105 +392,7 @@ class _Run:
         asked = self._kafka.end_offsets(self._topics.ask)
         return self._kafka.committed(self._id, self._topics.ask) == asked
 
-    def _report(self, kills: tuple[Kill, ...], told: Mapping[Entry, Any]) -> Report:
-        setup, app = self._setup, self._setup.app
-        given = self._kafka.consume(self._topics.input)
-        if len(given) != setup.records:
-            raise CrashTestError(
-                f"the input topic has {len(given):,} records instead of {setup.records:,}; this is a bug of the harness"
-            )
-        history = self._kafka.consume(self._topics.history) if app.history is not None else []
-        expected = app.oracle([*given, *history])
-        results = self._kafka.consume(self._topics.output, isolation="read_committed")
-        wrong_states, examples = check_contents(expected, told)
-        wrong_changelogs, more_examples = check_contents(*self._changelogs(expected))
-        return Report(
-            app=app.name,
-            guarantee=setup.guarantee,
-            seed=setup.seed,
-            master=setup.master,
-            records=len(given),
-            kills=kills,
-            restarts=self._starts - 1,
-            ends=tuple(self._ends),
-            batches=self._batches(),
-            outputs=len(results),
-            aborted=len(self._kafka.consume(self._topics.output)) - len(results),
-            findings=check_journals(expected.journals, journals_of(results, app.key, app.value)),
-            wrong_states=wrong_states,
-            wrong_changelogs=wrong_changelogs,
-            went_back=self._watch.went_back,
-            examples=examples + more_examples,
-            seconds=round(time.monotonic() - self._began, 1),
-        )
-
-    def _changelogs(self, expected: Expected) -> tuple[Expected, Mapping[Entry, Any]]:
-        """Read what the changelog topics of key-value stores hold, and give it with what they should hold."""
-        plan = _plan(self._setup.app, self._topics)
-        specs = {
-            name: spec
-            for sub in plan.subtopologies
-            for name, spec in sub.stores.items()
-            if name in plan.changelogs and isinstance(spec, KeyValueSpec)
-        }
-        held: dict[Entry, Any] = {}
-        for name, spec in specs.items():
-            records = self._kafka.consume(plan.changelogs[name], isolation="read_committed")
-            for key, values in journals_of(records, spec.key, spec.value).items():
-                if values[-1] is not None:
-                    held[name, key] = values[-1]
-        return Expected({}, {name: expected.stores.get(name, {}) for name in specs}), held
-
     def _batches(self) -> int:
         """Count the micro-batches in Spark's commit log, which keeps the latest ones under their numbers."""
         commits = (self._state / self._id / "checkpoint" / "commits").glob("[0-9]*")
         return 1 + max((int(commit.name) for commit in commits), default=-1)
-
-
-def _age_ms(records: Sequence[Outgoing]) -> int:
-    """Give how far the newest record lies back, by its timestamp.
-
-    Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
-    again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
-    """
-    newest = max((record[2] for record in records if len(record) == 3), default=0)
-    return _now_ms() - newest
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
-
-
-def _moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
-    return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]
-
-
-def _plan(app: App, topics: Topics) -> Plan:
-    return app.topology(topics).plan(app.name)
-
-
-def _rebuilds(app: App) -> bool:
-    """Tell whether everything can be rebuilt from Kafka: all stores have changelog topics."""
-    plan = _plan(app, _topics_of(app.name))
-    return set(plan.changelogs) == set(plan.store_fingerprints())
-
-
-def _calls(app: App) -> bool:
-    """Tell whether something of it is called outside its tasks."""
-    parts = _plan(app, _topics_of(app.name)).subtopologies
-    return any(
-        isinstance(node, Asynchronous | IssuingProcess) for part in parts for node in part.nodes.values()
-    )
-
-
-def _topics_of(name: str) -> Topics:
-    return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
-
-
-def _create_topics(kafka: EmbeddedKafka, name: str) -> Topics:
-    topics = _topics_of(name)
-    for topic in (topics.input, topics.ask, topics.contents, topics.history):
-        kafka.create_topic(topic)
-    # Results carry the time at which the broker took them, so that they can be compared with what happened elsewhere.
-    kafka.create_topic(topics.output, config={"message.timestamp.type": "LogAppendTime"})
-    return topics

@@ -13,6 +13,9 @@ stale          a key whose last value is not the last one expected: its reader i
 
 Exactly once allows none of them. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in
 their order, and may be interleaved with the first attempt; but nothing may be missing and the last value must be right.
+
+A cache merges the updates of a key within a micro-batch, so a *merged* journal may leave out any value but the last. A journal
+that is *cut* is that of a run that was not finished: it may end anywhere, but up to there nothing may be missing.
 """
 
 from __future__ import annotations
@@ -50,10 +53,14 @@ class Findings:
             (self.examples + other.examples)[:_EXAMPLES],
         )
 
+    def broken(self, guarantee: Guarantee) -> int:
+        """Count what is more than a guarantee allows."""
+        never = self.lost + self.reordered + self.wrong + self.stale
+        return never + self.duplicated if guarantee == "exactly_once" else never
+
     def breaks(self, guarantee: Guarantee) -> bool:
         """Tell whether this is more than a guarantee allows."""
-        never = self.lost + self.reordered + self.wrong + self.stale
-        return bool(never + self.duplicated if guarantee == "exactly_once" else never)
+        return self.broken(guarantee) > 0
 
 
 def journals_of(
@@ -73,12 +80,20 @@ def journals_of(
     return found
 
 
-def check_journals(expected: Mapping[Any, Sequence[Any]], seen: Mapping[Any, Sequence[Any]]) -> Findings:
+def check_journals(
+    expected: Mapping[Any, Sequence[Any]],
+    seen: Mapping[Any, Sequence[Any]],
+    *,
+    merged: bool = False,
+    cut: bool = False,
+) -> Findings:
     """Compare the journals of all keys with what the oracle says.
 
     Args:
         expected: Values by key, in order.
         seen: What was read.
+        merged: Whether values other than the last may be left out.
+        cut: Whether journals may end anywhere.
 
     Returns:
         The sum over all keys.
@@ -89,13 +104,13 @@ def check_journals(expected: Mapping[Any, Sequence[Any]], seen: Mapping[Any, Seq
     """
     total = Findings()
     for key, values in expected.items():
-        total += _follow(key, values, seen.get(key, ()))
+        total += _follow(key, values, seen.get(key, ()), merged=merged, cut=cut)
     for key in seen.keys() - expected.keys():
         total += Findings(wrong=len(seen[key]), examples=(f"{key!r}: nobody expected this key",))
     return total
 
 
-def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any]) -> Findings:
+def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: bool, cut: bool) -> Findings:
     times = [0] * len(expected)
     at = furthest = -1
     reordered: list[Any] = []
@@ -109,9 +124,12 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any]) -> Findings:
             reordered.append(value)
         times[place] += 1
         at, furthest = place, max(place, furthest)
-    lost = [value for value, count in zip(expected, times) if not count]
+    needed = furthest + 1 if cut else len(expected)
+    lost = [value for value, count in zip(expected[:needed], times) if not count]
+    if merged:
+        lost = [] if cut or not expected or times[-1] else [expected[-1]]
     again = [value for value, count in zip(expected, times) for _ in range(count - 1)]
-    stale = bool(seen) and bool(expected) and seen[-1] != expected[-1]
+    stale = not cut and bool(seen) and bool(expected) and seen[-1] != expected[-1]
     kinds = {"lost": lost, "duplicated": again, "reordered": reordered, "wrong": wrong}
     examples = [f"{key!r}: {kind} {values[0]!r}" for kind, values in kinds.items() if values]
     if stale:

@@ -1,9 +1,13 @@
-"""The plan of a run: what is killed, and at which points of the stream, all from one seed.
+"""The plan of a run: what is killed or stopped, and at which points of the stream, all from one seed.
 
 A *kill point* is a place in the input and a delay: the kill comes so many milliseconds after the group's committed offsets
 have reached that place. Places are spread over the stream, so that there is progress between two kills, and delays are as
 long as a micro-batch or two, so that kills fall into all of its phases. Transactions are short, so some kills also wait for
 an open one. Victims are taken in turn, in shuffled order, so that a few kills meet as many different ones as possible.
+
+A victim that is not killed is *stopped*: SIGSTOP, some seconds, SIGCONT, as a suspended machine or a long collection of garbage
+stops it. A *double fault* kills once more before the application has come to itself: while it starts, restores, or sends its
+micro-batch again.
 """
 
 from __future__ import annotations
@@ -42,9 +46,34 @@ Target = Literal[
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
+Moment = Literal["driver", "worker", "transaction"]
+"""What the second kill of a double fault waits for: the driver's JVM, a Python worker, or an open transaction."""
+
+STOPPABLE: frozenset[Target] = frozenset(
+    {"program", "driver", "executor", "worker", "station", "broker", "transaction"}
+)
+"""What can be stopped as well as killed; the others lose files, too."""
+
 _MAX_DELAY_MS = 1_200
+_STOPPED = 0.3
+_TWICE = 0.3
 _LAST_PLACE = 0.85
 _IN_TRANSACTION = 0.5
+
+
+@dataclass(frozen=True)
+class Again:
+    """The second kill of a double fault.
+
+    Attributes:
+        target: What is killed.
+        moment: As soon as this is there, if the application has made no progress by then.
+        choice: From 0 to 1: which one, if there are several.
+    """
+
+    target: Target
+    moment: Moment
+    choice: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +86,8 @@ class KillPoint:
         delay_ms: How long after that.
         choice: From 0 to 1: which one, if there are several.
         in_transaction: Whether it then waits until a transaction is open.
+        stop_s: Seconds for which the victim is stopped; 0 kills it.
+        again: The second kill, of a double fault.
     """
 
     target: Target
@@ -64,6 +95,8 @@ class KillPoint:
     delay_ms: int
     choice: float
     in_transaction: bool = False
+    stop_s: float = 0.0
+    again: Again | None = None
 
 
 def possible_targets(guarantee: Guarantee, *, rebuilds: bool, calls: bool) -> tuple[Target, ...]:
@@ -83,7 +116,14 @@ def possible_targets(guarantee: Guarantee, *, rebuilds: bool, calls: bool) -> tu
 
 
 def plan_kills(
-    kills: int, targets: Sequence[Target], records: int, seed: int, *, transactions: bool = False
+    kills: int,
+    targets: Sequence[Target],
+    records: int,
+    seed: int,
+    *,
+    transactions: bool = False,
+    stops: Sequence[float] = (),
+    twice: bool = False,
 ) -> tuple[KillPoint, ...]:
     """Decide on the kills of a run.
 
@@ -93,6 +133,8 @@ def plan_kills(
         records: The number of records of the workload.
         seed: Equal arguments give equal plans.
         transactions: Whether there are any; then every second kill or so comes while one is open.
+        stops: Seconds for which victims may be stopped; without any, all are killed.
+        twice: Whether there are double faults.
 
     Returns:
         The kills in the order of their positions.
@@ -105,6 +147,8 @@ def plan_kills(
     order: list[Target] = []
     while len(order) < kills:
         order += chance.sample(targets, len(targets))
+    faults = random.Random(f"faults {seed}")
+    moments: list[Moment] = ["driver", "worker", "transaction"] if transactions else ["driver", "worker"]
     stretch = records * _LAST_PLACE / max(kills, 1)
     return tuple(
         KillPoint(
@@ -113,6 +157,10 @@ def plan_kills(
             chance.randrange(_MAX_DELAY_MS),
             chance.random(),
             target == "transaction" or (transactions and chance.random() < _IN_TRANSACTION),
+            faults.choice(stops) if stops and target in STOPPABLE and faults.random() < _STOPPED else 0.0,
+            Again(faults.choice(targets), faults.choice(moments), faults.random())
+            if twice and faults.random() < _TWICE
+            else None,
         )
         for number, target in enumerate(order[:kills])
     )

@@ -52,15 +52,11 @@ _ERROR_WIDTH = 240
 
 
 class CrashTestError(PenstockError):
-    """The harness cannot go on: the application does not start, makes no progress or does not end.
+    """The harness cannot go on: a process does not end, the directory for the logs is not empty, or psutil is missing.
 
     Args:
         message: What happened, and the last lines of the application's log.
     """
-
-
-class BrokerFaultError(CrashTestError):
-    """The broker broke a promise of its own, so a run says nothing about the application."""
 
 
 @final
@@ -183,9 +179,32 @@ def kill_one(process: psutil.Process) -> str:
     Raises:
         CrashTestError: If it is still there after half a minute.
     """
-    parent, command = process.parent(), process.cmdline()
+    name = named(process)
     _kill([process])
+    return name
+
+
+def named(process: psutil.Process) -> str:
+    """Give the id of a process and of its parent, and the last words of its command line."""
+    try:
+        parent, command = process.parent(), process.cmdline()
+    except _processes().Error:
+        return f"pid {process.pid}"
     return f"pid {process.pid} of {None if parent is None else parent.pid}: {' '.join(command[-2:])}"
+
+
+def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to processes, as far as they are still there.
+
+    Args:
+        processes: Whom.
+        number: For example ``signal.SIGSTOP``.
+    """
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except _processes().NoSuchProcess:
+            continue
 
 
 def _kill(processes: list[psutil.Process]) -> None:

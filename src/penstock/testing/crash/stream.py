@@ -6,6 +6,7 @@ broker starts again, or a group's coordinator moves, there is no answer; then th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -14,6 +15,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from penstock.testing._broker import QUIET_CLIENT
 from penstock.testing.crash.processes import CrashTestError
 from penstock.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
+
+HEADER = "number"
+"""The header in which each record of the workload carries its number."""
 
 _ANSWER_S = 2.0
 _FLUSH_S = 60.0
@@ -55,6 +59,7 @@ class Feeder:
         for number in range(self._next, min(up_to, len(self._records))):
             key, value, *timestamp = self._records[number]
             options: dict[str, Any] = {"partition": number % self._partitions} if key is None else {}
+            options["headers"] = [(HEADER, b"%d" % number)]
             if timestamp:
                 options["timestamp"] = timestamp[0]
             self._producer.produce(self._topic, value, key, **options)
@@ -93,7 +98,6 @@ class Watch:
     Attributes:
         processed: Input records before the group's committed offsets.
         written: Records and markers in the output topic.
-        went_back: How often a committed offset was smaller than before.
 
     Args:
         kafka: The broker.
@@ -105,7 +109,6 @@ class Watch:
     def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
         self.processed = 0
         self.written = 0
-        self.went_back = 0
         self._kafka = kafka
         self._output = output_topic
         self._offsets = dict.fromkeys(kafka.end_offsets(input_topic), 0)
@@ -133,7 +136,6 @@ class Watch:
             return False
         for place in committed:
             if place.offset >= 0:
-                self.went_back += place.offset < self._offsets[place.partition]
                 self._offsets[place.partition] = place.offset
         self.processed = sum(self._offsets.values())
         return before != (self.processed, self.written)
@@ -166,3 +168,23 @@ def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
         cause = error.__cause__
         return isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.NOT_COORDINATOR
     return False
+
+
+def age_ms(records: Sequence[Outgoing]) -> int:
+    """Give how far the newest record lies back, by its timestamp.
+
+    Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
+    again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
+    """
+    newest = max((record[2] for record in records if len(record) == 3), default=0)
+    return now_ms() - newest
+
+
+def now_ms() -> int:
+    """Give the time, ms since the epoch."""
+    return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
+
+
+def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
+    """Give records with later timestamps; those without one stay as they are."""
+    return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]

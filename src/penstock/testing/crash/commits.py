@@ -7,15 +7,10 @@ one. Its records have a format of their own: Kafka's ``OffsetCommitKey`` (versio
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from penstock.testing import EmbeddedKafka
-from penstock.testing.kafka import ConsumedRecord
+from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka
 
 TOPIC = "__consumer_offsets"
 _KEYS_OF_OFFSETS = (0, 1)
@@ -47,13 +42,19 @@ def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
     return [commit for record in records for commit in commits_in(record, group, topic)]
 
 
-def committed_batches(checkpoint: Path) -> npt.NDArray[np.int64]:
-    """Give when the micro-batches were committed that Spark has put down in its checkpoint, in order, microseconds since the epoch.
+def went_back(commits: Iterable[Commit]) -> int:
+    """Count the commits that were before an earlier one of the same partition.
 
-    The group's offsets are committed before Spark puts down the micro-batch. One that is killed in between is done again.
+    Example:
+        >>> went_back([Commit(0, 5, 1), Commit(1, 3, 1), Commit(0, 5, 2), Commit(0, 4, 3)])
+        1
     """
-    files = (file for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
-    return np.sort(np.array([file.stat().st_mtime_ns // 1000 for file in files], np.int64))
+    furthest: dict[int, int] = {}
+    back = 0
+    for commit in commits:
+        back += commit.offset < furthest.get(commit.partition, 0)
+        furthest[commit.partition] = max(commit.offset, furthest.get(commit.partition, 0))
+    return back
 
 
 def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:
