@@ -30,9 +30,9 @@ ps.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="
 
 _LINES: Final = [
     r"adder: looking at the topics on 127\.0\.0\.1:\d+",
-    r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/penstock\.log",
     r"adder: Spark 4\.\d+\.\d+ runs on local\[1\], UI at http://127\.0\.0\.1:\d+",
+    r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting the query; the first micro-batch initialises the tasks",
     r"adder: running after \d+\.\d s",
     r"(?:adder: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?",
@@ -83,9 +83,9 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     assert ended.returncode == 1
     assert [line.get("event") for line in lines[:5]] == [
         "starting",
-        "plan",
         "spark-starts",
         "spark-runs",
+        "plan",
         "query-starts",
     ]
     (error,) = [line for line in lines if line["level"] == "error"]
