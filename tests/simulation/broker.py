@@ -1,0 +1,218 @@
+"""A model of Kafka: topics, groups, and transactions with their coordinator.
+
+Of transactions it has what decides about delivery (KIP-98, KIP-360, KIP-447): ids that are taken over by epochs; a decision that
+is made at once and written to the partitions later, one by one and in any order; open transactions that hold the last stable
+offset back; offsets of groups that are not known while their transaction is undecided; transactions that time out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.core.model.ids import TopicPartition
+from simulation.scheduler import Process, Scheduler
+
+Headers = tuple[tuple[str, bytes | None], ...]
+State = Literal["plain", "open", "committed", "aborted", "marker"]
+Place = TopicPartition | str
+"""Where a marker goes: a partition, or a group."""
+
+
+class FencedError(Exception):
+    """Somebody else has taken the transactional id over."""
+
+
+@dataclass
+class Entry:
+    """A record, or the marker that ends a transaction."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers = ()
+    state: State = "plain"
+
+
+@dataclass
+class Transactional:
+    """What the coordinator knows of a transactional id.
+
+    Attributes:
+        epoch: Who has taken it over last.
+        outcome: What was decided; None while it is open or there is none.
+        places: Where its records and offsets are, and no marker yet.
+        entries: Its records.
+        offsets: Its offsets, by group.
+    """
+
+    epoch: int = -1
+    outcome: bool | None = None
+    open: bool = False
+    places: list[Place] = field(default_factory=list)
+    entries: list[tuple[TopicPartition, Entry]] = field(default_factory=list)
+    offsets: dict[str, dict[TopicPartition, tuple[int, str]]] = field(default_factory=dict)
+    last: tuple[int, bool] = (-1, False)
+    """Epoch and outcome of the transaction that was decided last."""
+
+    @property
+    def deciding(self) -> bool:
+        """Whether it is decided and not yet complete."""
+        return self.outcome is not None
+
+
+class Broker:
+    """The cluster. Every method is one request, and takes effect at once."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.topics: dict[str, list[list[Entry]]] = {}
+        self.groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+        self.ids: dict[str, Transactional] = {}
+        self.down_until_ms = 0
+        self.on_offsets: Callable[[str, Mapping[TopicPartition, tuple[int, str]]], None] = lambda *_: None
+        """Called when offsets of a group are decided."""
+        self.on_records: Callable[[TopicPartition, Entry], None] = lambda *_: None
+        """Called when it is decided that a record counts."""
+        self.closing = False
+        scheduler.spawn("coordinator", Process("broker"), self._complete_transactions)
+
+    @property
+    def available(self) -> bool:
+        """Whether it answers."""
+        return self.scheduler.now_ms >= self.down_until_ms
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic, unless it exists."""
+        self.topics.setdefault(topic, [[] for _ in range(partitions)])
+
+    def partition_of(self, topic: str, key: bytes | None) -> int:
+        """Choose the partition of a key."""
+        return zlib.crc32(key or b"") % len(self.topics[topic])
+
+    def end(self, at: TopicPartition, *, stable: bool) -> int:
+        """Return how far a partition can be read."""
+        entries = self.topics[at.topic][at.partition]
+        if stable:
+            return next((n for n, entry in enumerate(entries) if entry.state == "open"), len(entries))
+        return len(entries)
+
+    def read(self, at: TopicPartition, *, committed: bool) -> list[tuple[int, Entry]]:
+        """Return the records of a partition with their offsets."""
+        hidden = {"marker", "aborted", "open"} if committed else {"marker"}
+        entries = self.topics[at.topic][at.partition]
+        return [(n, entry) for n, entry in enumerate(entries) if entry.state not in hidden]
+
+    def append(self, at: TopicPartition, entry: Entry) -> None:
+        """Append a record that belongs to no transaction."""
+        self.topics[at.topic][at.partition].append(entry)
+        self.on_records(at, entry)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit offsets of a group outside of transactions."""
+        self.on_offsets(group, offsets)
+        self._known_offsets(group, offsets)
+
+    def undecided(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether a transaction could still change offsets of a group."""
+        wanted = set(partitions)
+        return any(wanted & one.offsets.get(group, {}).keys() for one in self.ids.values())
+
+    # Transactions.
+
+    def take_over(self, name: str) -> int | None:
+        """Take a transactional id over; None while its last transaction is not complete (CONCURRENT_TRANSACTIONS)."""
+        one = self.ids.setdefault(name, Transactional())
+        if one.open:
+            one.epoch += 1
+            self._decide(one, commit=False)
+        if one.deciding:
+            return None
+        one.epoch += 1
+        return one.epoch
+
+    def begin(self, name: str, epoch: int) -> bool:
+        """Return whether a transaction can begin: the last one is complete."""
+        return not self._current(name, epoch).deciding
+
+    def add(self, name: str, epoch: int, at: TopicPartition, entry: Entry) -> None:
+        """Append a record of a transaction."""
+        one = self._current(name, epoch)
+        assert not one.deciding
+        self._join(one, at)
+        entry.state = "open"
+        one.entries.append((at, entry))
+        self.topics[at.topic][at.partition].append(entry)
+
+    def add_offsets(
+        self, name: str, epoch: int, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+    ) -> None:
+        """Add offsets of a group to a transaction."""
+        one = self._current(name, epoch)
+        assert not one.deciding
+        self._join(one, group)
+        one.offsets.setdefault(group, {}).update(offsets)
+
+    def decide(self, name: str, epoch: int, *, commit: bool) -> None:
+        """End a transaction; once more changes nothing."""
+        one = self._current(name, epoch)
+        if one.open:
+            self._decide(one, commit=commit)
+        elif one.last != (epoch, commit):
+            assert not commit or one.last[0] != epoch, "committed what was aborted"
+
+    def time_out(self, name: str) -> None:
+        """Abort a transaction that has been open for too long; its producer is fenced."""
+        one = self.ids[name]
+        if one.open:
+            one.epoch += 1
+            self._decide(one, commit=False)
+
+    def _current(self, name: str, epoch: int) -> Transactional:
+        one = self.ids[name]
+        if one.epoch != epoch:
+            raise FencedError(name)
+        return one
+
+    def _join(self, one: Transactional, place: Place) -> None:
+        one.open = True
+        if place not in one.places:
+            one.places.append(place)
+
+    def _decide(self, one: Transactional, *, commit: bool) -> None:
+        one.open, one.outcome, one.last = False, commit, (one.epoch, commit)
+        if commit:
+            for at, entry in one.entries:
+                self.on_records(at, entry)
+            for group, offsets in one.offsets.items():
+                self.on_offsets(group, offsets)
+
+    def _known_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        self.groups.setdefault(group, {}).update(offsets)
+
+    def _complete_transactions(self) -> None:
+        while True:
+            self.scheduler.step("writes markers", lambda: self.closing or bool(self._deciding()))
+            if not (names := self._deciding()):
+                return
+            one = self.ids[self.scheduler.random.choice(names)]
+            if one.places:
+                self._mark(one, one.places.pop(self.scheduler.random.randrange(len(one.places))))
+            if not one.places:
+                one.outcome, one.entries, one.offsets = None, [], {}
+
+    def _deciding(self) -> list[str]:
+        return [name for name, one in self.ids.items() if one.deciding]
+
+    def _mark(self, one: Transactional, place: Place) -> None:
+        if isinstance(place, str):
+            offsets = one.offsets.pop(place)
+            if one.outcome:
+                self._known_offsets(place, offsets)
+            return
+        for at, entry in one.entries:
+            if at == place:
+                entry.state = "committed" if one.outcome else "aborted"
+        self.topics[place.topic][place.partition].append(Entry(None, None, 0, state="marker"))

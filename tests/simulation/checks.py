@@ -1,0 +1,156 @@
+"""What must hold at every moment, and at the end, whatever has happened in between."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.plan.specs import StoreSpec
+from penstock.core.plan.split import Plan
+from penstock.core.state.changelog import from_records
+from penstock.core.state.memory import MemoryStores
+from simulation.broker import Broker, Entry
+from simulation.topologies import RESULTS, STORE, TOPIC, Kind, word_of
+
+
+class WrongError(AssertionError):
+    """Something that must hold does not."""
+
+
+class Watch:
+    """Looks at all that is committed, while it is.
+
+    Args:
+        broker: The model.
+        kind: What the application does.
+        plan: Its plan.
+        exactly_once: Under which guarantee.
+    """
+
+    def __init__(self, broker: Broker, kind: Kind, plan: Plan, *, exactly_once: bool) -> None:
+        self._broker = broker
+        self._kind = kind
+        self._plan = plan
+        self._exactly_once = exactly_once
+        self._delivered: dict[str, set[str]] = defaultdict(set)
+        self._behind: dict[TopicPartition, int] = {}
+        self.planned: Mapping[str, Mapping[int, int]] = {}
+        """How far the micro-batches go that lie in the checkpoint."""
+        broker.on_records = self.record
+        broker.on_offsets = self.offsets
+
+    def record(self, at: TopicPartition, entry: Entry) -> None:
+        """Take note of a record that counts now."""
+        if at.topic in (RESULTS, *self._plan.repartition_topics):
+            name = _newest(entry) if at.topic == RESULTS else _text(entry.value)
+            if self._exactly_once and name in self._delivered[at.topic]:
+                raise WrongError(f"{name} is in {at.topic} twice")
+            self._delivered[at.topic].add(name)
+
+    def offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Look whether what lies before the offsets of the application's group has been delivered."""
+        if group != self._plan.application_id:
+            return
+        for at, (offset, _) in offsets.items():
+            if offset < self._behind.get(at, 0):
+                raise WrongError(f"the group's offset of {at} goes back to {offset}")
+            if at.topic == TOPIC:
+                self._check_delivered(at, offset)
+            self._behind[at] = offset
+
+    def _check_delivered(self, at: TopicPartition, offset: int) -> None:
+        if offset > self.planned.get(at.topic, {}).get(at.partition, 0):
+            raise WrongError(f"offset {offset} of {at} is committed, and no micro-batch goes so far")
+        behind = next(iter(self._plan.repartition_topics), RESULTS)
+        if behind == RESULTS and not self._kind.own_key and self._exactly_once:
+            return  # each transaction commits what its Spark partition read, and others send what came of it
+        before = self._behind.get(at, 0)
+        entries = self._broker.topics[at.topic][at.partition][before:offset]
+        read = {_text(entry.value) for entry in entries if entry.state in ("plain", "committed")}
+        if missing := read - self._delivered[behind]:
+            raise WrongError(f"offset {offset} of {at} is committed without {sorted(missing)}")
+
+
+def check_results(broker: Broker, kind: Kind, plan: Plan, *, exactly_once: bool) -> dict[str, str]:
+    """Compare the output with the records of the input; return the newest result of each key."""
+    given = _given(broker, kind)
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in _entries(broker, RESULTS):
+        found[_text(entry.key)].append(_text(entry.value))
+    repeated = not exactly_once and bool(plan.repartition_topics)
+    for key in given.keys() | found.keys():
+        _check_key(key, given.get(key, []), found.get(key, []), kind, once=exactly_once, repeated=repeated)
+    return {key: values[-1] for key, values in found.items()}
+
+
+def _check_key(
+    key: str, given: list[tuple[int, str]], found: list[str], kind: Kind, *, once: bool, repeated: bool
+) -> None:
+    names = [value.partition("|")[2] for value in found]
+    if missing := {name for _, name in given} - set(names):
+        raise WrongError(f"{sorted(missing)} of key {key!r} are lost")
+    if repeated:  # what is sent twice to a repartition topic counts twice
+        return
+    first = found if once else list(dict.fromkeys(found))
+    counts = [int(value.partition("|")[0]) for value in first]
+    if counts != list(range(1, len(given) + 1)):
+        raise WrongError(f"key {key!r} has {len(given)} records, and the counts {counts}")
+    of_results = [value.partition("|")[2] for value in first]
+    for partition in {partition for partition, _ in given}:
+        sent = [name for at, name in given if at == partition]
+        mine = set(sent)
+        if [name for name in of_results if name in mine] != sent:
+            raise WrongError(f"key {key!r}: records of partition {partition} are out of order: {of_results}")
+
+
+def check_store(content: Mapping[bytes, bytes], newest: Mapping[str, str]) -> None:
+    """Compare the store with the newest results."""
+    if len(content) != len(newest):
+        raise WrongError(f"the store has {len(content)} keys, and there are results of {len(newest)}")
+    values = list(content.values())
+    for key, value in newest.items():
+        if not any(held.endswith(value.encode()) for held in values):
+            raise WrongError(f"the newest result of {key!r} is {value}, and the store does not hold it")
+
+
+def check_changelog(broker: Broker, topic: str, spec: StoreSpec, content: Mapping[bytes, bytes]) -> None:
+    """Compare the changelog topic with the store."""
+    copy = MemoryStores()
+    for partition in range(len(broker.topics[topic])):
+        read = [entry for _, entry in broker.read(TopicPartition(topic, partition), committed=True)]
+        columns = Records(
+            [entry.key for entry in read],
+            [entry.value for entry in read],
+            [entry.timestamp for entry in read],
+        )
+        columns.offsets = list(range(len(read)))
+        copy.apply(from_records(spec, columns))
+    there = dict(copy.open(STORE).scan(None, None))
+    if there != content:
+        raise WrongError(f"the changelog holds {there}, and the store {content}")
+
+
+def _given(broker: Broker, kind: Kind) -> dict[str, list[tuple[int, str]]]:
+    given: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for partition in range(len(broker.topics[TOPIC])):
+        for _, entry in broker.read(TopicPartition(TOPIC, partition), committed=True):
+            name = _text(entry.value)
+            given[_text(entry.key) if kind.own_key else word_of(name)].append((partition, name))
+    return given
+
+
+def _entries(broker: Broker, topic: str) -> Iterable[Entry]:
+    for partition in range(len(broker.topics[topic])):
+        for _, entry in broker.read(TopicPartition(topic, partition), committed=True):
+            yield entry
+
+
+def _newest(result: Entry) -> str:
+    return _text(result.value).partition("|")[2]
+
+
+def _text(data: bytes | None) -> str:
+    assert data is not None
+    return data.decode()

@@ -1,0 +1,312 @@
+"""Clients of the model of Kafka: confluent-kafka's producer and consumer, and the ports that the planner and the readers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.core.model.errors import BrokerUnavailableError
+from penstock.core.model.ids import TopicPartition
+from penstock.core.model.record import Records
+from penstock.core.ports import OffsetRange, Offsets, TimedOffset, TopicFacts
+from simulation.broker import Broker, Entry, FencedError, Headers
+
+_AT_ONCE = 5
+
+
+def _unavailable() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "nobody answers", retriable=True))
+
+
+def _fenced() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+
+
+def _to_abort() -> KafkaException:
+    return KafkaException(
+        KafkaError(KafkaError._TIMED_OUT, "records were not taken", txn_requires_abort=True)
+    )
+
+
+class Producer:
+    """confluent-kafka's producer: records wait, and are sent in the background, in order within a partition.
+
+    Args:
+        broker: The model.
+        settings: librdkafka's settings.
+        loses: How often a transaction loses records, as when a partition has had no leader for too long; per record.
+    """
+
+    def __init__(self, broker: Broker, settings: Mapping[str, Any], loses: float = 0.005) -> None:
+        self._loses = loses
+        self._broker = broker
+        self._scheduler = broker.scheduler
+        self._id: str | None = settings.get("transactional.id")
+        self._epoch = -1
+        self._waiting: dict[TopicPartition, list[Entry]] = {}
+        self._lost = False
+        """Whether records were lost, so that the transaction has to be aborted."""
+        self._fatal = False
+
+    def list_topics(self, timeout: float) -> None:
+        """Connect."""
+        self._scheduler.step("connects")
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        on_delivery: Any = None,
+        callback: Any = None,
+        timestamp: int = 1,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+    ) -> None:
+        """Take a record."""
+        self._check()
+        number = self._broker.partition_of(topic, key) if partition < 0 else partition
+        entry = Entry(key, value, timestamp, tuple(headers or ()))
+        self._waiting.setdefault(TopicPartition(topic, number), []).append(entry)
+        if self._scheduler.random.random() < 0.1:
+            self._scheduler.step("sends some records")
+            self._send(self._scheduler.random.randrange(4))
+
+    def poll(self, timeout: float) -> int:
+        """Do nothing: failures are raised by the next call."""
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        """Send what waits; return how much still does."""
+        self._scheduler.step("flushes")
+        if self._broker.available:
+            self._send(1 << 30)
+        return sum(map(len, self._waiting.values()))
+
+    def init_transactions(self, timeout: float) -> None:
+        """Take the transactional id over."""
+        assert self._id is not None
+        self._reach(f"takes {self._id} over")
+        while (epoch := self._broker.take_over(self._id)) is None:
+            self._reach("waits for the transaction before")
+        self._epoch = epoch
+
+    def begin_transaction(self) -> None:
+        """Begin; nothing is sent for that."""
+        self._check()
+
+    def send_offsets_to_transaction(self, positions: list[Any], group: str, timeout: float) -> None:
+        """Add offsets to the transaction."""
+        assert self._id is not None
+        self._reach(f"adds offsets of {group}")
+        self._check()
+        self._await_begun()
+        offsets = {TopicPartition(at.topic, at.partition): (at.offset, at.metadata or "") for at in positions}
+        self._fencing(lambda: self._broker.add_offsets(self._id or "", self._epoch, group, offsets))
+
+    def commit_transaction(self, timeout: float) -> None:
+        """Send what waits, and commit. The answer may be lost; who asks again gets it."""
+        self._reach("sends the rest")
+        self._check()
+        self._send(1 << 30)
+        self._reach("commits the transaction")
+        self._check()
+        self._fencing(lambda: self._broker.decide(self._id or "", self._epoch, commit=True))
+        if self._scheduler.random.random() < 0.05:
+            self._scheduler.note("the answer to a commit is lost")
+            raise _unavailable()
+        self._scheduler.step("has committed")
+
+    def abort_transaction(self, timeout: float) -> None:
+        """Abort, and forget what waits."""
+        self._reach("aborts the transaction")
+        self._waiting.clear()
+        self._fencing(lambda: self._broker.decide(self._id or "", self._epoch, commit=False))
+        self._lost = False
+
+    def _send(self, count: int) -> None:
+        if self._id is not None:
+            self._await_begun()
+        for _ in range(count):
+            waiting = [at for at, entries in self._waiting.items() if entries]
+            if not waiting:
+                return
+            at = self._scheduler.random.choice(waiting)
+            entry = self._waiting[at].pop(0)
+            if self._id is None:
+                self._broker.append(at, entry)
+                continue
+            self._fencing(lambda at=at, entry=entry: self._broker.add(self._id or "", self._epoch, at, entry))
+            if self._scheduler.random.random() < self._loses:
+                self._scheduler.note("records of a transaction are lost")
+                self._lost = True
+                raise _to_abort()
+
+    def _await_begun(self) -> None:
+        while not self._fencing(lambda: self._broker.begin(self._id or "", self._epoch)):
+            self._scheduler.step("waits for its transaction before")
+
+    def _fencing(self, request: Any) -> Any:
+        try:
+            return request()
+        except FencedError:
+            self._fatal = True
+            raise _fenced() from None
+
+    def _check(self) -> None:
+        if self._fatal:
+            raise _fenced()
+        if self._lost:
+            raise _to_abort()
+
+    def _reach(self, what: str) -> None:
+        self._scheduler.step(what)
+        if not self._broker.available:
+            raise _unavailable()
+
+
+class Consumer:
+    """confluent-kafka's consumer, as far as committed offsets go."""
+
+    def __init__(self, broker: Broker, settings: Mapping[str, Any]) -> None:
+        self._broker = broker
+        self._group: str = settings["group.id"]
+        self._stable = settings["isolation.level"] == "read_committed"
+
+    def consumer_group_metadata(self) -> str:
+        """Return who commits."""
+        return self._group
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        """Return the committed offsets; with read_committed, when no transaction can change them any more."""
+        self._broker.scheduler.step(f"asks for offsets of {self._group}")
+        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
+        if not self._broker.available or (self._stable and self._broker.undecided(self._group, wanted)):
+            raise _unavailable()
+        known = self._broker.groups.get(self._group, {})
+        found = [(at, *known.get(at, (-1001, ""))) for at in wanted]
+        return [ClientPartition(at.topic, at.partition, offset, said) for at, offset, said in found]
+
+
+class Reader:
+    """What the planner, the application and the readers ask. Implements TopicReader, OffsetCommitter, Fetcher, ChangelogReader.
+
+    Args:
+        broker: The model.
+        group: The group.
+        committed: Whether only committed records are read.
+    """
+
+    def __init__(self, broker: Broker, group: str, *, committed: bool) -> None:
+        self._broker = broker
+        self._group = group
+        self._only_committed = committed
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: len(self._broker.topics[topic]) for topic in topics if topic in self._broker.topics}
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        return {topic: TopicFacts(topic, count) for topic, count in self.partition_counts(topics).items()}
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {topic: dict.fromkeys(range(count), 0) for topic, count in partitions.items()}
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return self._ends(partitions, stable=self._only_committed)
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return self._ends(partitions, stable=False)
+
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        return {}
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        self._reach("asks for committed offsets")
+        wanted = [TopicPartition(t, p) for t, count in partitions.items() for p in range(count)]
+        while self._only_committed and self._broker.undecided(self._group, wanted):
+            self._broker.scheduler.step("waits for the offsets of a transaction")
+        known = self._broker.groups.get(self._group, {})
+        found: Offsets = {topic: {} for topic in partitions}
+        for at in wanted:
+            if at in known:
+                found[at.topic][at.partition] = known[at][0]
+        return found
+
+    taken_offsets = committed_offsets
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        self._reach("commits offsets")
+        self._broker.commit_offsets(self._group, {at: (n, "") for at, n in offsets.items()})
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
+        found: dict[TopicPartition, TimedOffset] = {}
+        for at, time in times.items():
+            for offset, entry in self._readable(at):
+                if entry.timestamp >= time:
+                    found[at] = TimedOffset(offset, entry.timestamp)
+                    break
+        return found
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
+        found: dict[TopicPartition, TimedOffset] = {}
+        for at in partitions:
+            if readable := self._readable(at):
+                offset, entry = max(readable, key=lambda one: one[1].timestamp)
+                found[at] = TimedOffset(offset, entry.timestamp)
+        return found
+
+    def connect(self) -> None:
+        """Do nothing."""
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        at = TopicPartition(planned.topic, planned.partition)
+        found = [one for one in self._readable(at) if planned.start <= one[0] < planned.end]
+        for first in range(0, len(found), _AT_ONCE):
+            self._broker.scheduler.step(f"fetches {planned.topic}-{planned.partition}")
+            yield _columns(found[first : first + _AT_ONCE])
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        end = self._broker.end(TopicPartition(topic, partition), stable=self._only_committed)
+        return OffsetRange(topic, partition, 0, end)
+
+    def read(self, there: OffsetRange) -> Iterator[Records]:
+        return self.fetch(there)
+
+    def _readable(self, at: TopicPartition) -> list[tuple[int, Entry]]:
+        end = self._broker.end(at, stable=self._only_committed)
+        read = self._broker.read(at, committed=self._only_committed)
+        return [one for one in read if one[0] < end]
+
+    def _ends(self, partitions: Mapping[str, int], *, stable: bool) -> Offsets:
+        self._reach("asks for the ends of topics")
+        return {
+            topic: {p: self._broker.end(TopicPartition(topic, p), stable=stable) for p in range(count)}
+            for topic, count in partitions.items()
+        }
+
+    def _reach(self, what: str) -> None:
+        self._broker.scheduler.step(what)
+        if not self._broker.available:
+            raise BrokerUnavailableError("nobody answers")
+
+
+def _columns(found: list[tuple[int, Entry]]) -> Records:
+    headers: list[Headers] = [entry.headers for _, entry in found]
+    return Records(
+        [entry.key for _, entry in found],
+        [entry.value for _, entry in found],
+        [entry.timestamp for _, entry in found],
+        [offset for offset, _ in found],
+        headers if any(headers) else None,
+    )

@@ -1,0 +1,103 @@
+"""A local copy whose files outlive the process that writes them, as LMDB's do.
+
+The engines themselves have tests of their own. What counts here is when a copy is written and by whom: a transaction is
+atomic, several of them are not, and any attempt of a host finds what another one has left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
+from penstock.core.state.memory import MemoryStores
+from penstock.drivers.directory import MISSING, CopyDirectory, in_parts, on_its_way
+from simulation.scheduler import Scheduler
+
+_PARKED_VERSIONS = 4
+_CHANGE_BYTES = 64
+_TRANSACTION_BYTES = 2 * _CHANGE_BYTES
+
+
+@dataclass
+class Files:
+    """What lies on the disk of a host.
+
+    Attributes:
+        content: Byte stores, keys and values.
+        version: The version of the content.
+    """
+
+    content: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    version: Version | None = None
+
+
+class DiskCopy:
+    """The copy as one process sees it. Implements ``LocalCopy``."""
+
+    exclusive = False
+
+    def __init__(self, directory: str, files: Files, scheduler: Scheduler) -> None:
+        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self.directory.prepare()
+        self._files = files
+        self._scheduler = scheduler
+
+    def version(self) -> Version | None:
+        self._scheduler.sometimes("looks at its copy", 0.2)
+        return self._files.version
+
+    def why_empty(self) -> str:
+        return MISSING
+
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        *before, last = in_parts(changes, _TRANSACTION_BYTES, _CHANGE_BYTES)
+        unfinished = on_its_way(self._files.version, version) if before else version
+        for part in before:
+            self._scheduler.step("writes a part of the changes to its copy")
+            self._write(part, unfinished, ())
+        self._scheduler.step("brings its copy to the next version")
+        self._write(last, version, dropped)
+
+    def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:
+        """Refuse nothing."""
+
+    def wipe(self) -> None:
+        self._scheduler.step("wipes its copy")
+        self._files.content.clear()
+        self._files.version = None
+        self.directory.clear(MISSING)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._files.content)
+
+    def open_view(self) -> ByteStores:
+        view = MemoryStores()
+        view.apply({store: list(content.items()) for store, content in self._files.content.items()}, ())
+        return view
+
+    def close_view(self) -> None:
+        """Do nothing: a view is a copy of its own."""
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        self._scheduler.step("parks its changes")
+        self.directory.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        return self.directory.parked(version)
+
+    def _write(
+        self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
+    ) -> None:
+        for name in dropped:
+            self._files.content.pop(name, None)
+        for store, items in changes.items():
+            content = self._files.content.setdefault(store, {})
+            for key, value in items:
+                if value is None:
+                    content.pop(key, None)
+                else:
+                    content[key] = value
+        self._files.version = version

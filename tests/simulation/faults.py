@@ -1,0 +1,106 @@
+"""What goes wrong: the seed decides what and when, a few times per run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+_EVERY = 60
+_LONGEST_STOP = 400
+_LONGEST_OUTAGE_MS = 3_000
+
+
+class Faults:
+    """Faults of one run.
+
+    Args:
+        world: What they happen to.
+        count: How many there may be.
+
+    Attributes:
+        over: Whether there are to be none any more.
+    """
+
+    def __init__(self, world: World, count: int) -> None:
+        self._world = world
+        self._left = count
+        self.over = False
+        self._kinds: list[Callable[[], None]] = [
+            self._kill_worker,
+            self._kill_worker,
+            self._kill_driver,
+            self._kill_driver,
+            self._crash_host,
+            self._stop,
+            self._stop,
+            self._time_out,
+            self._break_broker,
+            self._damage_parked,
+        ]
+
+    def disturb(self) -> None:
+        """Do something bad, or nothing."""
+        choose = self._world.scheduler.random
+        if not self.over and self._left and choose.random() < 1 / _EVERY:
+            self._left -= 1
+            choose.choice(self._kinds)()
+
+    def _kill_worker(self) -> None:
+        at_work = self._world.placed_at_work()
+        if at_work:
+            self._world.scheduler.kill(self._world.scheduler.random.choice(at_work).process)
+
+    def _kill_driver(self) -> None:
+        if self._world.driver.alive:
+            self._world.scheduler.kill(self._world.driver)
+
+    def _crash_host(self) -> None:
+        """Everything on a host dies; its disk may be lost with it."""
+        choose = self._world.scheduler.random
+        host = choose.choice(self._world.hosts)
+        self._world.scheduler.note(f"{host.name} crashes")
+        for actor in self._world.placed_at_work():
+            if self._world.placed[actor][1] is host and actor.process.alive:
+                self._world.scheduler.kill(actor.process)
+        host.restart_executor()
+        if choose.random() < 0.5:
+            self._world.scheduler.note(f"the disk of {host.name} is lost")
+            host.lose_disk()
+
+    def _stop(self) -> None:
+        scheduler = self._world.scheduler
+        actor = scheduler.random.choice(scheduler.actors)
+        actor.stopped_until = scheduler.steps + scheduler.random.randint(20, _LONGEST_STOP)
+        scheduler.note(f"{actor.name} stands still")
+
+    def _time_out(self) -> None:
+        broker, scheduler = self._world.broker, self._world.scheduler
+        open_ids = [name for name, one in broker.ids.items() if one.open and name != "feeder"]
+        if open_ids:
+            name = scheduler.random.choice(open_ids)
+            scheduler.note(f"the transaction of {name} has taken too long")
+            broker.time_out(name)
+
+    def _break_broker(self) -> None:
+        scheduler = self._world.scheduler
+        self._world.broker.down_until_ms = scheduler.now_ms + scheduler.random.randint(50, _LONGEST_OUTAGE_MS)
+        scheduler.note("the broker does not answer for a while")
+
+    def _damage_parked(self) -> None:
+        """Cut a file of parked changes off, as a full disk or a crash of the machine would."""
+        choose = self._world.scheduler.random
+        files = sorted(
+            path
+            for host in self._world.hosts
+            for path in Path(host.directory).glob("**/parked-*")
+            if path.is_file()
+        )
+        if files:
+            path = choose.choice(files)
+            data = path.read_bytes()
+            path.write_bytes(data[: choose.randrange(len(data))])
+            self._world.scheduler.note("a file of parked changes is damaged")

@@ -1,0 +1,54 @@
+"""The models in the place of what is outside of the product, and of clocks and randomness."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.drivers.kafka import delivery, produce, publish
+from penstock.drivers.spark import planner, repartitions, sink, source
+from penstock.drivers.spark.worker import host, statelog
+from penstock.edge import running
+from simulation.clients import Consumer, Producer
+from simulation.world import World
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Put the models in the place of what is outside, and of clocks and randomness."""
+    scheduler = world.scheduler
+    clock = SimpleNamespace(
+        monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
+    )
+    spec = world.host_spec()
+    told = logging.getLogger("penstock")
+    level = told.level
+    told.setLevel(logging.CRITICAL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(produce, "Producer", lambda settings: Producer(world.broker, settings))
+        patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
+        patch.setattr(delivery, "warm", lambda make, settings: make(dict(settings)))
+        patch.setattr(delivery, "within", lambda seconds, call: call())
+        patch.setattr(delivery, "monotonic", clock.monotonic)
+        patch.setattr(delivery, "sleep", clock.sleep)
+        patch.setattr(publish, "warm", lambda make, settings: make(dict(settings)))
+        patch.setattr(source.SourceSpec, "planning", lambda option: world.query.source)
+        patch.setattr(source.SourceSpec, "reading", lambda option: world.query.source)
+        patch.setattr(sink, "in_driver", lambda option: world.query)
+        patch.setattr(sink, "in_executor", lambda option: option)
+        patch.setattr(planner, "time", clock)
+        patch.setattr(repartitions, "time", clock)
+        patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
+        patch.setattr(host, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
+        patch.setattr(host, "_spec", lambda pickled: spec)
+        partition_of = SimpleNamespace(partitionId=lambda: world.placed[world.acting][0])
+        patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: partition_of))
+        patch.setattr(running, "ControlServer", lambda *given: None)
+        try:
+            yield
+        finally:
+            told.setLevel(level)

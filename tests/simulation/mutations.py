@@ -1,0 +1,140 @@
+"""Safety mechanisms of the product, each taken away: what the simulation must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from penstock.core.model.ids import TopicPartition
+from penstock.core.state import log
+from penstock.drivers.kafka.delivery import Transaction
+from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.drivers.spark import sink
+from penstock.drivers.spark.worker import restore, statelog
+from penstock.drivers.spark.worker.copies import TaskCopies
+from penstock.edge.running import RunningApplication
+from simulation import copies, query
+from simulation.clients import Reader
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def ignore_marks(patch: pytest.MonkeyPatch) -> None:
+    """A batch that was delivered before is sent again."""
+    begin = Transaction.begin
+
+    def begun(self: Any, batch: Any) -> bool:
+        if not begin(self, batch):
+            self._producer.begin_transaction()
+        return True
+
+    patch.setattr(Transaction, "begin", begun)
+
+
+def take_nothing_over(patch: pytest.MonkeyPatch) -> None:
+    """Each attempt has a transactional id of its own, so none fences another one."""
+    numbers, settings = count(), KafkaTransactions.producer_settings
+
+    def own(self: Any, partition: int) -> dict[str, Any]:
+        made = settings(self, partition)
+        return {**made, "transactional.id": f"{made['transactional.id']}-{next(numbers)}"}
+
+    patch.setattr(KafkaTransactions, "producer_settings", own)
+
+
+def read_the_mark_first(patch: pytest.MonkeyPatch) -> None:
+    """The mark is read before the transactional id is taken over, so another attempt may deliver in between."""
+    take_over, last = Transaction._take_over, Transaction._last_mark
+
+    def early(self: Any) -> None:
+        self._early = last(self)
+        take_over(self)
+
+    patch.setattr(Transaction, "_take_over", early)
+    patch.setattr(Transaction, "_last_mark", lambda self, **isolation: self._early)
+
+
+def mark_outside(patch: pytest.MonkeyPatch) -> None:
+    """The transaction is committed without its mark and the offsets; these follow in one of their own."""
+    commit = Transaction.commit
+
+    def twice(self: Any, offsets: Any) -> None:
+        with self._aborting():
+            self._insist("committing", self._producer.commit_transaction)
+            self._producer.begin_transaction()
+        commit(self, offsets)
+
+    patch.setattr(Transaction, "commit", twice)
+
+
+def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
+    """The group's offsets are committed when a micro-batch is planned, not when it is delivered."""
+    answer = RunningApplication._answer
+
+    def early(self: Any, question: str, data: Any) -> Any:
+        if question == "plan" and data["ends"]:
+            ends = {TopicPartition(t, p): n for t, found in data["ends"].items() for p, n in found.items()}
+            self._group.commit(ends)
+        return answer(self, question, data)
+
+    patch.setattr(RunningApplication, "_answer", early)
+
+
+def read_uncommitted(patch: pytest.MonkeyPatch) -> None:
+    """Records of open and aborted transactions are read."""
+    made = Reader.__init__
+    patch.setattr(
+        Reader, "__init__", lambda self, broker, group, committed: made(self, broker, group, committed=False)
+    )
+
+
+def write_through(patch: pytest.MonkeyPatch) -> None:
+    """Changes are applied to the copy at once, and the copy is trusted whoever has written it."""
+
+    def applied(self: Any, version: Any, changes: Any, dropped: Any = ()) -> None:
+        for engine, copy in self._copies.items():
+            copy.apply(self._own(engine, changes), version, dropped)
+
+    patch.setattr(TaskCopies, "park", applied)
+    patch.setattr(statelog, "secrets", _Constant)
+    patch.setattr(log.Manifest, "remembers", lambda self, version: True)
+
+
+def forget_to_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """A copy that cannot catch up is taken for current."""
+    chosen = restore.catch_up
+    patch.setattr(restore, "catch_up", lambda manifest, held: chosen(manifest, held) or [])
+    patch.setattr(restore, "_followed", lambda manifest, copy, held: held)
+
+
+def skip_a_part(patch: pytest.MonkeyPatch) -> None:
+    """A copy that was cut off on its way says that it has arrived."""
+    patch.setattr(copies, "on_its_way", lambda held, version: version)
+
+
+def newest_state(patch: pytest.MonkeyPatch) -> None:
+    """A micro-batch begins with the newest version of the state, committed or not."""
+    made = query.StateStore
+
+    def newest(checkpoint: Any, executor: Any, partition: int, version: int) -> Any:
+        there = max([n for p, n in checkpoint.deltas if p == partition], default=0)
+        store = made(checkpoint, executor, partition, max(version, there))
+        store._version = version
+        return store
+
+    patch.setattr(query, "StateStore", newest)
+
+
+def keep_no_rows(patch: pytest.MonkeyPatch) -> None:
+    """Rows are gone when an aborted transaction has to be repeated."""
+    made = sink._Rows.__init__
+    patch.setattr(sink._Rows, "__init__", lambda self, batches, keep: made(self, batches, keep=False))
+
+
+class _Constant:
+    @staticmethod
+    def token_hex(size: int) -> str:
+        return "0" * 8

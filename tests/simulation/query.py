@@ -1,0 +1,180 @@
+"""A start of the application: what Spark's driver does, with the product's planner, readers, task host and sink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.core.ports import BatchId
+from penstock.drivers.kafka.transactions import KafkaTransactions
+from penstock.drivers.spark.offsets import positions_of
+from penstock.drivers.spark.sink import KafkaStreamWriter, SinkSpec
+from penstock.drivers.spark.source import KafkaStreamReader
+from penstock.drivers.spark.submit.placement import spark_hash
+from penstock.drivers.spark.worker.host import TaskHost
+from penstock.edge.group_offsets import GroupOffsets
+from penstock.edge.orders import Orders, StandingOrders
+from penstock.edge.running import RunningApplication
+from simulation.spark import ChunkRow, Handle, StateStore, TaskSet, occupied
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+_IDLE_ENOUGH = 3
+
+
+class Query:
+    """One start of the application: its driver, until it has nothing to do, fails or dies."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._scheduler = world.scheduler
+        self._application: Any = None
+        self._reader = KafkaStreamReader("")
+        self._writer = KafkaStreamWriter(
+            SinkSpec(world.publisher(), frozenset(world.plan.broker_topics), self)
+        )  # type: ignore[arg-type]
+        self.source = world.source(self)
+
+    def ask(self, question: str, data: Any) -> Any:
+        """Answer as the application does. In the place of a ``ControlAddress``."""
+        self._scheduler.step(f"asks the application: {question}")
+        return self._application._answer(question, data)
+
+    def run(self) -> None:
+        """Run micro-batches until there is nothing to do."""
+        world = self._world
+        self._application = _application(world)
+        if world.scene.exactly_once:
+            publisher = world.publisher()
+            assert isinstance(publisher, KafkaTransactions)
+            publisher.end_open(world.scene.partitions)
+            publisher.claim(self.source.checkpoint, self._marks(), world.scene.partitions)
+        log = world.checkpoint
+        number = max(log.offsets, default=-1)
+        if number >= 0 and number not in log.commits:
+            self._batch(number)
+        idle = 0
+        while idle < _IDLE_ENOUGH:
+            number = max(log.offsets, default=-1)
+            start = self._start_of(number + 1)
+            end = self._reader.latestOffset(start, None)  # type: ignore[arg-type]
+            if end == start:
+                idle = idle + 1 if world.fed and self._caught_up() else 0
+                continue
+            idle = 0
+            self._scheduler.step(f"writes the offsets of batch {number + 1}")
+            log.offsets[number + 1] = json.dumps(end)
+            world.watch.planned = positions_of(end)
+            self._batch(number + 1)
+
+    def _marks(self) -> dict[int, BatchId]:
+        known = self._world.broker.groups.get(self._world.plan.commits_topic, {})
+        return {at.partition: BatchId(said, offset - 1) for at, (offset, said) in known.items()}
+
+    def _caught_up(self) -> bool:
+        """Tell whether nothing will come any more that was not there at the last look."""
+        broker = self._world.broker
+        open_ids = [one for one in broker.ids.values() if one.open or one.deciding]
+        return not open_ids and broker.available
+
+    def _start_of(self, number: int) -> dict[str, Any]:
+        if number == 0:
+            return self._reader.initialOffset()
+        start: dict[str, Any] = json.loads(self._world.checkpoint.offsets[number - 1])
+        return start
+
+    def _batch(self, number: int) -> None:
+        world, log = self._world, self._world.checkpoint
+        start, end = self._start_of(number), json.loads(log.offsets[number])
+        reads = self._reader.partitions(start, end)
+        read = TaskSet(
+            lambda n: world.begin_attempt("read", n, lambda: self._read(reads[n])),
+            len(reads),
+            self._scheduler,
+        )
+        rows = [row for part in read.run() for row in part]
+        partitions: list[list[ChunkRow]] = [[] for _ in range(world.scene.partitions)]
+        for row in rows:
+            partitions[spark_hash(row.group) % len(partitions)].append(row)
+        write = TaskSet(
+            lambda n: world.begin_attempt("task", n, lambda: self._write(n, partitions[n], number)),
+            len(partitions),
+            self._scheduler,
+        )
+        messages = write.run()
+        self._scheduler.step(f"commits the sink of batch {number}")
+        self._writer.commit(messages, number)
+        self._scheduler.step(f"commits batch {number}")
+        log.commits.add(number)
+
+    def _read(self, planned: Any) -> list[ChunkRow]:
+        self._scheduler.step("begins to read")
+        return [ChunkRow(**row) for batch in self._reader.read(planned) for row in batch.to_pylist()]
+
+    def _write(self, partition: int, rows: list[ChunkRow], version: int) -> Any:
+        """Run the tasks of a partition, and send what they put out."""
+        world = self._world
+        executor, process = world.placed[world.acting][1].executor, world.acting.process
+        self._scheduler.step("waits for its state", occupied(executor, partition))
+        executor.busy[partition] = process
+        try:
+            store = StateStore(world.checkpoint, executor, partition, version)
+            outputs = self._outputs(store, rows)
+            try:
+                return self._writer.write(outputs)
+            finally:
+                outputs.close()
+        except BaseException:
+            if process.alive:
+                executor.loaded.pop(partition, None)
+            raise
+        finally:
+            if executor.busy.get(partition) is process:
+                del executor.busy[partition]
+
+    def _outputs(self, store: StateStore, rows: list[ChunkRow]) -> Iterator[pa.RecordBatch]:
+        groups: dict[int, list[ChunkRow]] = {}
+        for row in self._scheduler.random.sample(rows, len(rows)):
+            groups.setdefault(row.group, []).append(row)
+        for group, mine in groups.items():
+            self._scheduler.step("runs a task")
+            host = TaskHost.__new__(TaskHost)
+            host._pickled = b""
+            host.init(Handle(store, group, self._scheduler))  # type: ignore[arg-type]
+            for out in host.handleInputRows(None, iter(mine), None):  # type: ignore[arg-type]
+                yield _output(out)
+            host.close()
+        self._scheduler.step("commits its state")
+        store.commit()
+
+
+_OUTPUT = pa.schema(
+    [("kind", pa.int8()), ("topic", pa.string()), ("batch", pa.string()), ("payload", pa.binary())]
+)
+
+
+def _output(row: Any) -> pa.RecordBatch:
+    cells = (row.kind, row.topic, row.batch, row.payload)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([cell], kind.type) for cell, kind in zip(cells, _OUTPUT, strict=True)], schema=_OUTPUT
+    )
+
+
+def _application(world: World) -> RunningApplication:
+    made = RunningApplication(
+        world.plan.application_id,
+        GroupOffsets(world.reader),
+        SimpleNamespace(held=True),  # type: ignore[arg-type]
+        StandingOrders(Path(), Orders()),
+        SimpleNamespace(delete_records=lambda before: True),
+        lambda: None,
+        transactional=world.scene.exactly_once,
+    )
+    made._continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
+    return made

@@ -1,0 +1,304 @@
+"""A model of Spark: checkpoint, state store, and attempts of tasks on hosts that may die.
+
+What it does as Spark does, and what product code has to cope with:
+
+* Offsets are written before a micro-batch runs, its commit afterwards; a driver that finds offsets without a commit runs the
+  micro-batch again.
+* The state of a partition at version n is what the deltas of versions 1 to n make. An attempt writes its delta when its rows are
+  used up, before anybody knows whether it counts; whoever comes last overwrites it (RocksDB with changelog checkpointing,
+  checkpoint format 1). An executor keeps what it has loaded.
+* An attempt that fails is repeated; attempts of one partition may run side by side; and one that nobody waits for any more goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from penstock.drivers.memory.copy import MemoryCopy
+from simulation.copies import DiskCopy, Files
+from simulation.scheduler import Actor, Process, Scheduler
+
+Key = tuple[Any, ...]
+Content = dict[Key, Any]
+_WORKERS = 3
+
+
+class ChunkRow(NamedTuple):
+    """A chunk row as Spark hands it to the task host."""
+
+    group: int
+    kind: int
+    task: str
+    topic: str
+    partition: int
+    lane: str
+    start: int
+    end: int
+    batch: str
+    now_ms: int
+    payload: bytes
+
+
+@dataclass
+class Checkpoint:
+    """What lies in the checkpoint directory.
+
+    Attributes:
+        offsets: By micro-batch.
+        commits: Micro-batches.
+        deltas: What each version of a partition's state changes; None deletes.
+    """
+
+    offsets: dict[int, str] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    deltas: dict[tuple[int, int], Content] = field(default_factory=dict)
+
+    def state(self, partition: int, version: int) -> Content:
+        """Return the state of a partition as who has nothing in memory loads it."""
+        content: Content = {}
+        for number in range(1, version + 1):
+            for key, value in self.deltas[partition, number].items():
+                if value is None:
+                    content.pop(key, None)
+                else:
+                    content[key] = value
+        return content
+
+
+@dataclass(eq=False)
+class Executor:
+    """One executor: it keeps the state that it has loaded, and lets one attempt of a partition at it.
+
+    Attributes:
+        loaded: Version and content, by partition.
+        busy: Partitions that an attempt works on.
+    """
+
+    loaded: dict[int, tuple[int, Content]] = field(default_factory=dict)
+    busy: dict[int, Process] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Worker:
+    """A Python worker: a process that attempts take turns in.
+
+    Attributes:
+        process: What dies with it.
+        memory: Its copies in memory, by directory.
+        busy: Whether an attempt runs in it.
+    """
+
+    process: Process
+    memory: dict[str, MemoryCopy] = field(default_factory=dict)
+    busy: bool = False
+
+
+class Host:
+    """A machine: a disk, an executor and its workers."""
+
+    def __init__(self, name: str, directory: str, scheduler: Scheduler) -> None:
+        self.name = name
+        self.directory = directory
+        self.files: dict[str, Files] = {}
+        self.executor = Executor()
+        self._scheduler = scheduler
+        self._workers: list[Worker] = []
+        self._made = 0
+
+    def worker(self) -> Worker:
+        """Return a worker that is free."""
+        self._workers = [worker for worker in self._workers if worker.process.alive]
+        free = [worker for worker in self._workers if not worker.busy]
+        if len(free) < _WORKERS:
+            self._made += 1
+            free.append(Worker(Process(f"{self.name}.{self._made}")))
+            self._workers.append(free[-1])
+        worker = self._scheduler.random.choice(free)
+        worker.busy = True
+        return worker
+
+    def restart_executor(self, *, apart: bool = False) -> None:
+        """Give new attempts an executor that has nothing in memory; the old workers work for the old one.
+
+        Args:
+            apart: Whether it has another directory: two executors at once on the copies of one task are not simulated, see
+                decision 0070.
+        """
+        if apart:
+            self.directory += "+"
+        self.executor = Executor()
+        self._workers = []
+
+    def lose_disk(self) -> None:
+        """Forget all copies, and what is parked beside them."""
+        self.files.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def processes(self) -> list[Process]:
+        """Return the workers that live."""
+        return [worker.process for worker in self._workers if worker.process.alive]
+
+    def copy(self, engine: Literal["disk", "memory"], directory: str, worker: Worker) -> Any:
+        """Open the local copy in a directory."""
+        path = f"{self.directory}/{directory}"
+        if engine == "disk":
+            return DiskCopy(path, self.files.setdefault(path, Files()), self._scheduler)
+        if path not in worker.memory:
+            worker.memory[path] = MemoryCopy(path)
+        worker.memory[path].directory.prepare()
+        return worker.memory[path]
+
+
+class StateStore:
+    """The state of one partition in one attempt."""
+
+    def __init__(self, checkpoint: Checkpoint, executor: Executor, partition: int, version: int) -> None:
+        self._checkpoint = checkpoint
+        self._executor = executor
+        self._partition = partition
+        self._version = version
+        held = executor.loaded.get(partition)
+        self._base = held[1] if held and held[0] == version else checkpoint.state(partition, version)
+        self.delta: Content = {}
+
+    def get(self, key: Key) -> Any:
+        return self.delta[key] if key in self.delta else self._base.get(key)
+
+    def put(self, key: Key, value: Any) -> None:
+        self.delta[key] = value
+
+    def commit(self) -> None:
+        """Write the delta; it counts if the micro-batch is committed."""
+        version = self._version + 1
+        self._checkpoint.deltas[self._partition, version] = self.delta
+        content = {key: value for key, value in (self._base | self.delta).items() if value is not None}
+        self._executor.loaded[self._partition] = (version, content)
+
+
+class Handle:
+    """What the task host declares its state with. Also the states themselves: one value, and one map."""
+
+    def __init__(self, store: StateStore, group: int, scheduler: Scheduler) -> None:
+        self._store = store
+        self._group = group
+        self._scheduler = scheduler
+
+    def getValueState(self, name: str, schema: Any) -> Handle:  # noqa: N802 - Spark's name
+        return self
+
+    def getMapState(self, name: str, key: Any, value: Any) -> Handle:  # noqa: N802 - Spark's name
+        return self
+
+    def get(self) -> Any:
+        self._scheduler.sometimes("reads its manifest", 0.3)
+        return self._store.get((self._group,))
+
+    def update(self, value: Any) -> None:
+        self._scheduler.sometimes("writes its manifest", 0.3)
+        self._store.put((self._group,), value)
+
+    def clear(self) -> None:
+        self._store.put((self._group,), None)
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
+        return self._store.get((self._group, *key))
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
+        self._scheduler.sometimes("writes a segment", 0.1)
+        self._store.put((self._group, *key), value)
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
+        self._store.put((self._group, *key), None)
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One attempt of a task.
+
+    Attributes:
+        actor: What runs it.
+        result: What it gave.
+    """
+
+    actor: Actor
+    result: Any = None
+
+    @property
+    def state(self) -> Literal["running", "failed", "done"]:
+        """How it stands; an attempt whose worker died has failed."""
+        if self.result is not None:
+            return "done"
+        dead = self.actor.finished or not self.actor.process.alive
+        return "failed" if dead else "running"
+
+
+@dataclass
+class TaskSet:
+    """The tasks of a stage: each is tried until an attempt of it is done, or one has failed too often.
+
+    Attributes:
+        begin: Begins an attempt of a task on some host.
+        tasks: How many tasks there are.
+        most: How many attempts of a task may fail.
+        speculates: How often another attempt is begun beside one that runs, of a hundred looks.
+    """
+
+    begin: Callable[[int], Attempt]
+    tasks: int
+    scheduler: Scheduler
+    most: int = 3
+    speculates: float = 0.02
+    attempts: dict[int, list[Attempt]] = field(default_factory=dict)
+
+    def run(self) -> list[Any]:
+        """Return the result of each task; of several attempts that are done, the first one's.
+
+        Raises:
+            QueryFailedError: If a task has failed too often.
+        """
+        results: dict[int, Any] = {}
+        self.attempts = {number: [self.begin(number)] for number in range(self.tasks)}
+        while len(results) < self.tasks:
+            self.scheduler.step("waits for tasks", lambda: self._news(results))
+            for number in range(self.tasks):
+                if number not in results:
+                    self._look_at(number, results)
+        return [results[number] for number in range(self.tasks)]
+
+    def _news(self, results: dict[int, Any]) -> bool:
+        pending = [self.attempts[number] for number in range(self.tasks) if number not in results]
+        if any(one.state == "done" for attempts in pending for one in attempts):
+            return True
+        if any(all(one.state == "failed" for one in attempts) for attempts in pending):
+            return True
+        return self.scheduler.random.random() < self.speculates
+
+    def _look_at(self, number: int, results: dict[int, Any]) -> None:
+        attempts = self.attempts[number]
+        done = [one for one in attempts if one.state == "done"]
+        if done:
+            results[number] = done[0].result
+        elif sum(one.state == "failed" for one in attempts) >= self.most:
+            raise QueryFailedError(f"task {number} has failed {self.most} times")
+        elif all(one.state == "failed" for one in attempts):
+            attempts.append(self.begin(number))
+        elif len(attempts) < self.most and self.scheduler.random.random() < 0.3:
+            self.scheduler.note(f"task {number} is tried beside itself")
+            attempts.append(self.begin(number))
+
+
+class QueryFailedError(Exception):
+    """The query ends with an error; the user starts the application again."""
+
+
+def occupied(executor: Executor, partition: int) -> Callable[[], bool]:
+    """Return a question: may an attempt have the state of a partition now?"""
+
+    def free() -> bool:
+        holder = executor.busy.get(partition)
+        return holder is None or not holder.alive
+
+    return free

@@ -1,0 +1,41 @@
+"""Seeds of the simulation: a few hundred with all tests, ten thousand in `make soak`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.runs import run
+
+FIRST = int(os.environ.get("PENSTOCK_SIMULATION_FIRST", "0"))
+SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "200"))
+_AT_ONCE = 50
+_DIGEST = "from simulation.runs import run; print(run({seed}).digest)"
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, _AT_ONCE))
+def test_whatever_happens_nothing_is_lost_doubled_or_wrong(first: int) -> None:
+    runs = [run(seed) for seed in range(first, min(first + _AT_ONCE, FIRST + SEEDS))]
+    failed = [one for one in runs if one.failure is not None]
+    assert not failed, "\n".join([*(one.line() for one in failed), failed[0].told()])
+
+
+@pytest.mark.parametrize("seed", [5, 26])
+def test_a_seed_repeats_a_run_in_another_process(seed: int) -> None:
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests), *sys.path])
+    for hashes in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hashes}
+        command = [sys.executable, "-c", _DIGEST.format(seed=seed)]
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert told.stdout.strip() == run(seed).digest
+
+
+def test_a_run_that_fails_tells_its_seed_and_the_decisions() -> None:
+    told = run(5).told()
+    assert told.startswith("seed 5: ")
+    assert "commits batch 0" in told or "steps before" in told

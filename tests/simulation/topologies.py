@@ -1,0 +1,68 @@
+"""What the simulated applications do: aggregations of which every single result is known.
+
+An aggregate is `<records so far>|<the newest one>`, so each result tells which record has made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import penstock as ps
+
+TOPIC = "in"
+RESULTS = "out"
+STORE = "counts"
+
+
+def _counted(key: str, value: str, so_far: str) -> str:
+    return f"{int(so_far.partition('|')[0]) + 1}|{value}"
+
+
+def _begun() -> str:
+    return "0|"
+
+
+def word_of(value: str) -> str:
+    """Return the word that a record counts: records are `<number>:<word>`."""
+    return value.partition(":")[2]
+
+
+def _by_key() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream(TOPIC).group_by_key()
+    counts = grouped.aggregate(_begun, _counted, store=ps.stores.options(STORE, changelog="kafka"))
+    counts.to_stream().to(RESULTS)
+    return builder.build()
+
+
+def _regrouped(changelog: bool) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    grouped = builder.stream(TOPIC).group_by(lambda key, value: word_of(value))
+    options = ps.stores.options(STORE, changelog="kafka" if changelog else "spark")
+    grouped.aggregate(_begun, _counted, store=options).to_stream().to(RESULTS)
+    return builder.build()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of application.
+
+    Attributes:
+        name: For people.
+        build: Makes the topology.
+        changelog: Whether its store has a changelog topic.
+        own_key: Whether records are counted by their own key, in the task that reads them.
+    """
+
+    name: str
+    build: Callable[[], ps.Topology]
+    changelog: bool
+    own_key: bool
+
+
+KINDS = (
+    Kind("by key", _by_key, changelog=True, own_key=True),
+    Kind("through the shuffle", lambda: _regrouped(False), changelog=False, own_key=False),
+    Kind("through a topic", lambda: _regrouped(True), changelog=True, own_key=False),
+)
