@@ -14,6 +14,7 @@ from penstock.core.state.memory import MemoryStores
 from penstock.drivers.directory import MISSING, CopyDirectory, in_parts, on_its_way
 from simulation.scheduler import Scheduler
 
+LAST_PART = "writes the last part of the changes to its copy"
 _PARKED_VERSIONS = 4
 _CHANGE_BYTES = 64
 _TRANSACTION_BYTES = 2 * _CHANGE_BYTES
@@ -58,7 +59,7 @@ class DiskCopy:
         for part in before:
             self._scheduler.step("writes a part of the changes to its copy")
             self._write(part, unfinished, ())
-        self._scheduler.step("brings its copy to the next version")
+        self._scheduler.step(LAST_PART if before else "brings its copy to the next version")
         self._write(last, version, dropped)
 
     def check(self, changes: Mapping[str, Iterable[StoreChange]]) -> None:

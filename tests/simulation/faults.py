@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulation.copies import LAST_PART
+
 if TYPE_CHECKING:
     from simulation.world import World
 
@@ -28,10 +30,13 @@ class Faults:
     def __init__(self, world: World, count: int) -> None:
         self._world = world
         self._left = count
+        self._lurking = False
+        """Whether the next worker dies that has written a part of its copy, and not the rest."""
         self.over = False
         self._kinds: list[Callable[[], None]] = [
             self._kill_worker,
             self._kill_worker,
+            self._lurk,
             self._kill_driver,
             self._kill_driver,
             self._crash_host,
@@ -45,6 +50,8 @@ class Faults:
     def disturb(self) -> None:
         """Do something bad, or nothing."""
         choose = self._world.scheduler.random
+        if self._lurking:
+            self._kill_writing()
         if not self.over and self._left and choose.random() < 1 / _EVERY:
             self._left -= 1
             choose.choice(self._kinds)()
@@ -53,6 +60,17 @@ class Faults:
         at_work = self._world.placed_at_work()
         if at_work:
             self._world.scheduler.kill(self._world.scheduler.random.choice(at_work).process)
+
+    def _lurk(self) -> None:
+        self._lurking = True
+
+    def _kill_writing(self) -> None:
+        scheduler = self._world.scheduler
+        for actor in self._world.placed_at_work():
+            if actor.doing == LAST_PART and actor.process.alive:
+                self._lurking = False
+                scheduler.kill(actor.process)
+                return
 
     def _kill_driver(self) -> None:
         if self._world.driver.alive:

@@ -48,6 +48,7 @@ class Actor:
         error: What it raised, if it failed.
         until: It can go on when this says so.
         stopped_until: The step before which it does not go on: a process that is suspended.
+        doing: What it is about to do.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Actor:
     error: Exception | None = None
     until: Callable[[], bool] | None = None
     stopped_until: int = 0
+    doing: str = ""
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def ready(self) -> bool:
@@ -120,7 +122,7 @@ class Scheduler:
         assert me is not None
         if not me.process.alive:
             raise KilledError(me.name)
-        me.until = until
+        me.until, me.doing = until, what
         self._hand_on(me)
         if not me.process.alive:
             raise KilledError(me.name)
