@@ -375,7 +375,32 @@ class TestResultsThatCannotBeWritten:
         apps.kafka.produce(source, [("a", "x")])
         with pytest.raises(ProductionError) as error:
             apps.run(builder.build())
-        says(error, f"topic {sink!r}", "message.max.bytes", "max.message.bytes", "will be processed again")
+        says(
+            error, f"topic {sink!r}", "offset 0", "at most 1000000", "message.max.bytes", "max.message.bytes"
+        )
+
+    @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+    def test_records_too_large_for_producer_and_broker_follow_the_policy(
+        self, apps: Apps, guarantee: str
+    ) -> None:
+        """One topic takes less than the producer would send, the other one more."""
+        source, large, dead = (apps.topic(name, 1) for name in ("in", "large", "dead"))
+        small = f"{source}-small"
+        apps.kafka.create_topic(small, 1, {"max.message.bytes": 100_000})
+        builder = ps.StreamsBuilder()
+        results = builder.stream(source).map_values(lambda value: value * 40_000)
+        results.to(small)
+        results.to(large)
+        apps.kafka.produce(source, [("a", "x"), ("b", "xyz"), ("c", "x" * 30), ("d", "y")])
+        apps.run(
+            builder.build(),
+            on_produce_error="dead_letter",
+            dead_letter_topic=dead,
+            processing_guarantee=guarantee,
+        )
+        assert [record.key for record in apps.kafka.consume(small)] == [b"a", b"d"]
+        assert [record.key for record in apps.kafka.consume(large)] == [b"a", b"b", b"d"]
+        assert [record.key for record in apps.kafka.consume(dead)] == [b"b", b"c", b"c"]
 
 
 @pytest.mark.broker

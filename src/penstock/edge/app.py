@@ -261,6 +261,8 @@ class Application:
             settings.app_config,
             ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
             self._clients.letters(),
+            self._clients.most_bytes(),
+            self._clients.most_bytes_in(sinks),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, checkpoint, begin, until_end=until_end)

@@ -186,7 +186,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "delivery.timeout.ms",
         "request.timeout.ms",
     ),
-    _any("a larger record is a ProductionError", "message.max.bytes"),
+    _any("a larger result follows on_produce_error", "message.max.bytes"),
     _refused("message.max.bytes", "how large a record may be", "max.request.size"),
     _any(
         "requests of a micro-batch; it ends when everything is acknowledged",

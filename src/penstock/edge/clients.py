@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.core.model.ids import TaskId
 from penstock.core.plan.split import Plan
@@ -11,12 +12,18 @@ from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.changelog import KafkaChangelogs
 from penstock.drivers.kafka.clients import hang_up
 from penstock.drivers.kafka.fetch import KafkaFetcher
+from penstock.drivers.kafka.internal_topics import InternalTopics
 from penstock.drivers.kafka.marks import Marks
 from penstock.drivers.kafka.publish import KafkaPublisher
 from penstock.drivers.kafka.transactions import KafkaTransactions
 from penstock.drivers.spark.worker.changelogs import published
 from penstock.drivers.spark.worker.filling import GlobalTopics
 from penstock.edge.settings import Settings
+
+_MOST_BYTES: Final = 1_000_000
+"""What librdkafka takes if nothing is said."""
+_COMPRESSION: Final = ("compression.type", "compression.codec")
+_TOPIC_LIMIT: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,29 @@ class Clients:
         if self.settings.dead_letter_topic is None:
             return None
         return KafkaPublisher(self.settings.client("producer", self.application_id))
+
+    def most_bytes(self) -> int:
+        """Return how large a record may be for the producer."""
+        producer = self.settings.client("producer", self.application_id)
+        return int(producer.get("message.max.bytes", _MOST_BYTES))
+
+    def most_bytes_in(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """Return how large a record may be in topics that take less than the producer.
+
+        A producer that compresses is not bound by them: the broker measures what is compressed.
+
+        Args:
+            topics: Topics with their numbers of partitions.
+        """
+        producer = self.settings.client("producer", self.application_id)
+        if any(producer.get(name, "none") != "none" for name in _COMPRESSION):
+            return {}
+        there = [topic for topic, partitions in topics.items() if partitions]
+        configs = InternalTopics(self.broker()).topic_configs(there)
+        found = {
+            topic: int(config[_TOPIC_LIMIT]) for topic, config in configs.items() if _TOPIC_LIMIT in config
+        }
+        return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self) -> KafkaTransactions:
         """Give what sends in transactions."""

@@ -75,8 +75,9 @@ class Failure(NamedTuple):
             task: The task.
             handled: What its error handler did, in a sentence; empty if it has none.
         """
+        correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = handled or (
-            f"{_ADVICE[self.stage]}, or set on_{self.stage}_error='skip' to leave such records out, or 'dead_letter' to keep "
+            f"{correct}, or set on_{self.stage}_error='skip' to leave such records out, or 'dead_letter' to keep "
             "them in a topic of their own"
         )
         return (

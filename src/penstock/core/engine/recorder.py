@@ -44,7 +44,9 @@ class Recorder(Runtime):
 
     def __init__(self, compiled: Compiled) -> None:
         task = compiled.runtime
-        super().__init__(task.application_id, task.task_id, {}, task.policies, task.partitions_of)
+        super().__init__(
+            task.application_id, task.task_id, {}, task.policies, task.partitions_of, task.most_bytes_of
+        )
         self.beyond = compiled.call_named
         self.effects: Effects = []
         self.stops = False

@@ -92,12 +92,14 @@ class Runtime:
         stores: Mapping[str, Any],
         policies: ErrorPolicies,
         partitions_of: Callable[[str], int],
+        most_bytes_of: Callable[[str], int],
     ) -> None:
         self.application_id = application_id
         self.task_id = task_id
         self.stores = stores
         self.policies = policies
         self.partitions_of = partitions_of
+        self.most_bytes_of = most_bytes_of
         self.global_stores: Mapping[str, Any] = {}
         self.app_config: Mapping[str, Any] = {}
         self.punctuations = Punctuations()

@@ -64,6 +64,7 @@ class Task:
         global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
         policies: What to do with records that fail.
         partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
+        most_bytes_of: Gives how large a record for a topic may be; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
         app_config: What processors find in ``context.app_config``.
@@ -86,6 +87,7 @@ class Task:
         global_stores: ByteStores | None = None,
         policies: ErrorPolicies | None = None,
         partitions_of: Callable[[str], int] = _unknown,
+        most_bytes_of: Callable[[str], int] = _unknown,
         max_task_idle_ms: int = 0,
         cache_bytes: int = 0,
         app_config: Mapping[str, Any] | None = None,
@@ -98,7 +100,7 @@ class Task:
         self.id = task_id
         self.stores: dict[str, Any] = {}
         self._runtime = Runtime(
-            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of
+            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of, most_bytes_of
         )
         self._runtime.app_config = app_config or {}
         self._runtime.stream_time = snapshot.stream_time_ms

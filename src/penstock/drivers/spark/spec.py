@@ -41,6 +41,8 @@ class TopologySpec:
         app_config: What processors find in ``context.app_config``.
         threads: Gives the threads of each task.
         letters: Sends the dead letters of records that stop the application; None sends none.
+        most_bytes: How large a record may be for the producer, 0 if that is not known.
+        most_bytes_in: The same for topics that take less than that.
     """
 
     plan: Plan
@@ -53,6 +55,12 @@ class TopologySpec:
     app_config: Mapping[str, Any] = field(default_factory=dict)
     threads: ThreadsOf = one_thread
     letters: Publisher | None = None
+    most_bytes: int = 0
+    most_bytes_in: Mapping[str, int] = field(default_factory=dict)
+
+    def most_bytes_of(self, topic: str) -> int:
+        """Give how large a record for a topic may be; 0 if it is not known."""
+        return self.most_bytes_in.get(topic, self.most_bytes)
 
     def internal_partitions(self) -> dict[str, int]:
         """Give the numbers of partitions of the repartition topics."""

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.core.engine.outcome import Outcome
+from penstock.core.engine.policy import ErrorPolicies
+from penstock.core.engine.task import Task
 from penstock.core.model.errors import ProductionError
+from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.partitioning import partition_of
+from penstock.core.state.memory import MemoryStores
+from unit import helpers
 from unit.helpers import Host, sent
 
 
@@ -168,3 +174,72 @@ def test_windowed_and_other_keys_can_share_a_topic() -> None:
         (2, None),
         (2, [partition_of(b"a", 5)] * 2),
     ]
+
+
+class TestRecordsThatAreTooLarge:
+    """Whatever a sink is like, the policy decides before anything is handed to the producer."""
+
+    ROWS = (("a", "x" * 50, 1), ("b", "x" * 500, 2), ("c", "y" * 50, 3))
+
+    def step(self, topology: ps.Topology, policies: ErrorPolicies, *rows: Any) -> Outcome:
+        (sub,) = topology.plan("app").subtopologies
+        task = Task(
+            sub,
+            TaskId(0, 0),
+            application_id="app",
+            stores=MemoryStores(),
+            policies=policies,
+            partitions_of=lambda topic: 1,
+            most_bytes_of={"out": 400, "dead": 0}.__getitem__,
+        )
+        task.init(0)
+        task.feed(TopicPartition("in", 0), helpers.records(rows), len(rows))
+        try:
+            return task.step(0)
+        finally:
+            task.close()
+
+    @pytest.mark.parametrize(
+        "topology",
+        [
+            sending(topic="out"),
+            sending(topic=lambda key, value, context: "out"),
+            sending(topic="out", partitioner=lambda topic, key, value, partitions: 0),
+        ],
+        ids=["columns", "a topic that is chosen", "a partition that is chosen"],
+    )
+    def test_are_left_out_or_written_down(self, topology: ps.Topology) -> None:
+        outcome = self.step(topology, ErrorPolicies(produce="skip"), *self.ROWS)
+        assert [key for key, _, _ in sent(outcome)] == ["a", "c"]
+        assert outcome.metrics.dropped == {"produce error": 1}
+        assert "the record takes 601 bytes, and topic 'out' at most 400" in outcome.notices[0]
+
+        outcome = self.step(
+            topology, ErrorPolicies(produce="dead_letter", dead_letter_topic="dead"), *self.ROWS
+        )
+        assert [key for key, _, _ in sent(outcome)] == ["a", "c"]
+        assert [key for key, _, _ in sent(outcome, "dead")] == ["b"]
+
+        with pytest.raises(
+            ProductionError, match=r"offset 1 .* 601 bytes.*raise the producer setting message\.max\.bytes"
+        ):
+            self.step(topology, ErrorPolicies(), *self.ROWS)
+
+    def test_by_their_headers_are_too(self) -> None:
+        rows = [("a", "x", 1, (("h", b"x" * 50),)), ("b", "x", 2, (("h", b"x" * 500),))]
+        outcome = self.step(sending(topic="out"), ErrorPolicies(produce="skip"), *rows)
+        assert [key for key, _, _ in sent(outcome)] == ["a"]
+
+    def test_are_looked_at_one_by_one_if_key_and_value_of_two_might_make_one(self) -> None:
+        outcome = self.step(sending(topic="out"), ErrorPolicies(), ("k" * 250, "x", 1), ("b", "x" * 250, 2))
+        assert len(sent(outcome)) == 2
+
+    def test_the_handler_sees_the_target(self) -> None:
+        seen: list[ps.ErrorContext] = []
+
+        def handler(context: ps.ErrorContext, error: Exception) -> str:
+            seen.append(context)
+            return "skip"
+
+        self.step(sending(topic="out"), ErrorPolicies(produce=handler), *self.ROWS)
+        assert [(context.target, context.side, context.offset) for context in seen] == [("out", None, 1)]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from penstock.core.engine.columns import Columns, Form, columns_of, each
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.runtime import Row
+from penstock.core.model.errors import ProductionError
 from penstock.core.model.partitioning import Partitions
 from penstock.core.model.record import Headers, Records
 from penstock.core.model.serdes import Side, written
 from penstock.core.plan import nodes as n
+
+_FRAME_BYTES: Final = 100
+"""What Kafka's protocol takes for a record or a header beside its own bytes, at most."""
 
 
 @compile_node.register
@@ -24,17 +28,49 @@ def _(node: n.Sink, compiled: Compiled) -> Call:
         return _windowed_sink(node, partitions, compiled)
     append, on_error = runtime.rows(topic).append, runtime.on_error
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
+    most = runtime.most_bytes_of(topic)
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        side: Side = "key"
+        side: Side | None = "key"
         try:
             data = None if key is None else key_bytes(key)
             side = "value"
-            append((data, None if value is None else value_bytes(value), timestamp, headers))
+            row = data, None if value is None else value_bytes(value), timestamp, headers
+            side = None
+            if most:
+                _check_size(row, topic, most)
+            append(row)
         except Exception as error:
             on_error("produce", name, error, target=topic, side=side)
 
     return sink
+
+
+def _check_size(row: Row, topic: str, most: int) -> None:
+    """Refuse a record that neither the producer nor the broker would take.
+
+    Raises:
+        ProductionError: If it is too large.
+    """
+    key, value, _, headers = row
+    size = _FRAME_BYTES + len(key or b"") + len(value or b"") + (_header_bytes(headers) if headers else 0)
+    if size > most:
+        raise ProductionError(
+            f"the record takes {size} bytes, and topic {topic!r} at most {most}: raise the producer setting "
+            "message.max.bytes and the topic's max.message.bytes"
+        )
+
+
+def _may_be_too_large(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None, most: int
+) -> bool:
+    """Return whether any record may be too large; the largest parts are taken for those of one record."""
+    largest = max(map(len, filter(None, keys)), default=0) + max(map(len, filter(None, values)), default=0)
+    return _FRAME_BYTES + largest + max(map(_header_bytes, headers or ()), default=0) > most
+
+
+def _header_bytes(headers: Headers) -> int:
+    return sum(_FRAME_BYTES + 4 * len(name) + len(data or b"") for name, data in headers)
 
 
 def _in_context(node: n.Sink) -> bool:
@@ -48,6 +84,7 @@ def _(node: n.Sink, compiled: Compiled) -> Form | None:
         return None
     runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
     choose, window_bytes = _partitions(node, topic, compiled), node.window_bytes
+    most = runtime.most_bytes_of(topic)
 
     def sink(columns: Columns) -> None:
         try:
@@ -55,6 +92,8 @@ def _(node: n.Sink, compiled: Compiled) -> Form | None:
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
         headers = columns.headers if columns.headers and any(columns.headers) else None
+        if most and _may_be_too_large(keys, values, headers, most):
+            return each(columns, row, runtime)
         records = Records(keys, values, columns.timestamps, [], headers)
         if choose is not None:
             records.partitions = [-1 if data is None else choose[data[:-window_bytes]] for data in keys]
@@ -75,14 +114,18 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
     topic = str(node.topic)
     append = runtime.placed(topic).append
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
+    most = runtime.most_bytes_of(topic)
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        side: Side = "key"
+        side: Side | None = "key"
         try:
             data = None if key is None else key_bytes(key)
             side = "value"
-            partition = -1 if data is None else partitions[data[:-window_bytes]]
-            append((data, None if value is None else value_bytes(value), timestamp, headers, partition))
+            row = data, None if value is None else value_bytes(value), timestamp, headers
+            side = None
+            if most:
+                _check_size(row, topic, most)
+            append((*row, -1 if data is None else partitions[data[:-window_bytes]]))
         except Exception as error:
             runtime.on_error("produce", name, error, target=topic, side=side)
 
@@ -144,7 +187,11 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
             side = "value"
             value_data, headers = written(node.value, value, topic, side, headers)
             side = None
-            send(topic, key, value, (key_data, value_data, timestamp, headers))
+            row = key_data, value_data, timestamp, headers
+            most = runtime.most_bytes_of(topic)
+            if most:
+                _check_size(row, topic, most)
+            send(topic, key, value, row)
         except Exception as error:
             runtime.on_error("produce", name, error, target=topic, side=side)
 

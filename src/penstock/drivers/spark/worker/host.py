@@ -324,6 +324,7 @@ class _TaskBatch:
             global_stores=global_stores,
             policies=topology.policies,
             partitions_of=topology.partitions_of,
+            most_bytes_of=topology.most_bytes_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
             cache_bytes=self._spec.cache_bytes,
             app_config=topology.app_config,

@@ -69,6 +69,7 @@ class Prefix:
             stores=MemoryStores(),
             policies=topology.policies,
             partitions_of=topology.partitions_of,
+            most_bytes_of=topology.most_bytes_of,
             threads=topology.threads(task),
             snapshot=Snapshot(partition_times={QueueId(self._at, ""): time_ms}) if self._timed else None,
         )
