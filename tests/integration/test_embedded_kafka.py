@@ -324,6 +324,11 @@ class TestACluster:
         assert len(cluster.consume("kept")) == 61
         assert cluster.hanging_transactions() == []
 
+    def test_answers_for_a_new_topic_whichever_broker_is_asked(self, cluster: EmbeddedKafka) -> None:
+        for number in range(10):
+            cluster.create_topic(f"new-{number}")
+            assert cluster.end_offsets(f"new-{number}") == {0: 0, 1: 0, 2: 0}
+
     def test_has_no_broker_beyond_its_last(self, cluster: EmbeddedKafka) -> None:
         with pytest.raises(EmbeddedKafkaError, match="no broker 3; there are 3, from 0"):
             cluster.kill(3)

@@ -26,6 +26,7 @@ _LEVELS: dict[Isolation, IsolationLevel] = {
 }
 _REQUEST_TIMEOUT_S = 30.0
 _PAUSE_S = 0.02
+_HEARD_WITHIN_S = 10.0  # of a topic, by all brokers of a cluster
 _NOT_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -95,7 +96,9 @@ class BrokerAdmin:
 
     def partitions(self, topic: str) -> list[int]:
         """Give the partitions of a topic that must exist."""
-        partitions = self._partitions_of(topic)
+        deadline = time.monotonic() + (_HEARD_WITHIN_S if "," in self._servers else 0)
+        while not (partitions := self._partitions_of(topic)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)  # the broker that was asked may hear of a new topic later than another one
         if not partitions:
             raise EmbeddedKafkaError(
                 f"there is no topic {topic!r} on {self._servers}; create_topic() makes it"

@@ -202,6 +202,21 @@ class TestARunThatTheBrokerSpoils:
         assert "3 runs with 12 kills: 2 RIGHT, 1 SPOILED" in capsys.readouterr().out
 
 
+def test_a_run_that_cannot_be_started_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(app: App, *, seed: int, **_: object) -> Report:
+        if seed == 1:
+            raise CrashTestError("no broker")
+        return report(seed=seed)
+
+    monkeypatch.setattr(command, "run_with_crashes", run)
+    assert main(["--app", "word-count", "--kills", "2", "--kills-per-run", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "word-count, at_least_once, seed 1: could not be started\nno broker" in said
+    assert "RIGHT" in said
+
+
 def test_stops_are_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 

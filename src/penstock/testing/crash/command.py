@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
+from penstock.core.model.errors import PenstockError
 from penstock.testing.crash.app import App, Guarantee
 from penstock.testing.crash.apps import APPS
 from penstock.testing.crash.harness import STOPS_S, run_with_crashes
@@ -69,7 +70,12 @@ def main(arguments: Sequence[str]) -> int:
 
     right = True
     for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
-        report = _report(run, given, tell)
+        try:
+            report = _report(run, given, tell)
+        except PenstockError as error:
+            right = False
+            _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be started\n{error}")
+            continue
         tell(report)
         right = right and report.ok
     if len(reports) > 1:
