@@ -43,9 +43,11 @@ class DiskCopy:
         self.directory.prepare()
         self._files = files
         self._scheduler = scheduler
+        self._seen: tuple[Version | None, ...] = ()
 
     def version(self) -> Version | None:
         self._scheduler.sometimes("looks at its copy", 0.2)
+        self._seen = (self._files.version,)
         return self._files.version
 
     def why_empty(self) -> str:
@@ -69,18 +71,21 @@ class DiskCopy:
         self._scheduler.step("wipes its copy")
         self._files.content.clear()
         self._files.version = None
+        self._seen = (None,)
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
         return frozenset(self._files.content)
 
     def open_view(self) -> ByteStores:
+        self._check()
         view = MemoryStores()
         view.apply({store: list(content.items()) for store, content in self._files.content.items()}, ())
         return view
 
     def close_view(self) -> None:
-        """Do nothing: a view is a copy of its own."""
+        """Forget which version was seen; a view is a copy of its own."""
+        self._seen = ()
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         self._scheduler.step("parks its changes")
@@ -92,6 +97,7 @@ class DiskCopy:
     def _write(
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
     ) -> None:
+        self._check()
         for name in dropped:
             self._files.content.pop(name, None)
         for store, items in changes.items():
@@ -102,3 +108,9 @@ class DiskCopy:
                 else:
                     content[key] = value
         self._files.version = version
+        if self._seen:
+            self._seen = (version,)
+
+    def _check(self) -> None:
+        if self._seen and self._seen[0] != self._files.version:
+            raise self.directory.moved(self._seen[0], self._files.version)

@@ -120,15 +120,8 @@ class Host:
         worker.busy = True
         return worker
 
-    def restart_executor(self, *, apart: bool = False) -> None:
-        """Give new attempts an executor that has nothing in memory; the old workers work for the old one.
-
-        Args:
-            apart: Whether it has another directory: two executors at once on the copies of one task are not simulated, see
-                decision 0070.
-        """
-        if apart:
-            self.directory += "+"
+    def restart_executor(self) -> None:
+        """Give new attempts an executor that has nothing in memory; the old workers work for the old one."""
         self.executor = Executor()
         self._workers = []
 

@@ -270,7 +270,7 @@ class World:
                 if not self.scene.outlives:
                     for process in host.processes():
                         self.scheduler.kill(process)
-                host.restart_executor(apart=self.scene.outlives)
+                host.restart_executor()
 
     def begin_attempt(self, name: str, number: int, work: Any) -> Attempt:
         """Begin an attempt of a task on some host."""

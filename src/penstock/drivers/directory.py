@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from penstock.core.model.errors import DamagedCopyError, StoreError
+from penstock.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from penstock.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state import parked
 
@@ -125,6 +125,18 @@ class CopyDirectory:
             "again, look at the disk and the memory of the host"
         )
         return self.damage
+
+    def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
+        """Say that the copy has another version than its user has seen.
+
+        Args:
+            seen: The version that was seen.
+            found: The version that is there.
+        """
+        return CopyMovedError(
+            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was at work: another "
+            "attempt writes it, perhaps on an executor that has outlived its application. If it happens again, stop that one"
+        )
 
     def failed(self, error: Exception) -> StoreError:
         """Say that the directory cannot be used."""

@@ -67,6 +67,10 @@ class DamagedCopyError(StoreError):
     """The files of a local copy are not as they were written; the copy is thrown away and rebuilt from the log."""
 
 
+class CopyMovedError(StoreError):
+    """Another attempt of the task has written the local copy since this one looked at its version."""
+
+
 class TopicNotFoundError(PenstockError):
     """A topic of the topology does not exist on the broker."""
 

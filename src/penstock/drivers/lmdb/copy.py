@@ -22,7 +22,7 @@ from typing import Any
 import lmdb
 
 from penstock.core.model.errors import DamagedCopyError
-from penstock.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
+from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.drivers.directory import (
     DAMAGED,
     DEFAULT_MEMORY_BYTES,
@@ -90,6 +90,9 @@ class LmdbCopy:
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
+        self._seen: tuple[
+            Version | None, ...
+        ] = ()  # nothing from close_view() until somebody asks for the version
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
@@ -100,14 +103,17 @@ class LmdbCopy:
             return False
 
     def version(self) -> Version | None:
-        """Give the version of the content, None for an empty copy."""
+        """Give the version of the content, None for an empty copy.
+
+        Until :meth:`close_view`, whatever is written or read is of this version and of those that are applied to it.
+        """
         try:
             with self._env.begin() as transaction:
-                stored = LmdbReader(transaction, self._databases[_META], _META, self._directory).get(_VERSION)
+                self._seen = (_version(self._meta(transaction)),)
         except DamagedCopyError:
             self._throw_away()
-            return None
-        return None if stored is None else version_from_bytes(stored)
+            self._seen = (None,)
+        return self._seen[0]
 
     def why_empty(self) -> str:
         """Say why an empty copy is empty, for people."""
@@ -120,6 +126,7 @@ class LmdbCopy:
 
         Raises:
             StoreError: If the disk is full or the directory cannot be written.
+            CopyMovedError: If another process has written the copy since :meth:`version`.
             DamagedCopyError: If the copy is damaged; it is empty by now.
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
@@ -141,6 +148,7 @@ class LmdbCopy:
         self._env.close()
         self._directory.clear(MISSING)
         self._env = self._opened()
+        self._seen = (None,)
 
     def names(self) -> frozenset[str]:
         """Give the names of the byte stores that exist."""
@@ -149,8 +157,13 @@ class LmdbCopy:
         return frozenset(name for name in names if name != _META)
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view."""
+        """Open one consistent view.
+
+        Raises:
+            CopyMovedError: If another process has written the copy since :meth:`version`.
+        """
         self._view = LmdbView(self._env, self._directory)
+        self._check(self._view.open(_META))
         return self._view
 
     def close_view(self) -> None:
@@ -162,6 +175,7 @@ class LmdbCopy:
         if self._view is not None:
             self._view.close()
             self._view = None
+        self._seen = ()
         PAGES.trim()
         if self._directory.damage is not None:
             error, self._directory.damage = self._directory.damage, None
@@ -184,14 +198,24 @@ class LmdbCopy:
         gone = {name: self._database(name) for name in there}
         meta = self._database(_META)
         with self._env.begin(write=True) as transaction:
+            self._check(self._meta(transaction))
             for database in gone.values():
                 transaction.drop(database)
             for store, items in changes.items():
                 _put(transaction, databases[store], items, seed_of(store))
             transaction.put(*stored_row(_VERSION, version_to_bytes(version), seed_of(_META)), db=meta)
+        if self._seen:
+            self._seen = (version,)
         for name in gone:
             del self._databases[name]
         PAGES.trim()
+
+    def _meta(self, transaction: Any) -> ByteReader:
+        return LmdbReader(transaction, self._databases[_META], _META, self._directory)
+
+    def _check(self, meta: ByteReader) -> None:
+        if self._seen and (found := _version(meta)) != self._seen[0]:
+            raise self._directory.moved(self._seen[0], found)
 
     def _leave(self) -> None:
         """Close after an error, so that the next batch opens anew."""
@@ -250,6 +274,11 @@ class LmdbCopy:
         if store not in self._databases:
             self._databases[store] = self._env.open_db(store.encode())
         return self._databases[store]
+
+
+def _version(meta: ByteReader) -> Version | None:
+    stored = meta.get(_VERSION)
+    return None if stored is None else version_from_bytes(stored)
 
 
 def _reserve(lock: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from penstock.core.model.errors import CopyMovedError
 from penstock.core.ports import ByteReader, Version
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.lmdb.rows import SHORT_BYTES, stored_key
@@ -27,6 +30,34 @@ def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
     copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, TWO)
     assert [reader.get(b"a") for reader in readers] == [b"1", b"1"]
     copy.close_view()
+
+
+class TestAnotherProcess:
+    """An executor that has outlived its application writes the copy while an attempt of the next one is at work."""
+
+    @pytest.fixture
+    def moved(self, copy: LmdbCopy) -> LmdbCopy:
+        copy.apply({"s": [(b"a", b"1"), (b"b", b"1")]}, ONE)
+        assert copy.version() == ONE
+        work = (
+            "import sys; from penstock.core.ports import Version; from penstock.drivers.lmdb.copy import open_local_copy\n"
+            "open_local_copy(sys.argv[1]).apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))"
+        )
+        directory = str(copy._directory.path)
+        subprocess.run([sys.executable, "-c", work, directory], check=True)
+        return copy
+
+    def test_is_noticed_before_changes_are_written(self, moved: LmdbCopy) -> None:
+        with pytest.raises(CopyMovedError, match="another attempt writes it"):
+            moved.apply({"s": [(b"a", b"wrong"), (b"b", b"wrong")]}, Version(2, "cc"))
+        assert moved.version() == TWO
+        assert [*moved.open_view().open("s").scan(None, None)] == [(b"a", b"2"), (b"b", b"1")]
+
+    def test_is_noticed_before_anything_is_read(self, moved: LmdbCopy) -> None:
+        with pytest.raises(CopyMovedError):
+            moved.open_view()
+        moved.close_view()
+        assert moved.open_view().open("s").get(b"a") == b"2", "what is asked for anew is of one moment"
 
 
 class TestKeys:

@@ -32,7 +32,7 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.queue import MERGED, QueueId
 from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
-from penstock.core.model.errors import DamagedCopyError
+from penstock.core.model.errors import CopyMovedError, DamagedCopyError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.plan.asynchronous import kept_by
@@ -216,10 +216,10 @@ class _TaskBatch:
     def _stepped_over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; once more if one turns out to be damaged, which is rebuilt then."""
+        """Run one step over the local copies; once more if one is damaged, or was written by another attempt."""
         try:
             return self._over(copies, manifest, sub, snapshot)
-        except DamagedCopyError as error:
+        except (DamagedCopyError, CopyMovedError) as error:
             log.warning("task %s begins the micro-batch anew: %s", self._id, error)
         gc.collect()  # the traceback may hold files that only one at a time may have open
         self._read = self._read_bytes = 0
@@ -231,6 +231,7 @@ class _TaskBatch:
         """Run one step over the local copies; give what was restored, and what the step gave.
 
         Raises:
+            CopyMovedError: If another attempt has written a copy, and nothing of the step counts.
             DamagedCopyError: If a copy turned out to be damaged, and nothing of the step counts.
         """
         try:
