@@ -7,7 +7,7 @@ a moment that the leader is not there *yet*. Those answers are asked for again; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar, final
@@ -36,6 +36,8 @@ _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
+_NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
+"""Of a topic that one broker of a cluster has shown: the leader may not have heard of it."""
 
 
 @final
@@ -74,7 +76,9 @@ class BrokerAdmin:
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         level = {"isolation_level": _LEVELS[isolation]}
-        found = self._all_of(f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level))
+        found = self._all_of(
+            f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level), _NOT_HEARD_YET
+        )
         return {place.partition: result.offset for place, result in found.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
@@ -105,20 +109,27 @@ class BrokerAdmin:
             )
         return partitions
 
-    def _all_of(self, what: str, ask: Callable[[AdminClient], Mapping[T, Future[Any]]]) -> dict[T, Any]:
+    def _all_of(
+        self,
+        what: str,
+        ask: Callable[[AdminClient], Mapping[T, Future[Any]]],
+        not_yet: Collection[int] = _NOT_YET,
+    ) -> dict[T, Any]:
         """Ask the broker and wait for every answer."""
-        return self._asked(
-            what, lambda: {key: f.result(_REQUEST_TIMEOUT_S) for key, f in ask(self._client).items()}
-        )
 
-    def _asked(self, what: str, question: Callable[[], T]) -> T:
+        def answers() -> dict[T, Any]:
+            return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
+
+        return self._asked(what, answers, not_yet)
+
+    def _asked(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
         """Ask; ask again while the broker says that a leader or coordinator is not there yet."""
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
             try:
                 return question()
             except KafkaException as error:
-                if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
+                if error.args[0].code() not in not_yet or time.monotonic() > deadline:
                     raise EmbeddedKafkaError(f"{what} on {self._servers}: {error.args[0]}") from error
                 time.sleep(_PAUSE_S)
             except FutureTimeoutError as error:
