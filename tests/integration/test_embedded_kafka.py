@@ -257,7 +257,7 @@ class TestLife:
             kafka.produce("made-by-asking", [("k", "v")])
             assert set(kafka.end_offsets("made-by-asking")) == {0, 1}
             kafka.pause()
-        assert children() == before
+        assert children() <= before, "others that the tests share may end meanwhile"
         assert not home.exists()
         kafka.stop()
 

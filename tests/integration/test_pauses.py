@@ -20,7 +20,7 @@ from .helpers import Apps, committed_records, eventually, lag
 if TYPE_CHECKING:
     import psutil
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 APP = APPS["word-count"]
 TIMEOUT_MS = 2_000
@@ -75,7 +75,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         assert program.stop(grace_s=60) == 0, program.last_words()
     finally:
         program.kill()
-    told = program.log.read_text()
+    told = (apps.home / apps.id / "penstock.log").read_text()
     assert re.search(r"was open for \d+ s, and the broker ends one after 2 s", told), program.last_words()
     assert "share one application id" not in told
     expected = APP.oracle(kafka.consume(topics.input))
