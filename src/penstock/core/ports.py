@@ -119,6 +119,7 @@ class LocalCopy(Protocol):
 
         Raises:
             StoreError: If the content cannot be written, for example because the disk is full.
+            CopyMovedError: If another process has written a copy that is not exclusive since :meth:`version`.
         """
 
     def names(self) -> frozenset[str]:
@@ -128,7 +129,11 @@ class LocalCopy(Protocol):
         """Remove everything, before a rebuild from the log."""
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view; :meth:`close_view` ends it."""
+        """Open one consistent view; :meth:`close_view` ends it.
+
+        Raises:
+            CopyMovedError: If another process has written a copy that is not exclusive since :meth:`version`.
+        """
 
     def close_view(self) -> None:
         """End the view that open_view gave, if there is one, and let go of what the next batch's process may need.

@@ -126,6 +126,12 @@ class CopyDirectory:
         )
         return self.damage
 
+    def throw_away(self) -> None:
+        """Empty the directory if the copy was found to be damaged. No file of it may be open."""
+        if self.damage is not None:
+            self.damage = None
+            self.clear(DAMAGED)
+
     def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
         """Say that the copy has another version than its user has seen.
 

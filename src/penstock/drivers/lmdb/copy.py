@@ -24,7 +24,6 @@ import lmdb
 from penstock.core.model.errors import DamagedCopyError
 from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.drivers.directory import (
-    DAMAGED,
     DEFAULT_MEMORY_BYTES,
     MISSING,
     OTHER_FORMAT,
@@ -103,7 +102,7 @@ class LmdbCopy:
             return False
 
     def version(self) -> Version | None:
-        """Give the version of the content, None for an empty copy.
+        """Return the version of the content, None for an empty copy.
 
         Until :meth:`close_view`, whatever is written or read is of this version and of those that are applied to it.
         """
@@ -137,8 +136,9 @@ class LmdbCopy:
                 self._write(part, unfinished, ())
             self._write(last, version, dropped)
         except BROKEN as error:
+            damage = self._directory.damaged(str(error))
             self._throw_away()
-            raise self._directory.damaged(str(error)) from error
+            raise damage from error
         except lmdb.Error as error:
             self._leave()
             raise self._directory.failed(error) from error
@@ -177,8 +177,8 @@ class LmdbCopy:
             self._view = None
         self._seen = ()
         PAGES.trim()
-        if self._directory.damage is not None:
-            error, self._directory.damage = self._directory.damage, None
+        error = self._directory.damage
+        if error is not None:
             self._throw_away()
             raise error
 
@@ -225,8 +225,7 @@ class LmdbCopy:
     def _throw_away(self) -> None:
         """Begin with an empty copy, because this one is damaged."""
         self._env.close()
-        self._directory.damage = None
-        self._directory.clear(DAMAGED)
+        self._directory.throw_away()
         self._env = self._opened()
 
     def _opened(self) -> Any:
@@ -239,9 +238,8 @@ class LmdbCopy:
                 verify(self._directory.path / DATA_FILE)
                 env = self._environment()
             except (DamagedFileError, *BROKEN) as error:
-                self._directory.clear(DAMAGED)
                 log.warning("%s", self._directory.damaged(str(error)))
-                self._directory.damage = None
+                self._directory.throw_away()
                 env = self._environment()
             self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
             self._databases = {_META: env.open_db(_META.encode())}

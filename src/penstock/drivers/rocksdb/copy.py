@@ -27,7 +27,6 @@ from penstock.core.model.errors import StoreError
 from penstock.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import (
-    DAMAGED,
     DEFAULT_MEMORY_BYTES,
     MISSING,
     CopyDirectory,
@@ -146,10 +145,10 @@ class RocksCopy:
         if self._view is not None:
             self._view.close()
             self._view = None
-        if self.directory.damage is not None:
-            error, self.directory.damage = self.directory.damage, None
+        error = self.directory.damage
+        if error is not None:
             self._database = None
-            self.directory.clear(DAMAGED)
+            self.directory.throw_away()
             raise error
         if self._database is not None:
             self._database.settle()
@@ -167,9 +166,7 @@ class RocksCopy:
         """Close after an error; what is damaged is thrown away."""
         self._database = None
         failed = _failure(self.directory, error)
-        if self.directory.damage is not None:
-            self.directory.damage = None
-            self.directory.clear(DAMAGED)
+        self.directory.throw_away()
         return failed
 
     def _opened(self) -> _Database:
@@ -191,8 +188,7 @@ class RocksCopy:
                         raise self.directory.failed(error) from error
                     damaged = True
                     log.warning("%s", self.directory.damaged(str(error)))
-                    self.directory.damage = None
-                    self.directory.clear(DAMAGED)
+                    self.directory.throw_away()
                     continue
             waited = time.monotonic() - began
             if waited > _LOCK_WAIT_S:

@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from penstock.core.model.errors import CopyMovedError
+from penstock.core.model.errors import CopyMovedError, DamagedCopyError
 from penstock.core.ports import ByteReader, Version
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.lmdb.rows import SHORT_BYTES, stored_key
@@ -58,6 +58,22 @@ class TestAnotherProcess:
             moved.open_view()
         moved.close_view()
         assert moved.open_view().open("s").get(b"a") == b"2", "what is asked for anew is of one moment"
+
+
+def test_damage_that_is_found_while_writing_is_told_once(
+    copy: LmdbCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise lmdb.CorruptedError("a page")
+
+    copy.apply({"s": [(b"a", b"1")]}, ONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "_write", broken)
+        with pytest.raises(DamagedCopyError, match="a page"):
+            copy.apply({"s": [(b"a", b"2")]}, TWO)
+    copy.apply({"s": [(b"a", b"2")]}, TWO)
+    copy.close_view()
+    assert copy.version() == TWO, "the copy that was begun anew stays"
 
 
 class TestKeys:
