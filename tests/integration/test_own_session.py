@@ -42,21 +42,28 @@ print([(row.word, int.from_bytes(row.value, "big")) for row in spark.sql("SELECT
 """
 
 
+def program_run(
+    arguments: list[str], home: Path, environment: dict[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a directory, without PySpark's variables of this process."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=home,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
 def test_workers_are_of_the_programs_python(tmp_path: Path) -> None:
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho 'this is another Python' >&2\nexit 9\n")
     other.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    environment |= {"PATH": f"{other.parent}:{environment['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = {"PATH": f"{other.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = program_run(["-c", _PROGRAM], tmp_path, environment, timeout_s=240)
     assert (ended.returncode, ended.stdout) == (0, "[('word', 3)]\n"), ended.stderr[-3000:]
 
 
@@ -75,14 +82,6 @@ def test_modules_beside_the_program_reach_workers_that_were_started_elsewhere(tm
     )
     program = program.replace("lambda _, word: word", "to_word")
     (home / "main.py").write_text(program)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ps.__file__).parents[1])}
-    ended = subprocess.run(
-        [sys.executable, str(home / "main.py")],
-        cwd=elsewhere,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ps.__file__).parents[1])}
+    ended = program_run([str(home / "main.py")], elsewhere, environment, timeout_s=280)
     assert (ended.returncode, ended.stdout) == (0, "[('WORD', 3)]\n"), ended.stderr[-3000:]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 def committed_batches(checkpoint: Path) -> npt.NDArray[np.int64]:
-    """Give when the micro-batches were committed that Spark has put down in its checkpoint, in order, microseconds since the epoch.
+    """Return when the micro-batches were committed that Spark has put down in its checkpoint, in order, microseconds since the epoch.
 
     The group's offsets are committed before Spark puts down the micro-batch. One that is killed in between is done again.
     """

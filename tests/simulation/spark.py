@@ -121,7 +121,7 @@ class Host:
         return worker
 
     def restart_executor(self) -> None:
-        """Give new attempts an executor that has nothing in memory; the old workers work for the old one."""
+        """Let new attempts have an executor that has nothing in memory; the old workers work for the old one."""
         self.executor = Executor()
         self._workers = []
 

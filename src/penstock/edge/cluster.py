@@ -12,10 +12,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SettingsError
+from penstock.drivers.spark.submit.launch import is_local
 from penstock.drivers.spark.submit.session import scheme_of
 from penstock.edge.settings import Settings
 
-_IN_ONE_PLACE: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
 _ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d+")
 
 
@@ -33,12 +33,7 @@ def check_secrets(settings: Settings, session: SparkSession) -> None:
 def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> None:
     """Refuse to send secrets over a master without protection; see :func:`check_secrets`."""
     secrets = settings.secrets_in_clients
-    if (
-        not secrets
-        or protected
-        or settings.on_unprotected_secrets == "send"
-        or _IN_ONE_PLACE.fullmatch(master)
-    ):
+    if not secrets or protected or settings.on_unprotected_secrets == "send" or is_local(master):
         return
     raise SettingsError(
         f"the settings of Kafka's clients hold {', '.join(map(repr, secrets))}, and Spark would send that to executors of {master} "
@@ -61,7 +56,7 @@ def check_checkpoint(settings: Settings, application_id: str, session: SparkSess
 
 def refuse_local_checkpoint(location: str, master: str) -> None:
     """Refuse a checkpoint on a local disk under a master with executors on other hosts; see :func:`check_checkpoint`."""
-    if _IN_ONE_PLACE.fullmatch(master) or _ON_THIS_HOST.fullmatch(master):
+    if is_local(master) or _ON_THIS_HOST.fullmatch(master):
         return
     raise SettingsError(
         f"the checkpoint {location} is on a local disk, but executors of {master} may run on other hosts: each would write its part of "

@@ -103,7 +103,7 @@ class Cluster:
             one.signal(number)
 
     def pids(self) -> dict[int, int]:
-        """Give the process ids of the brokers that run, by their numbers from 0."""
+        """Return the process ids of the brokers that run, by their numbers from 0."""
         return {
             number: broker.process.pid
             for number, broker in enumerate(self._brokers)
@@ -171,7 +171,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def _cluster_id(meta: Path) -> str:
-    """Give the id that storage carries, or a new one in Kafka's own form.
+    """Return the id that storage carries, or a new one in Kafka's own form.
 
     That is the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash.
     """

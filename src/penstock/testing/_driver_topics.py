@@ -12,7 +12,7 @@ from penstock.core.model.record import Headers, Records
 from penstock.core.model.serdes import Serde, Side, written
 from penstock.testing._runner import Runner
 from penstock.testing._topics import Topics
-from penstock.testing.topics import InputTopic, OutputTopic
+from penstock.testing.topics import InputTopic, OutputTopic, Serdes
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -56,7 +56,7 @@ class DriverTopics:
     def _write(
         self,
         topic: str,
-        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
+        serdes: Serdes,
         pair: tuple[Any, Any],
         timestamp: int,
         headers: Headers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.record import Headers, Record
@@ -15,19 +15,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Write(Protocol):
-    """Writes a record with serdes of the test's own, or with those of the source where they are None."""
-
-    def __call__(
-        self,
-        topic: str,
-        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
-        pair: tuple[Any, Any],
-        timestamp: int,
-        headers: Headers,
-        partition: int | None,
-    ) -> None:
-        """Write the record."""
+Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
+"""Of keys and of values; None is that of the source."""
+Write: TypeAlias = Callable[[str, Serdes, tuple[Any, Any], int, Headers, int | None], None]
+"""Writes to a topic: serdes, key and value, timestamp, headers, partition."""
 
 
 class InputTopic(Generic[K, V]):

@@ -254,7 +254,7 @@ class Transaction:
         )
 
     def _consumer(self, group: str, *, isolation: str = "read_committed") -> Consumer:
-        """Give a consumer of a group; read_committed makes it wait for transactions that are being ended."""
+        """Return a consumer of a group; read_committed makes it wait for transactions that are being ended."""
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self._spec.consumer, **settings})
 

@@ -93,7 +93,7 @@ class Marks:
         return None
 
     def _forgotten(self, counts: Mapping[str, int], known: Collection[int]) -> Iterator[OffsetRange]:
-        """Give what there is to read of partitions whose marks the group does not know."""
+        """Return what there is to read of partitions whose marks the group does not know."""
         broker = self._broker()
         for name, count in counts.items():
             unknown = [partition for partition in range(count) if partition not in known]

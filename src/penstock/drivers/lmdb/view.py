@@ -50,7 +50,7 @@ class LmdbView:
         self._transaction = env.begin()
 
     def open(self, name: str) -> ByteReader:
-        """Give a byte store; one that does not exist is empty."""
+        """Return a byte store; one that does not exist is empty."""
         try:
             database = self._env.open_db(name.encode(), txn=self._transaction, create=False)
         except lmdb.NotFoundError:
@@ -77,7 +77,7 @@ class LmdbReader:
         self._unchecked = CHECKED_EVERY
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None.
+        """Return the value of a key, or None.
 
         Raises:
             DamagedCopyError: If the row is not as it was written.
@@ -109,7 +109,7 @@ class LmdbReader:
         return self._backwards(low, high) if reverse else self._forwards(low, high)
 
     def approximate_count(self) -> int:
-        """Give the number of keys."""
+        """Return the number of keys."""
         count: int = self._transaction.stat(self._database)["entries"]
         return count
 

@@ -59,7 +59,7 @@ class TopologySpec:
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
 
     def most_bytes_of(self, topic: str) -> int:
-        """Give how large a record for a topic may be; 0 if it is not known."""
+        """Return how large a record for a topic may be; 0 if it is not known."""
         return self.most_bytes_in.get(topic, self.most_bytes)
 
     def internal_partitions(self) -> dict[str, int]:

@@ -64,7 +64,7 @@ class _Journals:
         return Expected(self.values, stores, self._origins)
 
     def part(self, place: int) -> dict[str, list[Any]]:
-        """Give one part of each value."""
+        """Return one part of each value."""
         return {key: [value[place] for value in values] for key, values in self.values.items()}
 
 
@@ -74,7 +74,7 @@ def _one_more(counted: list[int], number: int) -> list[int]:
 
 
 def _words(line: str) -> list[tuple[str, int]]:
-    """Give the words of a line, each with the line's number, which comes first."""
+    """Return the words of a line, each with the line's number, which comes first."""
     number, *words = line.split()
     return [(word, int(number)) for word in words]
 

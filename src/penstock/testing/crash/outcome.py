@@ -94,7 +94,7 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
 def _journals(
     app: App, expected: Expected, results: Sequence[ConsumedRecord]
 ) -> tuple[Mapping[Any, Sequence[Any]], Mapping[Any, Sequence[Any]]]:
-    """Give the expected and the seen journals; with timestamps and headers if the oracle knows where values come from."""
+    """Return the expected and the seen journals; with timestamps and headers if the oracle knows where values come from."""
     seen = journals_of(results, app.key, app.value)
     if expected.origins is None:
         return expected.journals, seen

@@ -185,7 +185,7 @@ def kill_one(process: psutil.Process) -> str:
 
 
 def named(process: psutil.Process) -> str:
-    """Give the id of a process and of its parent, and the last words of its command line."""
+    """Return the id of a process and of its parent, and the last words of its command line."""
     try:
         parent, command = process.parent(), process.cmdline()
     except _processes().Error:

@@ -53,7 +53,7 @@ class Setup:
         return _WITH_EXECUTORS if "executor" in self.targets else _AS_USERS_RUN
 
     def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
-        """Give the settings of the application."""
+        """Return the settings of the application."""
         settings = {
             "bootstrap_servers": servers,
             "state_dir": state_dir,
@@ -70,7 +70,7 @@ class Setup:
 
 
 def default_records(kills: int) -> int:
-    """Give a length of the workload that leaves several micro-batches between two kills."""
+    """Return a length of the workload that leaves several micro-batches between two kills."""
     return 3_000 + 1_500 * kills
 
 
@@ -90,7 +90,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
 
 
 def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | None) -> tuple[Target, ...]:
-    """Give the targets of a run; without any, all that are possible but executors, for which Spark has to run otherwise.
+    """Return the targets of a run; without any, all that are possible but executors, for which Spark has to run otherwise.
 
     Raises:
         ValueError: If one of those given is not possible for the application and the guarantee.
@@ -116,12 +116,12 @@ def create_topics(kafka: EmbeddedKafka, name: str, output: Mapping[str, str]) ->
 
 
 def topics_of(name: str) -> Topics:
-    """Give the names of the topics of a run."""
+    """Return the names of the topics of a run."""
     return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
 
 
 def plan_of(app: App) -> Plan:
-    """Give the plan of an application's topology."""
+    """Return the plan of an application's topology."""
     return app.topology(topics_of(app.name)).plan(app.name)
 
 

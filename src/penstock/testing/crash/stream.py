@@ -171,7 +171,7 @@ def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
 
 
 def age_ms(records: Sequence[Outgoing]) -> int:
-    """Give how far the newest record lies back, by its timestamp.
+    """Return how far the newest record lies back, by its timestamp.
 
     Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
     again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
@@ -181,10 +181,10 @@ def age_ms(records: Sequence[Outgoing]) -> int:
 
 
 def now_ms() -> int:
-    """Give the time, ms since the epoch."""
+    """Return the time, ms since the epoch."""
     return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
 
 
 def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
-    """Give records with later timestamps; those without one stay as they are."""
+    """Return records with later timestamps; those without one stay as they are."""
     return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]

@@ -102,7 +102,7 @@ def test_no_other_private_attribute_is_used() -> None:
 
 
 def _modules() -> Iterator[str]:
-    """Give the modules of PySpark that are imported, or named as programs to run."""
+    """Return the modules of PySpark that are imported, or named as programs to run."""
     for tree in TREES:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pyspark":
@@ -116,7 +116,7 @@ def _modules() -> Iterator[str]:
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    """Give what Penstock itself calls so: functions, fields, and attributes of its own instances."""
+    """Return what Penstock itself calls so: functions, fields, and attributes of its own instances."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -31,6 +31,7 @@ LOOPBACK: Final = "127.0.0.1"
 _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
 """The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves."""
+_LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
 
 
@@ -56,7 +57,7 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
         log: A file for what a JVM that is started here, and its Python workers, write; None is this program's output.
     """
     if SparkContext._gateway is None:
-        with _variables({"PYSPARK_PYTHON": worker_python()} if _is_local(ours) else {}):
+        with _variables({"PYSPARK_PYTHON": worker_python()} if _will_be_local(ours) else {}):
             _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
     return _without_what_nobody_gave(
         dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
@@ -98,7 +99,7 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
         wanted["JAVA_HOME"] = str(Path(java).parent.parent)
-    if _is_local(ours):
+    if _will_be_local(ours):
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or LOOPBACK
     with _variables(wanted):
         yield
@@ -124,8 +125,18 @@ def executor_java_options() -> dict[str, str]:
     return {"spark.executor.defaultJavaOptions": _JIT}
 
 
-def _is_local(ours: Mapping[str, str]) -> bool:
-    return ours.get("spark.master", _expected_master()).startswith("local")
+def is_local(master: str) -> bool:
+    """Return whether a master keeps everything on this host: threads of this program's JVM, or executors that it starts.
+
+    Example:
+        >>> is_local("local[*]"), is_local("local-cluster[2,1,1024]"), is_local("spark://localhost:7077")
+        (True, True, False)
+    """
+    return _LOCAL.fullmatch(master) is not None
+
+
+def _will_be_local(ours: Mapping[str, str]) -> bool:
+    return is_local(ours.get("spark.master", _expected_master()))
 
 
 def _expected_master() -> str:

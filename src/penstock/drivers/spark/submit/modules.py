@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from penstock.core.model.errors import SettingsError
 from penstock.drivers.private import process_directory
+from penstock.drivers.spark.submit.launch import is_local
 
 _MOST_BYTES: Final = 64 << 20
 _EVERYWHERE: Final = frozenset({"penstock", "pyspark", "__main__"})
@@ -150,7 +151,7 @@ def _is_installed(place: Path) -> bool:
 
 def _importable_by_workers(session: SparkSession) -> set[Path]:
     """Return the directories from which the workers of a session import anyway: those of a local one inherit from its JVM."""
-    if not _is_classic(session) or not str(session.sparkContext.master).startswith("local"):
+    if not _is_classic(session) or not is_local(str(session.sparkContext.master)):
         return set()
     system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     inherited = (system.getenv("PYTHONPATH") or "").split(os.pathsep)

@@ -25,6 +25,7 @@ from penstock.drivers.spark.submit.launch import (
     environment,
     executor_java_options,
     given_to_spark,
+    is_local,
 )
 from penstock.drivers.spark.submit.worker_python import worker_python
 
@@ -77,7 +78,7 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
         protected: Whether the user's Spark knows a secret; what goes over the network is encrypted then.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
-    if not master.startswith("local"):
+    if not is_local(master):
         guarded["spark.python.unix.domain.socket.dir"] = (
             "/tmp"  # on executors elsewhere; the path has to be short
         )
@@ -214,11 +215,7 @@ def use_this_python() -> None:
     another Python. A session on Spark Connect has no context here, and its server chooses.
     """
     context = SparkContext._active_spark_context
-    if (
-        context is not None
-        and str(context.master).startswith("local")
-        and not os.environ.get("PYSPARK_PYTHON")
-    ):
+    if context is not None and is_local(str(context.master)) and not os.environ.get("PYSPARK_PYTHON"):
         context.pythonExec = worker_python()
 
 

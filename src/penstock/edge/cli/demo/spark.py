@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from penstock.drivers.spark.submit.launch import is_local
 from penstock.drivers.spark.submit.session import session_for
 
 _END_S = 10.0
@@ -26,7 +27,7 @@ def settings_in(home: Path, master: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
         "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home / "tmp"}"',
     }
-    if master.startswith("local"):
+    if is_local(master):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return own
 

@@ -90,7 +90,7 @@ def _gone(file: Path) -> None:
 
 
 def _changed(file: Path, data: bytes, *, checksum: bool = False) -> None:
-    """Give a file other content; without its checksum, nothing outside says so."""
+    """Write other content into a file; without its checksum, nothing outside says so."""
     file.write_bytes(data)
     if not checksum:
         _sums_of(file).unlink(missing_ok=True)
