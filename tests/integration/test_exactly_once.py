@@ -266,7 +266,7 @@ class TestAClaim:
 
 
 class TestAHangingTransaction:
-    """What a broker leaves that was killed while it ended a transaction, made by hand: its coordinator has forgotten it."""
+    """A transaction of which the coordinator knows nothing, made by hand: its log is deleted."""
 
     def test_is_named_and_can_be_aborted(self, tmp_path: Path) -> None:
         with EmbeddedKafka(partitions=1, directory=tmp_path) as kafka:

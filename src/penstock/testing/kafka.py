@@ -353,7 +353,7 @@ class EmbeddedKafka:
     def hanging_transactions(self) -> list[HangingTransaction]:
         """Find transactions that partitions wait for and their coordinator knows nothing of.
 
-        No producer can end them, and readers with ``read_committed`` wait for them for ever. Source: KIP-664.
+        No producer can end them, and readers with ``read_committed`` wait for them for ever.
 
         Returns:
             One entry per partition.

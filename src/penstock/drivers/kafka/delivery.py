@@ -240,10 +240,9 @@ class Transaction:
     def _hanging(self) -> BrokerUnavailableError:
         """Make the error for a mark that stays undecided although all transactions that could write it are over."""
         return BrokerUnavailableError(
-            f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it "
-            "(KIP-664). This happens when a broker is killed while it ends a transaction. Find it with 'kafka-transactions "
-            "find-hanging --broker-id ... --max-transaction-timeout 0', abort it with 'kafka-transactions abort' in all "
-            "partitions that are listed, and start the application again"
+            f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it. "
+            "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
+            "'kafka-transactions abort' in all partitions that are listed, and start the application again"
         )
 
     def _send_offsets(self, positions: list[Any], group: str) -> None:
