@@ -55,7 +55,8 @@ class Counted:
 def counted(module_apps: Apps) -> Counted:
     source, sink = module_apps.topic("lines", 3), module_apps.topic("counts", 4)
     lines = some_lines(3_000, seed=7)
-    module_apps.kafka.produce(source, [(None, line) for line in lines])
+    # With keys, because a producer may send few records without one to a single partition.
+    module_apps.kafka.produce(source, [(str(number), line) for number, line in enumerate(lines)])
     result = module_apps.run(word_count(source, sink))
     return Counted(module_apps, lines, source, sink, result)
 

@@ -25,6 +25,9 @@ _LEVELS: dict[Isolation, IsolationLevel] = {
     "read_committed": IsolationLevel.READ_COMMITTED,
 }
 _REQUEST_TIMEOUT_S = 30.0
+_ANSWER_WITHIN_S = (
+    5.0  # of one broker: librdkafka leaves a request with a broker that has just died until it times out
+)
 _PAUSE_S = 0.02
 _HEARD_WITHIN_S = 10.0  # of a topic, by all brokers of a cluster
 _NOT_YET = {
@@ -36,6 +39,7 @@ _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
+_NO_ANSWER_YET = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
 _NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
 """Of a topic that one broker of a cluster has shown: the leader may not have heard of it."""
 
@@ -137,10 +141,9 @@ class BrokerAdmin:
 
     def _partitions_of(self, topic: str) -> list[int]:
         """All partitions, led or not; none if there is no such topic. Asking for one topic could create it."""
-        try:
-            metadata = self._client.list_topics(timeout=_REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise EmbeddedKafkaError(f"no answer from {self._servers}: {error.args[0]}") from error
+        metadata = self._asked(
+            "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
+        )
         found = metadata.topics.get(topic)
         return sorted(found.partitions) if found else []
 
