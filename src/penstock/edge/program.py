@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 
+from penstock.drivers.spark.clock import host_clock
 from penstock.edge.app import Application
 from penstock.testing.crash.app import Job
 
@@ -23,7 +24,8 @@ def main(path: str) -> None:
         path: A file with a ``Job`` as cloudpickle, from somebody who is trusted: unpickling runs code.
     """
     job: Job = cloudpickle.loads(Path(path).read_bytes())
-    Application(job.application_id, job.topology(job.topics), **job.settings).run()
+    clock = job.clock or host_clock
+    Application(job.application_id, job.topology(job.topics), clock=clock, **job.settings).run()
 
 
 if __name__ == "__main__":

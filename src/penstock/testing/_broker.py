@@ -16,7 +16,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -46,7 +46,7 @@ _SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF
 _PROPERTIES: dict[str, str | int | bool] = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,RELAYED:PLAINTEXT",
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
@@ -70,6 +70,7 @@ class BrokerOptions:
     properties: Mapping[str, str | int | bool]
     auto_create_topics: bool
     heap: str
+    relayed: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,14 @@ class Member:
         port: Where it listens for clients and for the other brokers.
         controllers: The port of every controller of the cluster, its own included, by the number of the broker.
         cluster: Id of the cluster.
+        relayed: A second port for clients, and the one that they are told of instead; None: there is none.
     """
 
     node: int
     port: int
     controllers: Mapping[int, int]
     cluster: str
+    relayed: tuple[int, int] | None = None
 
 
 @final
@@ -222,13 +225,17 @@ class Broker:
 
     def _write_properties(self) -> None:
         member = self._member
+        listens = told = f"PLAINTEXT://{HOST}:{member.port}"
+        if member.relayed is not None:
+            listens += f",RELAYED://{HOST}:{member.relayed[0]}"
+            told += f",RELAYED://{HOST}:{member.relayed[1]}"
         replicas = min(len(member.controllers), _REPLICAS)
         acknowledge = max(replicas - 1, 1)
         properties = {
             **_PROPERTIES,
             "node.id": member.node,
-            "listeners": f"PLAINTEXT://{HOST}:{member.port},CONTROLLER://{HOST}:{member.controllers[member.node]}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{member.port}",
+            "listeners": f"{listens},CONTROLLER://{HOST}:{member.controllers[member.node]}",
+            "advertised.listeners": told,
             "controller.quorum.voters": ",".join(f"{n}@{HOST}:{p}" for n, p in member.controllers.items()),
             "default.replication.factor": replicas,
             "min.insync.replicas": acknowledge,

@@ -126,9 +126,10 @@ class Cluster:
         of_clients, of_controllers = ports[: len(self._homes)], ports[len(self._homes) :]
         controllers = dict(enumerate(of_controllers, start=1))
         cluster = _cluster_id(self._homes[0] / "data" / "meta.properties")
+        relayed: Sequence[tuple[int, int] | None] = self._options.relayed or [None] * len(self._homes)
         return [
-            Broker(home, self._options, Member(node, port, controllers, cluster))
-            for (node, home), port in zip(enumerate(self._homes, start=1), of_clients)
+            Broker(home, self._options, Member(node, port, controllers, cluster, relay))
+            for (node, home), port, relay in zip(enumerate(self._homes, start=1), of_clients, relayed)
         ]
 
     def _launch(self, chosen: Sequence[Broker]) -> None:

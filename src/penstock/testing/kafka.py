@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, final
 
 from confluent_kafka.admin import AdminClient
@@ -69,6 +68,7 @@ class EmbeddedKafka:
         heap: Largest Java heap of each broker, as in ``-Xmx``; None: 512 MB, and 256 MB for one of several.
         brokers: Number of brokers. With three or more, topics have three replicas and ``min.insync.replicas`` is 2, and so
             it is with the topics of transactions and groups: one broker may die, and nothing that was acknowledged is lost.
+        relayed: For each broker a second port of its own, and that of a relay, of which clients who come there are told.
 
     Example:
         >>> with EmbeddedKafka() as kafka:
@@ -87,9 +87,11 @@ class EmbeddedKafka:
         directory: str | Path | None = None,
         heap: str | None = None,
         brokers: int = 1,
+        relayed: Sequence[tuple[int, int]] = (),
     ) -> None:
         heap = heap or ("512m" if brokers == 1 else "256m")
-        self._options = BrokerOptions(partitions, dict(properties or {}), auto_create_topics, heap)
+        own = dict(properties or {})
+        self._options = BrokerOptions(partitions, own, auto_create_topics, heap, tuple(relayed))
         self._size = brokers
         self._directory = None if directory is None else Path(directory).absolute()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -99,9 +101,7 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> Self:

@@ -39,6 +39,8 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
         (["--app", "word-cuont"], "no application 'word-cuont'"),
         (["--app", "penstock:Topology"], "'penstock:Topology' is no App"),
         (["--app", "windowed", "--targets", "broker,cat"], "no target 'cat'; there are program, host,"),
+        (["--app", "windowed", "--faults", "stop,pause"], "no fault 'pause'; there are kill, stop, slow"),
+        (["--app", "windowed", "--targets", "space"], "'space' is not for 'windowed'"),
         (["--app", "windowed", "--guarantee", "twice"], "invalid choice: 'twice'"),
         (["--app", "windowed,two-stores", "--targets", "transaction"], "'transaction' is not for 'windowed'"),
         ([], "required: --app"),
@@ -81,6 +83,9 @@ def report(**more: object) -> Report:
             Kill("worker", 750, 0.5, "pid 7"),
             Kill("driver", 800, None, stopped_s=10.0),
             Kill("program", 800, 30.0, again="worker"),
+            Kill("task", 850, 1.0, "pid 9", stopped_s=10.0, slowed=True),
+            Kill("network", 900, 1.0, stopped_s=2.0),
+            Kill("clock", 950, 1.0, "+3,600 s", stopped_s=2.0),
         ),
         "restarts": 1,
         "ends": ("SparkRuntimeError: gone",),
@@ -106,6 +111,9 @@ def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
         "  kill 2      worker (pid 7) after 750 records; progress again after 0.5 s",
         "  kill 3      driver stopped for 10 s after 800 records",
         "  kill 4      program after 800 records, before it had come to itself: worker; progress again after 30.0 s",
+        "  kill 5      task (pid 9) slowed for 10 s after 850 records; progress again after 1.0 s",
+        "  kill 6      network cut for 2 s after 900 records; progress again after 1.0 s",
+        "  kill 7      clock (+3,600 s) wrong for 2 s after 950 records; progress again after 1.0 s",
         "  restarts    1",
         "  ended       SparkRuntimeError: gone",
         "  journal     0 lost, 0 duplicated, 0 reordered, 0 wrong, 0 stale",
@@ -199,7 +207,7 @@ class TestARunThatTheBrokerSpoils:
         assert seeds == [5, 105, 6]
         told = json.loads(results.read_text())
         assert [one["verdict"] for one in told] == ["SPOILED", "RIGHT", "RIGHT"]
-        assert "3 runs with 12 kills: 2 RIGHT, 1 SPOILED" in capsys.readouterr().out
+        assert "3 runs with 21 kills: 2 RIGHT, 1 SPOILED" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_started_does_not_end_the_others(
@@ -220,11 +228,11 @@ def test_a_run_that_cannot_be_started_does_not_end_the_others(
 def test_stops_are_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
-    def run(app: App, *, stops: object, twice: object, **_: object) -> Report:
-        given.append((stops, twice))
+    def run(app: App, *, stops: object, faults: object, twice: object, **_: object) -> Report:
+        given.append((stops, faults, twice))
         return report()
 
     monkeypatch.setattr(command, "run_with_crashes", run)
     assert main(["--app", "word-count", "--stops", "0", "--single"]) == 0
-    assert main(["--app", "word-count", "--stops", "2,75"]) == 0
-    assert given == [((), False), ((2.0, 75.0), True)]
+    assert main(["--app", "word-count", "--stops", "2,75", "--faults", "stop"]) == 0
+    assert given == [((), ("kill", "stop", "slow"), False), ((2.0, 75.0), ["stop"], True)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.crash.plan import STOPPABLE, TARGETS, plan_kills, possible_targets
+from penstock.testing.crash.plan import SLOWABLE, STOPPABLE, TARGETS, Fault, plan_kills, possible_targets
 
 
 def test_a_seed_makes_one_plan() -> None:
@@ -44,8 +44,8 @@ def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_ev
 
 
 def test_only_an_application_that_makes_calls_has_a_station() -> None:
-    with_calls = possible_targets("exactly_once", rebuilds=True, calls=True)
-    without = possible_targets("exactly_once", rebuilds=True, calls=False)
+    with_calls = possible_targets("exactly_once", rebuilds=True, calls=True, small=True)
+    without = possible_targets("exactly_once", rebuilds=True, calls=False, small=True)
     assert with_calls == TARGETS
     assert set(with_calls) - set(without) == {"station"}
 
@@ -67,6 +67,28 @@ def test_some_victims_are_stopped_and_only_those_that_lose_nothing_else() -> Non
     assert {point.target for point in stopped} <= STOPPABLE
     assert {"host", "disk"}.isdisjoint(STOPPABLE)
     assert not any(point.stop_s for point in plan_kills(90, TARGETS, 5_000, seed=1))
+
+
+def test_only_a_small_disk_is_filled() -> None:
+    assert "space" not in possible_targets("exactly_once", rebuilds=True, calls=True)
+
+
+def test_some_of_those_that_are_stopped_are_slowed_and_only_processes() -> None:
+    points = plan_kills(200, TARGETS, 5_000, seed=1, stops=(2.0,))
+    slowed = [point for point in points if point.slow and point.stop_s]
+    assert 5 < len(slowed) < sum(point.stop_s > 0 for point in points) - 5
+    assert {point.target for point in slowed} <= SLOWABLE
+    assert {"network", "clock"} <= STOPPABLE - SLOWABLE
+
+
+@pytest.mark.parametrize("fault", ["stop", "slow"])
+def test_faults_that_are_asked_for_are_the_only_ones(fault: Fault) -> None:
+    points = plan_kills(90, TARGETS, 5_000, seed=1, stops=(2.0,), faults=[fault])
+    assert all((point.stop_s > 0) == (point.target in STOPPABLE) for point in points)
+    assert all(point.slow == (fault == "slow") for point in points if point.target in SLOWABLE)
+    assert not any(
+        point.stop_s for point in plan_kills(90, TARGETS, 5_000, seed=1, stops=(2.0,), faults=["kill"])
+    )
 
 
 @pytest.mark.parametrize("transactions", [False, True])

@@ -109,12 +109,14 @@ class Job:
         topology: Makes its topology.
         topics: For this.
         settings: Its settings.
+        clock: Its wall clock; None: that of the host.
     """
 
     application_id: str
     topology: Callable[[Topics], Topology]
     topics: Topics
     settings: Mapping[str, Any]
+    clock: Callable[[], int] | None = None
 
 
 def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> Topology:

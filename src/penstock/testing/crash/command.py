@@ -16,7 +16,7 @@ from penstock.core.model.errors import PenstockError
 from penstock.testing.crash.app import App, Guarantee
 from penstock.testing.crash.apps import APPS
 from penstock.testing.crash.harness import STOPS_S, run_with_crashes
-from penstock.testing.crash.plan import TARGETS, Target
+from penstock.testing.crash.plan import FAULTS, TARGETS, Fault, Target
 from penstock.testing.crash.report import Report
 from penstock.testing.crash.setup import Engine, checked_targets
 from penstock.testing.crash.spoiled import unspoiled
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         for app in given.app:
-            checked_targets(app, given.guarantee, given.targets)
+            checked_targets(app, given.guarantee, given.targets, small=given.disk is not None)
     except ValueError as error:
         parser.error(str(error))
     reports: list[Report] = []
@@ -106,6 +106,8 @@ def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None
             engine=given.engine,
             brokers=given.brokers,
             stops=given.stops,
+            faults=given.faults,
+            disk=given.disk,
             twice=not given.single,
         )
 
@@ -126,6 +128,13 @@ def options() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
     add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
     add("--stops", type=_seconds, default=STOPS_S, metavar="SECONDS", help="how long some are stopped and not killed, with commas; 0: none")  # fmt: skip
+    add(
+        "--faults",
+        type=_faults,
+        default=FAULTS,
+        help=f"what is done to processes, with commas: {', '.join(FAULTS)}",
+    )
+    add("--disk", type=Path, metavar="DIR", help="checkpoint and state lie here, on a small file system; the target space fills it")  # fmt: skip
     add("--single", action="store_true", help="no second kill before the application has come to itself")
     add("--engine", choices=get_args(Engine), default="lmdb", help="store_engine (lmdb)")
     add(
@@ -167,6 +176,14 @@ def _targets(text: str) -> list[Target]:
     unknown = [name for name in text.split(",") if name not in known]
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    return [known[name] for name in text.split(",")]
+
+
+def _faults(text: str) -> list[Fault]:
+    known = {str(fault): fault for fault in FAULTS}
+    unknown = [name for name in text.split(",") if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
     return [known[name] for name in text.split(",")]
 
 

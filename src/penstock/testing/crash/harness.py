@@ -13,7 +13,6 @@ report too, which says why and what it did until then.
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,10 +24,11 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import PenstockError
 from penstock.core.plan.internal import commits_topic
 from penstock.testing.crash.app import App, Entry, Guarantee, Job
+from penstock.testing.crash.faults import Faults, Surroundings
 from penstock.testing.crash.journal import journals_of
 from penstock.testing.crash.outcome import Course, outcome
-from penstock.testing.crash.plan import Again, KillPoint, Target, plan_kills
-from penstock.testing.crash.processes import CrashTestError, Program, kill_one, named, signalled
+from penstock.testing.crash.plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
+from penstock.testing.crash.processes import CrashTestError, Program
 from penstock.testing.crash.report import Kill, Report
 from penstock.testing.crash.setup import (
     BATCH_RECORDS,
@@ -40,9 +40,10 @@ from penstock.testing.crash.setup import (
     default_records,
     home_of,
     plan_of,
+    surroundings,
 )
 from penstock.testing.crash.stream import Feeder, Watch, age_ms, lacks_coordinator, moved, now_ms
-from penstock.testing.kafka import EmbeddedKafka, EmbeddedKafkaError
+from penstock.testing.kafka import EmbeddedKafkaError
 
 T = TypeVar("T")
 
@@ -74,7 +75,9 @@ def run_with_crashes(
     engine: Engine = "lmdb",
     brokers: int = 1,
     stops: Sequence[float] = STOPS_S,
+    faults: Sequence[Fault] = FAULTS,
     twice: bool = True,
+    disk: str | Path | None = None,
 ) -> Report:
     """Run an application on an embedded broker, kill parts of it, and compare what it wrote with its oracle.
 
@@ -90,7 +93,9 @@ def run_with_crashes(
         engine: The setting ``store_engine``.
         brokers: Number of brokers; of several, one is killed at a time.
         stops: Seconds for which some victims are stopped and not killed; none: all are killed.
+        faults: What may be done to processes: ``kill``, ``stop``, ``slow``.
         twice: Whether some kills are followed by a second one before the application has come to itself.
+        disk: An existing directory on a small file system, for checkpoint and state; the target ``space`` fills it.
 
     Returns:
         What happened; ``report.ok`` says whether the run came to its end and the guarantee was kept.
@@ -98,7 +103,7 @@ def run_with_crashes(
     Raises:
         CrashTestError: If the directory for the logs is not empty, or psutil is missing.
         ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` stores that all
-            have changelog topics, and ``station`` an operator that makes calls.
+            have changelog topics, ``station`` an operator that makes calls, and ``space`` a disk.
 
     Example::
 
@@ -106,17 +111,25 @@ def run_with_crashes(
         assert report.ok, str(report)
     """
     records = default_records(kills) if records is None else records
-    setup = Setup(app, guarantee, seed, records, checked_targets(app, guarantee, targets), engine, brokers)
+    disk = None if disk is None else Path(disk).absolute()
+    chosen = checked_targets(app, guarantee, targets, small=disk is not None)
+    setup = Setup(app, guarantee, seed, records, chosen, engine, brokers, disk)
     transactions = guarantee == "exactly_once"
     points = plan_kills(
-        kills, setup.targets, records, seed, transactions=transactions, stops=stops, twice=twice
+        kills,
+        setup.targets,
+        records,
+        seed,
+        transactions=transactions,
+        stops=stops,
+        faults=faults,
+        twice=twice,
     )
     home = home_of(keep_logs)
     report = None
     try:
         with ExitStack() as stack:
-            kafka = EmbeddedKafka(partitions=PARTITIONS, directory=home / "kafka", brokers=brokers)
-            run = _Run(setup, stack.enter_context(kafka), home)
+            run = _Run(setup, surroundings(setup, home, stack), home)
             stack.callback(run.close)
             report = run.conduct(points)
         return report if report.ok else replace(report, data=str(home))
@@ -128,33 +141,35 @@ def run_with_crashes(
 class _Run:
     """An application under the harness, from its start to its report."""
 
-    def __init__(self, setup: Setup, kafka: EmbeddedKafka, home: Path) -> None:
+    def __init__(self, setup: Setup, around: Surroundings, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
         self._setup = setup
         self._id = setup.app.name
-        self._kafka = kafka
-        self._state = home / "state"
+        self._kafka = kafka = around.kafka
+        self._state = around.state
         self._topics = create_topics(kafka, self._id, setup.app.output)
-        settings = setup.settings(kafka.bootstrap_servers, str(self._state))
+        servers = kafka.bootstrap_servers if around.network is None else around.network.servers
+        settings = setup.settings(servers, str(self._state))
         self._stall_s = settings.get("task_timeout_ms", _TASK_TIMEOUT_MS) / 1000 + _LONGER_S
-        self._program = Program(home, Job(self._id, setup.app.topology, self._topics, settings))
+        self._program = Program(home, Job(self._id, setup.app.topology, self._topics, settings, around.clock))
+        self._faults = Faults(around, self._id, self._program, self)
         self._feeder = self._fed()
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
-        self._ends: list[str] = []
+        self.ends: list[str] = []  # why the application has ended by itself
         self._kills: list[Kill] = []
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
         """Run the application to the end of its workload, or as far as it comes."""
         told, unfinished, spoiled = None, "", False
         try:
-            self._start()
+            self.start()
             for point in points:
                 self._carry_out(point)
-            self._until(self._at_end, "the end of the workload")
+            self.until(self._at_end, "the end of the workload")
             told = self._contents()
-            self._until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
+            self.until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
         except PenstockError as error:
             unfinished, spoiled = error.message, isinstance(error, _SpoiledError)
         self._program.kill()
@@ -163,7 +178,7 @@ class _Run:
         course = Course(
             tuple(self._kills),
             max(self._starts - 1, 0),
-            tuple(self._ends),
+            tuple(self.ends),
             self._batches(),
             told,
             unfinished,
@@ -193,7 +208,7 @@ class _Run:
 
     # The application and its supervisor.
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Start the application, when nothing is left of an earlier start."""
         self._program.kill()
         self._program.start()
@@ -204,12 +219,12 @@ class _Run:
         if code is None:
             return
         self._failures += 1
-        self._ends.append(self._program.last_error() or f"exit code {code}")
+        self.ends.append(self._program.last_error() or f"exit code {code}")
         if self._failures > _FAILURES:
             raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
-        self._start()
+        self.start()
 
-    def _until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
+    def until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
         """Let everything go on until something holds, and give what it returned."""
         self._progress_at = now = time.monotonic()
         helped_at = due = now
@@ -248,7 +263,7 @@ class _Run:
             raise self._spoiled(
                 f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"
             )
-        self._start()
+        self.start()
 
     @property
     def _groups(self) -> list[str]:
@@ -279,18 +294,26 @@ class _Run:
     # Kills.
 
     def _carry_out(self, point: KillPoint) -> None:
-        self._until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
+        self.until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
         due = time.monotonic() + point.delay_ms / 1000
-        self._until(lambda: time.monotonic() >= due, "the moment of a kill")
+        self.until(lambda: time.monotonic() >= due, "the moment of a kill")
         hit = point.in_transaction and self._await_transaction()
         struck_at = self._strike(
-            Kill(point.target, 0, None, in_transaction=hit, stopped_s=point.stop_s), point.choice
+            Kill(
+                point.target,
+                0,
+                None,
+                in_transaction=hit,
+                stopped_s=point.stop_s,
+                slowed=point.slow and point.stop_s > 0,
+            ),
+            point.choice,
         )
         before = self._watch.processed
         if point.again is not None and self._before_progress(point.again, before):
             self._strike(Kill(point.again.target, 0, None, again=point.again.moment), point.again.choice)
             before = self._watch.processed
-        self._until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
+        self.until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
         took = round(time.monotonic() - struck_at, 1)
         self._kills[-1] = replace(self._kills[-1], recovery_s=took)
 
@@ -298,14 +321,14 @@ class _Run:
         """Kill or stop something, put it down, and give when it began."""
         began = time.monotonic()
         self._kills.append(replace(kill, position=self._watch.processed, at_ms=now_ms()))
-        victim = self._stop(kill, choice) if kill.stopped_s else self._kill(kill.target, choice)
+        victim = self._faults.strike(kill, choice)
         self._watch.look()
         self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._watch.processed)
         return began
 
     def _before_progress(self, again: Again, before: int) -> bool:
         """Wait for the moment of a second kill, and tell whether it came before any progress."""
-        self._until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
+        self.until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
         return not self._has_moved(before)
 
     def _has_come(self, again: Again) -> bool:
@@ -318,7 +341,7 @@ class _Run:
 
     def _await_transaction(self) -> bool:
         """Wait for an open transaction as long as there can be one, and tell whether there was."""
-        self._until(
+        self.until(
             lambda: self._watch.transaction_is_open() or self._at_end(),
             "an open transaction",
             pause_s=_GLANCE_S,
@@ -328,49 +351,8 @@ class _Run:
     def _at_end(self) -> bool:
         return self._watch.processed == self._setup.records
 
-    def _kill(self, target: Target, choice: float) -> str:
-        """Kill what is to be killed, and start again what the application cannot; name a single process."""
-        if target in ("program", "host", "disk"):
-            self._program.kill()
-            if target == "host":
-                shutil.rmtree(self._state / self._id / "tasks", ignore_errors=True)
-            if target == "disk":
-                shutil.rmtree(self._state, ignore_errors=True)
-            self._start()
-        elif target in ("broker", "transaction"):
-            broker = self._broker(choice)
-            self._kafka.kill(broker)
-            self._kafka.restart(broker)
-            return "" if broker is None else f"broker {broker}"
-        else:
-            found = self._until(lambda: self._program.victims(target), f"a running {target}")
-            return kill_one(found[int(choice * len(found))])
-        return ""
-
-    def _stop(self, kill: Kill, choice: float) -> str:
-        """Stop something for a while; meanwhile nobody is looked after, as nobody would know."""
-        if kill.target in ("broker", "transaction"):
-            broker = self._broker(choice)
-            self._kafka.pause(broker)
-            self._pause(kill.stopped_s)
-            self._kafka.resume(broker)
-            return "" if broker is None else f"broker {broker}"
-        if kill.target == "program":
-            processes, victim = self._program.family(), ""
-        else:
-            found = self._until(lambda: self._program.victims(kill.target), f"a running {kill.target}")
-            processes = [found[int(choice * len(found))]]
-            victim = named(processes[0])
-        signalled(processes, signal.SIGSTOP)
-        self._pause(kill.stopped_s)
-        signalled(processes, signal.SIGCONT)
-        return victim
-
-    def _broker(self, choice: float) -> int | None:
-        """Choose one of several brokers; None is the only one."""
-        return int(choice * self._setup.brokers) if self._setup.brokers > 1 else None
-
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Let time pass, in which only the workload goes on."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._feeder.wait(left)
@@ -383,7 +365,7 @@ class _Run:
             return {}
         for partition in range(PARTITIONS):
             self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
-        self._until(self._has_answered, "the contents of its stores")
+        self.until(self._has_answered, "the contents of its stores")
         answers = self._kafka.consume(self._topics.contents, isolation="read_committed")
         told = journals_of(answers, serdes.pickle, serdes.pickle)
         return {entry: values[-1] for entry, values in told.items()}

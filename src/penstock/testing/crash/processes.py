@@ -38,16 +38,15 @@ PROGRAM = "penstock.edge.program"
 """The module that runs a job."""
 
 _MARK = "CRASH_TEST_RUN"
-_WORKERS = {
-    "pyspark.worker",  # tasks
-    "pyspark.sql.streaming.python_streaming_source_runner",  # plans micro-batches
-    "pyspark.sql.worker.python_streaming_sink_runner",  # commits them
-}
+_TASKS = "pyspark.worker"
+_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+_COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
+_WORKERS = {_TASKS, _PLANNER, _COMMIT}
 """Modules of Spark's Python workers. Others work for a moment at the start of a query only."""
 _GONE_S = 30.0
 _PAUSE_S = 0.01
 _LOG_LINES = 40
-_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): ")
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): |.* \(details: .*\)$")
 _ERROR_WIDTH = 240
 
 
@@ -134,7 +133,7 @@ class Program:
         """Give the processes that are a target now; none while the application starts.
 
         Args:
-            target: ``driver``, ``executor``, ``worker`` or ``station``.
+            target: ``driver``, ``executor``, ``worker``, ``station``, ``main``, ``task``, ``planner`` or ``commit``.
         """
         is_one = _KINDS[target]
         return [process for process in self.family() if _certainly(is_one, process)]
@@ -265,6 +264,10 @@ _KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
     "executor": _is_executor,
     "worker": _is_worker,
     "station": _is_station,
+    "task": lambda process: _is_worker(process) and _TASKS in process.cmdline(),
+    "planner": lambda process: _is_worker(process) and _PLANNER in process.cmdline(),
+    "commit": lambda process: _is_worker(process) and _COMMIT in process.cmdline(),
+    "main": lambda process: PROGRAM in process.cmdline(),
 }
 
 

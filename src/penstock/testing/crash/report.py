@@ -8,6 +8,8 @@ from penstock.testing.crash.app import Guarantee
 from penstock.testing.crash.journal import Findings
 from penstock.testing.crash.plan import Target
 
+_HOW: dict[Target, str] = {"network": "cut", "clock": "wrong"}
+
 
 @dataclass(frozen=True)
 class Kill:
@@ -21,6 +23,7 @@ class Kill:
         in_transaction: Whether a transaction was open.
         at_ms: When, ms since the epoch.
         stopped_s: For how many seconds it was stopped; 0 if it was killed.
+        slowed: Whether it was not stopped but slowed.
         again: What this second kill of a double fault waited for; empty for others.
     """
 
@@ -31,18 +34,23 @@ class Kill:
     in_transaction: bool = False
     at_ms: int = 0
     stopped_s: float = 0.0
+    slowed: bool = False
     again: str = ""
 
     def __str__(self) -> str:
         what = f"{self.target} ({self.victim})" if self.victim else self.target
         details = (
-            f" stopped for {self.stopped_s:g} s" if self.stopped_s else "",
+            f" {self._how} for {self.stopped_s:g} s" if self.stopped_s else "",
             f" after {self.position:,} records",
             ", in a transaction" if self.in_transaction else "",
             f", before it had come to itself: {self.again}" if self.again else "",
         )
         then = "" if self.recovery_s is None else f"; progress again after {self.recovery_s:.1f} s"
         return what + "".join(details) + then
+
+    @property
+    def _how(self) -> str:
+        return "slowed" if self.slowed else _HOW.get(self.target, "stopped")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,12 @@ from typing import Any, Literal
 from penstock.core.plan.asynchronous import Asynchronous, IssuingProcess
 from penstock.core.plan.split import Plan
 from penstock.testing.crash.app import App, Guarantee, Topics
-from penstock.testing.crash.plan import Target, possible_targets
+from penstock.testing.crash.clock import JumpingClock
+from penstock.testing.crash.faults import Surroundings
+from penstock.testing.crash.network import Network
+from penstock.testing.crash.plan import ON_REQUEST, Target, possible_targets
 from penstock.testing.crash.processes import CrashTestError
+from penstock.testing.crash.space import Space
 from penstock.testing.kafka import EmbeddedKafka
 
 Engine = Literal["lmdb", "rocksdb"]
@@ -37,6 +42,7 @@ class Setup:
         targets: What may be killed.
         engine: Its setting ``store_engine``.
         brokers: Number of brokers.
+        disk: A directory for checkpoint and state, on a small file system; None: they lie beside the logs.
     """
 
     app: App
@@ -46,6 +52,7 @@ class Setup:
     targets: tuple[Target, ...]
     engine: Engine = "lmdb"
     brokers: int = 1
+    disk: Path | None = None
 
     @property
     def master(self) -> str:
@@ -89,13 +96,37 @@ def home_of(keep_logs: str | Path | None) -> Path:
     return home
 
 
-def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | None) -> tuple[Target, ...]:
-    """Return the targets of a run; without any, all that are possible but executors, for which Spark has to run otherwise.
+def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
+    """Start brokers, and what else a run breaks; all of it ends with the stack."""
+    targets, state = setup.targets, (setup.disk or home) / "state"
+    if setup.disk is not None and state.exists():
+        raise CrashTestError(f"{state} is there already: a run needs a disk of its own")
+    network = stack.enter_context(Network(setup.brokers)) if "network" in targets else None
+    kafka = EmbeddedKafka(
+        partitions=PARTITIONS,
+        directory=home / "kafka",
+        brokers=setup.brokers,
+        relayed=() if network is None else network.ports,
+    )
+    return Surroundings(
+        stack.enter_context(kafka),
+        state,
+        JumpingClock(home / "clock") if "clock" in targets else None,
+        network,
+        Space(setup.disk) if setup.disk is not None else None,
+        setup.brokers,
+    )
+
+
+def checked_targets(
+    app: App, guarantee: Guarantee, targets: Sequence[Target] | None, *, small: bool = False
+) -> tuple[Target, ...]:
+    """Return the targets of a run; without any, all that are possible but those on request.
 
     Raises:
         ValueError: If one of those given is not possible for the application and the guarantee.
     """
-    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app))
+    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app), small=small)
     for target in targets or ():
         if target not in possible:
             raise ValueError(
@@ -103,7 +134,7 @@ def checked_targets(app: App, guarantee: Guarantee, targets: Sequence[Target] | 
             )
     if targets is not None:
         return tuple(targets)
-    return tuple(target for target in possible if target != "executor")
+    return tuple(target for target in possible if target not in ON_REQUEST)
 
 
 def create_topics(kafka: EmbeddedKafka, name: str, output: Mapping[str, str]) -> Topics:

@@ -1,0 +1,134 @@
+"""What the harness breaks besides processes: a network that is cut, a clock that jumps, a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.crash.clock import JumpingClock
+from penstock.testing.crash.network import Network
+from penstock.testing.crash.processes import CrashTestError
+from penstock.testing.crash.space import Space
+from penstock.testing.crash.stream import now_ms
+from unit.small_disk import run_on_small_disk
+
+
+class Echo:
+    """A server that gives back what it gets."""
+
+    def __init__(self, port: int) -> None:
+        self._listening = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(1 << 16):
+                connection.sendall(data)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(2) as network:
+        echoes = [Echo(port) for port, _ in network.ports]
+        yield network
+        for echo in echoes:
+            echo.close()
+
+
+def connected(network: Network, relay: int = 0) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", network.ports[relay][1]), timeout=60)
+
+
+def echoed(connection: socket.socket, data: bytes) -> bytes:
+    threading.Thread(target=connection.sendall, args=(data,), daemon=True).start()
+    answer = b""
+    while len(answer) < len(data) and (more := connection.recv(1 << 16)):
+        answer += more
+    return answer
+
+
+def is_over(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+class TestNetwork:
+    def test_passes_on_what_it_gets_to_the_broker_of_each_relay(self, network: Network) -> None:
+        data = os.urandom(3 << 20)
+        for relay in range(2):
+            with connected(network, relay) as connection:
+                assert echoed(connection, data) == data
+        assert network.servers == ",".join(f"127.0.0.1:{port}" for _, port in network.ports)
+
+    def test_cut_ends_all_connections_and_takes_none_until_it_is_healed(self, network: Network) -> None:
+        open_ones = [connected(network, relay) for relay in (0, 0, 1)]
+        assert all(echoed(connection, b"before") for connection in open_ones)
+        network.cut()
+        assert all(is_over(connection) for connection in open_ones)
+        with connected(network) as meanwhile:
+            assert is_over(meanwhile)
+        network.heal()
+        with connected(network) as after:
+            assert echoed(after, b"after") == b"after"
+
+    def test_of_a_broker_that_is_not_there_is_a_connection_that_ends(self) -> None:
+        with Network(1) as network, connected(network) as connection:
+            assert is_over(connection)
+
+
+class TestClock:
+    def test_is_that_of_the_host_until_it_is_moved_in_every_process(self, tmp_path: Path) -> None:
+        clock = JumpingClock(tmp_path / "clock")
+        elsewhere: JumpingClock = pickle.loads(pickle.dumps(clock))
+        assert 0 <= elsewhere() - now_ms() < 60_000
+        clock.move(-3_600_000)
+        assert -3_600_000 <= elsewhere() - now_ms() < -3_540_000
+        clock.move(0)
+        assert 0 <= elsewhere() - now_ms() < 60_000
+
+
+_FILLS = """
+import errno, pathlib, sys
+from penstock.testing.crash.space import Space
+disk = pathlib.Path(sys.argv[1])
+space = Space(disk)
+space.fill()
+try:
+    (disk / "more").write_bytes(b"x")
+    raise AssertionError("there is room")
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+space.free()
+(disk / "more").write_bytes(bytes(1 << 20))
+"""
+
+
+class TestSpace:
+    def test_is_taken_to_the_last_byte_and_given_back(self, tmp_path: Path) -> None:
+        run_on_small_disk(tmp_path, _FILLS)
+
+    def test_of_a_large_disk_is_not_taken(self) -> None:
+        told = os.statvfs("/")
+        if told.f_bavail * told.f_frsize < 4 << 30:
+            pytest.skip("there is no large disk here")
+        with pytest.raises(CrashTestError, match=r"MiB free; a disk that the harness fills is a file system"):
+            Space(Path("/"))
