@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from penstock.core.model.errors import ControlError
 from penstock.drivers.spark.control import ControlAddress
+from penstock.edge.room import unwritable
 from penstock.edge.status import Status
 
 ORDER: Final = "order"
@@ -57,18 +58,25 @@ def announce(home: Path, address: ControlAddress) -> None:
     Args:
         home: The application's directory, whose lease is held.
         address: Where it listens.
+
+    Raises:
+        SettingsError: If the file cannot be written.
     """
     partial = home / f"{_FILE}.partial"
-    partial.unlink(missing_ok=True)
     contact = {
         "socket": address.path,
         "key": address.key.hex(),
         "pid": os.getpid(),
         "on": socket.gethostname(),
     }
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(contact, file)
-    partial.replace(home / _FILE)
+    try:
+        partial.unlink(missing_ok=True)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(file, "w", encoding="utf-8") as written:
+            json.dump(contact, written)
+        partial.replace(home / _FILE)
+    except OSError as error:
+        raise unwritable(home / _FILE, error) from None
 
 
 def withdraw(home: Path) -> None:

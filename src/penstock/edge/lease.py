@@ -16,11 +16,13 @@ import json
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.core.model.errors import ApplicationRunningError, SettingsError
+from penstock.core.model.errors import ApplicationRunningError
 from penstock.drivers.private import make_private
+from penstock.edge.room import unwritable
 
 _FILE = "lock"
 
@@ -28,7 +30,8 @@ _FILE = "lock"
 class Lease:
     """The right to work on one application's directory; made by :meth:`take`, given back by :meth:`release`."""
 
-    def __init__(self, file: IO[str], holder: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, file: IO[str], holder: Mapping[str, Any]) -> None:
+        self._path = path
         self._file = file
         self._holder = dict(holder)
 
@@ -47,9 +50,11 @@ class Lease:
         """
         try:
             make_private(home)
-            file = (home.absolute() / _FILE).open("a+", encoding="utf-8")
+            path = home.absolute() / _FILE
+            path.touch()
+            file = path.open("r+", encoding="utf-8")
         except OSError as error:
-            raise _unusable(home, error) from None
+            raise unwritable(home / _FILE, error) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,8 +66,8 @@ class Lease:
             ) from None
         except OSError as error:
             file.close()
-            raise _unusable(home, error) from None
-        lease = cls(file, {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose})
+            raise unwritable(home / _FILE, error) from None
+        lease = cls(path, file, {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose})
         lease.begin(_read(file).get("begun", ""))
         return lease
 
@@ -72,11 +77,21 @@ class Lease:
         return str(self._holder["begun"])
 
     def begin(self, checkpoint: str) -> None:
-        """Remember the id of a checkpoint before it is begun: a start that is killed in between is continued under it."""
+        """Remember the id of a checkpoint before it is begun: a start that is killed in between is continued under it.
+
+        Raises:
+            SettingsError: If it cannot be written; what was there stays.
+        """
         self._holder["begun"] = checkpoint
-        self._file.truncate(0)
-        json.dump(self._holder, self._file)
-        self._file.flush()
+        try:
+            self._file.seek(0)
+            json.dump(self._holder, self._file)
+            self._file.flush()
+            self._file.truncate()  # only now: over what is there, it can be written on a full disk
+        except OSError as error:
+            with suppress(OSError):
+                self._file.close()
+            raise unwritable(self._path, error) from None
 
     @property
     def held(self) -> bool:
@@ -86,7 +101,7 @@ class Lease:
     @property
     def home(self) -> Path:
         """The application's directory."""
-        return Path(self._file.name).parent
+        return self._path.parent
 
     def release(self) -> None:
         """Give the lease back; doing it twice is harmless."""
@@ -109,10 +124,3 @@ def _read(file: IO[str]) -> dict[str, Any]:
         return dict(json.loads(file.read()))
     except ValueError:
         return {}
-
-
-def _unusable(home: Path, error: OSError) -> SettingsError:
-    return SettingsError(
-        f"the directory {str(home)!r} of the application cannot be written and locked ({error.strerror or error}): set "
-        "state_dir to a directory on a local disk that belongs to the user who runs the application"
-    )

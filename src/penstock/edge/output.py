@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from penstock.core.model.errors import PenstockError
+from penstock.edge.room import unwritable
 
 Output = Literal["lines", "json", "quiet", "debug"]
 
@@ -46,6 +47,9 @@ def attach(output: Output, file: Path) -> Path | None:
 
     Returns:
         Where Spark's output goes; None is to the standard error, too.
+
+    Raises:
+        SettingsError: If the file cannot be written.
     """
     own, terminal = logging.getLogger(_OWN), _attached()
     if terminal is not None:
@@ -58,7 +62,10 @@ def attach(output: Output, file: Path) -> Path | None:
     own.setLevel(logging.DEBUG)
     own.propagate = False
     if shown is not None:
-        kept = WatchedFileHandler(shown, encoding="utf-8", errors="replace")
+        try:
+            kept = _Kept(shown, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise unwritable(shown, error) from None
         kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         own.addHandler(kept)
         warnings.filterwarnings("ignore", _PANDAS, FutureWarning)
@@ -90,6 +97,14 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
         if record.name == PROGRESS:
             return self._output != "quiet"
         return record.levelno >= logging.WARNING and record.name != CLIENTS
+
+
+class _Kept(WatchedFileHandler):
+    """Writes to a file; what does not find room in it is lost, and takes no place in the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging has
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 class _Line(logging.Formatter):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
 from penstock.core.model.errors import CheckpointError, PenstockError, SparkRuntimeError
 from penstock.drivers.spark import wire
 from penstock.edge.checkpoints import ways_out
+from penstock.edge.room import Usage, room
 
 _CANNOT_WRITE: Final = (
     "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
@@ -30,9 +29,6 @@ _CANNOT_READ: Final = (
     "org.apache.hadoop.fs.ChecksumException",
 )
 _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
-
-Usage = Callable[[str], tuple[int, int, int]]
-"""Returns how large the disk of a path is, and how much of it is used and free, in bytes."""
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> PenstockError:
@@ -66,13 +62,5 @@ def _disks(checkpoint: str, usage: Usage) -> str:
     url = urlparse(checkpoint)
     if url.scheme == "file":
         places = {"the checkpoint": unquote(url.path), **places}
-    told = [f"the disk of {what}, {path}, has {_room(path, usage)}" for what, path in places.items()]
+    told = [f"the disk of {what}, {path}, has {room(path, usage)}" for what, path in places.items()]
     return "; ".join(told) if url.scheme == "file" else f"look at {checkpoint}, and here {told[0]}"
-
-
-def _room(path: str, usage: Usage) -> str:
-    place = Path(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    total, _, free = usage(str(place))
-    return f"{free / 2**20:,.1f} of {total / 2**20:,.1f} MiB free"
