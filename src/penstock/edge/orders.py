@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -136,7 +137,10 @@ class StandingOrders:
 def _kept(home: Path) -> frozenset[str]:
     file = home / _FILE
     try:
-        return frozenset(json.loads(file.read_text(encoding="utf-8"))["topics"])
+        told = json.loads(file.read_text(encoding="utf-8"))
+        if told["checksum"] != _checksum(told["topics"]):
+            raise ValueError("its checksum does not fit")
+        return frozenset(told["topics"])
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -146,12 +150,18 @@ def _kept(home: Path) -> frozenset[str]:
         ) from None
 
 
+def _checksum(topics: list[str]) -> int:
+    """Return a checksum: with another letter, a topic would be read although it is paused."""
+    return zlib.crc32(json.dumps(topics).encode())
+
+
 def _keep(home: Path, topics: frozenset[str]) -> None:
     file = home / _FILE
     partial = file.with_suffix(".partial")
     try:
         if topics:
-            partial.write_text(json.dumps({"topics": sorted(topics)}), encoding="utf-8")
+            told = {"topics": sorted(topics), "checksum": _checksum(sorted(topics))}
+            partial.write_text(json.dumps(told), encoding="utf-8")
             os.replace(partial, file)
         else:
             file.unlink(missing_ok=True)

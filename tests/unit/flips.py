@@ -1,0 +1,16 @@
+"""Bits that flip in files: how many a test tries, and how. ``PENSTOCK_FLIPS=1000`` for the long form."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+FLIPS = int(os.environ.get("PENSTOCK_FLIPS", "30"))
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    """Flip a bit of a file that is not empty."""
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
