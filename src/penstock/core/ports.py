@@ -154,9 +154,9 @@ class LocalCopy(Protocol):
         """Give the parked changes of exactly this version, if they are here and whole."""
 
 
-OpenLocalCopy = Callable[[str, int], LocalCopy]
-"""Opens the local copy in a directory, with the bytes of memory it may take; repeated calls in one process give the same
-one."""
+OpenLocalCopy = Callable[[str, int, str], LocalCopy]
+"""Opens the local copy in a directory, with the bytes of memory it may take, in a run of the application (its id; empty is a run
+of its own); repeated calls in one process give the same one."""
 
 Offsets = dict[str, dict[int, int]]
 """Topic to partition to offset."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -398,7 +399,7 @@ class Application:
             source,
             HostSpec(
                 spec,
-                self._copies,
+                replace(self._copies, run=running._run),
                 TellApplication.here(control),
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),

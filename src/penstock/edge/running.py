@@ -65,6 +65,8 @@ class RunningApplication:
         transactional: bool = False,
     ) -> None:
         self.id = application_id
+        self._run = secrets.token_hex(8)
+        """The id of this run of the application; restarts of the query belong to it."""
         self._hang_up = hang_up
         """Lets the connections to the broker go."""
         self._drain_timeout_s = drain_timeout_s

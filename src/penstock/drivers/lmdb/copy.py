@@ -52,6 +52,8 @@ _MAX_STORES = 1024
 _PARKED_VERSIONS = 2
 _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
+_VERIFIED = "verified"
+"""Names the run of the application that has verified the data file, and that file. What is not whole says nothing."""
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _PAGES_SHARE = 3 / 8
@@ -63,12 +65,13 @@ _CHANGES_SHARE = 1 / 8
 _OPEN: dict[str, LmdbCopy] = {}
 
 
-def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> LmdbCopy:
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> LmdbCopy:
     """Open the local copy in a directory; one per process and directory, as LMDB demands.
 
     Args:
         directory: Where the files lie.
         memory_bytes: How much memory of this process its copies may take.
+        run: The id of the application's run: the first process of a run that opens a copy verifies its file.
 
     Raises:
         StoreError: If the directory cannot be written.
@@ -76,7 +79,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) ->
     PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
     if copy is None or not copy.alive():
-        copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes)
+        copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes, run)
     return copy
 
 
@@ -85,7 +88,8 @@ class LmdbCopy:
 
     exclusive = False
 
-    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> None:
+        self._run = run
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
@@ -130,7 +134,9 @@ class LmdbCopy:
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
         try:
-            unfinished = on_its_way(self.version(), version) if before else version
+            unfinished = version
+            if before:
+                unfinished = on_its_way(self._seen[0] if self._seen else self.version(), version)
             self._make_room(len(changes))
             for part in before:
                 self._write(part, unfinished, ())
@@ -235,17 +241,34 @@ class LmdbCopy:
             self._directory.clear(OTHER_FORMAT)
         try:
             try:
-                verify(self._directory.path / DATA_FILE)
+                if not self._is_verified():
+                    verify(self._directory.path / DATA_FILE)
                 env = self._environment()
             except (DamagedFileError, *BROKEN) as error:
                 log.warning("%s", self._directory.damaged(str(error)))
                 self._directory.throw_away()
                 env = self._environment()
             self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
+            self._note_verified()
             self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
             raise self._directory.failed(error) from error
+
+    def _is_verified(self) -> bool:
+        """Tell whether a process of this run has verified the file, or made it."""
+        try:
+            inode = os.stat(self._directory.path / DATA_FILE).st_ino
+            return (
+                bool(self._run) and (self._directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
+            )
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _note_verified(self) -> None:
+        """Spare the other processes of this run the walk."""
+        if self._run and not self._is_verified():
+            (self._directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 
     def _environment(self) -> Any:
         _reserve(self._directory.path / _LOCK)

@@ -9,6 +9,8 @@ stands a checksum of the row, which begins with the name of the byte store:
 
 No short key looks like a long one, which is longer. LMDB's order is that of the keys, but for long keys with the same first
 bytes: they follow each other, in the order of their digests. Whoever scans sorts each such run.
+
+The CRC-32 of anything with its own CRC-32 behind it is always the same number, so a row is checked without being cut.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from zlib import crc32
 PREFIX: Final = b"k"
 SHORT_BYTES: Final = 470
 CHECKSUM_BYTES: Final = 4
+WHOLE: Final = 0x2144DF1C
+"""The CRC-32 of a row with its checksum, if the checksum is the row's."""
 DATA_FILE: Final = "data-3.mdb"
 """The number is that of the format: a copy in another one is not found, and rebuilt."""
 
@@ -63,12 +67,7 @@ def whole_value(stored: bytes, data: bytes, seed: int) -> bytes | None:
         >>> whole_value(b"kplum", stored_row(b"plum", b"85", 7)[1], 7), whole_value(b"kplum", b"85?!?!", 7)
         (b'85', None)
     """
-    value = data[:-CHECKSUM_BYTES]
-    return (
-        value
-        if crc32(value, crc32(stored, seed)) == int.from_bytes(data[-CHECKSUM_BYTES:], "little")
-        else None
-    )
+    return data[:-CHECKSUM_BYTES] if crc32(data, crc32(stored, seed)) == WHOLE else None
 
 
 def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:

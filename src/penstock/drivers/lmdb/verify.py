@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.drivers.lmdb.rows import CHECKSUM_BYTES, seed_of
+from penstock.drivers.lmdb.rows import WHOLE, seed_of
 
 _META_REST: Final = struct.Struct("<QQ")
 _DB: Final = struct.Struct("<IHHQQQQQ")
@@ -246,15 +246,11 @@ class _Walk:
                 if flags == 0:
                     end = behind + (low | high << 16)
                     used += end - at + (end - at & 1)
-                    whole = crc32(page[begin : end - CHECKSUM_BYTES], seed) == int.from_bytes(
-                        page[end - CHECKSUM_BYTES : end], "little"
-                    )
+                    whole = crc32(page[begin:end], seed) == WHOLE
                 else:
                     used += _NODE_HEAD + size + 8 + (size & 1)
                     data = self._big(page[behind : behind + 8], low | high << 16) if flags == _BIG else b""
-                    whole = crc32(data[:-CHECKSUM_BYTES], crc32(key, seed)) == int.from_bytes(
-                        data[-CHECKSUM_BYTES:], "little"
-                    )
+                    whole = crc32(data, crc32(key, seed)) == WHOLE
                 if not whole:
                     raise DamagedFileError(f"{what}, page {number}: a row does not match its checksum")
             self._last = last

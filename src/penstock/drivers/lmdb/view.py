@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
@@ -14,9 +15,11 @@ from penstock.core.state.memory import NOTHING
 from penstock.drivers.directory import CopyDirectory
 from penstock.drivers.lmdb.pages import CHECKED_EVERY, PAGES
 from penstock.drivers.lmdb.rows import (
+    CHECKSUM_BYTES,
     DATA_FILE,
     LONGEST_SHORT,
     SHORT_BYTES,
+    WHOLE,
     long_row,
     not_above,
     not_below,
@@ -142,21 +145,23 @@ class LmdbReader:
 
     def _rows(self, stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the rows that LMDB gives, in the order of their keys: each run of long ones is sorted."""
-        seed = self._seed
+        seed, crc32 = self._seed, zlib.crc32
         run: list[tuple[bytes, bytes]] = []
-        for count, (key, data) in enumerate(stored, 1):
-            value = whole_value(key, data, seed)
-            if value is None:
+        unchecked = CHECKED_EVERY
+        for key, data in stored:
+            if crc32(data, crc32(key, seed)) != WHOLE:
                 raise self._damaged()
             short = len(key) <= LONGEST_SHORT
             if run and (short or run[0][0][:SHORT_BYTES] != key[1:LONGEST_SHORT]):
                 yield from sorted(run, key=_KEY, reverse=reverse)
                 run.clear()
             if short:
-                yield key[1:], value
+                yield key[1:], data[:-CHECKSUM_BYTES]
             else:
-                run.append(long_row(key, value))
-            if count % CHECKED_EVERY == 0:
+                run.append(long_row(key, data[:-CHECKSUM_BYTES]))
+            unchecked -= 1
+            if not unchecked:
+                unchecked = CHECKED_EVERY
                 PAGES.trim()
         yield from sorted(run, key=_KEY, reverse=reverse)
 

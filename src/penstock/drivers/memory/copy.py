@@ -21,12 +21,13 @@ _PARKED_VERSIONS: Final = 32
 _OPEN: dict[str, MemoryCopy] = {}
 
 
-def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> MemoryCopy:
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> MemoryCopy:
     """Give this process's local copy for a directory.
 
     Args:
         directory: Where the changes of the latest batches are parked.
         memory_bytes: How much memory of this process its copies may take.
+        run: The id of the application's run, which does not matter here: nothing is kept from one to the next.
 
     Raises:
         StoreError: If the directory cannot be written.

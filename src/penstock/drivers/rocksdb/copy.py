@@ -56,12 +56,13 @@ _CHANGES_SHARE = 1 / 8
 _OPEN: dict[str, RocksCopy] = {}
 
 
-def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> RocksCopy:
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> RocksCopy:
     """Give this process's local copy for a directory; its files are opened when they are needed.
 
     Args:
         directory: Where the files lie.
         memory_bytes: How much memory of this process the copy may take.
+        run: The id of the application's run, which does not matter here: RocksDB verifies each block that it reads.
 
     Raises:
         StoreError: If the directory cannot be written.

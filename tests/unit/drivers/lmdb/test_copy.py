@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -12,7 +14,7 @@ import pytest
 from penstock.core.model.errors import CopyMovedError, DamagedCopyError
 from penstock.core.ports import ByteReader, Version
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
-from penstock.drivers.lmdb.rows import SHORT_BYTES, stored_key
+from penstock.drivers.lmdb.rows import DATA_FILE, SHORT_BYTES, stored_key
 
 ONE, TWO = Version(1, "aa"), Version(2, "bb")
 
@@ -53,11 +55,60 @@ class TestAnotherProcess:
         assert moved.version() == TWO
         assert [*moved.open_view().open("s").scan(None, None)] == [(b"a", b"2"), (b"b", b"1")]
 
+    def test_is_noticed_before_the_first_of_many_transactions(self, moved: LmdbCopy) -> None:
+        moved._budget = 1 << 16
+        with pytest.raises(CopyMovedError):
+            moved.apply({"s": [(b"%d" % n, b"wrong") for n in range(100)]}, Version(2, "cc"))
+        assert moved.version() == TWO
+
     def test_is_noticed_before_anything_is_read(self, moved: LmdbCopy) -> None:
         with pytest.raises(CopyMovedError):
             moved.open_view()
         moved.close_view()
         assert moved.open_view().open("s").get(b"a") == b"2", "what is asked for anew is of one moment"
+
+
+class TestVerification:
+    """The first process of a run that opens a copy walks its file; the others trust that."""
+
+    @pytest.fixture
+    def damaged(self, tmp_path: Path) -> Iterator[Callable[[str], LmdbCopy]]:
+        """Open a copy that a process of the run "one" has written, and that was damaged since, as another process would."""
+        directory = str(tmp_path / "task")
+        first = open_local_copy(directory, run="one")
+        first.apply({"s": [(b"a", b"value of a")]}, ONE)
+        first._env.close()
+        file = tmp_path / "task" / DATA_FILE
+        file.write_bytes(file.read_bytes().replace(b"value of a", b"value of b"))
+        opened: list[LmdbCopy] = []
+
+        def opening(run: str) -> LmdbCopy:
+            opened.append(LmdbCopy(directory, run=run))
+            return opened[-1]
+
+        yield opening
+        for copy in opened:
+            copy._env.close()
+
+    def test_another_process_of_the_run_finds_damage_when_it_reads(
+        self, damaged: Callable[[str], LmdbCopy]
+    ) -> None:
+        copy = damaged("one")
+        assert copy.version() == ONE
+        with pytest.raises(DamagedCopyError):
+            copy.open_view().open("s").get(b"a")
+
+    @pytest.mark.parametrize("run", ["two", ""])
+    def test_the_next_run_finds_it_at_once(self, damaged: Callable[[str], LmdbCopy], run: str) -> None:
+        assert damaged(run).why_empty() == "the local copy was damaged"
+
+    def test_a_file_that_was_replaced_is_verified(
+        self, damaged: Callable[[str], LmdbCopy], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "task" / DATA_FILE
+        shutil.copy(file, tmp_path / "other")
+        (tmp_path / "other").replace(file)
+        assert damaged("one").why_empty() == "the local copy was damaged"
 
 
 def test_damage_that_is_found_while_writing_is_told_once(

@@ -17,6 +17,7 @@ from penstock.core.ports import (
     ByteReader,
     ByteStores,
     Changes,
+    LocalCopy,
     OpenLocalCopy,
     Version,
     store_of,
@@ -36,17 +37,27 @@ class CopiesSpec:
         openers: Opens a local copy, by engine.
         engines: The engine of each store of the topology.
         memory_bytes: How much memory of a worker its local copies may take, all engines together.
+        run: The id of the application's run.
     """
 
     directory: str
     openers: Mapping[str, OpenLocalCopy]
     engines: Mapping[str, str]
     memory_bytes: int
+    run: str = ""
 
     @property
     def memory_per_engine(self) -> int:
         """Bytes that the copies of one engine may take."""
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
+
+    def opened(self, engine: str, directory: str) -> LocalCopy:
+        """Open the copy of an engine in a directory.
+
+        Raises:
+            StoreError: If the directory cannot be written.
+        """
+        return self.openers[engine](directory, self.memory_per_engine, self.run)
 
 
 class TaskCopies:
@@ -56,7 +67,7 @@ class TaskCopies:
         self._directory = f"{spec.directory}/{task}"
         self._engines = {store: spec.engines[store] for store in stores}
         self._copies = {
-            engine: spec.openers[engine](f"{self._directory}/{engine}", spec.memory_per_engine)
+            engine: spec.opened(engine, f"{self._directory}/{engine}")
             for engine in sorted(set(self._engines.values()))
         }
         self._views: dict[str, ByteStores] = {}

@@ -111,7 +111,7 @@ class GlobalStores:
         held.callback(lock.release)
         lock.acquire()
         _remove_unused(home, engine)
-        copy: LocalCopy = copies.openers[engine](str(home / engine), copies.memory_per_engine)
+        copy: LocalCopy = copies.opened(engine, str(home / engine))
         held.callback(copy.close_view)
         filling = Filling(part, copy, self._spec.topics, self._task, self._spec.tell, self._now_ms)
         view = filling.view_at(planned, self.filled)
