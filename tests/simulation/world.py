@@ -182,7 +182,7 @@ class World:
         self._tokens += 1
         return f"{self._tokens:0{2 * size}x}"
 
-    def _opened(self, directory: str, memory_bytes: int) -> Any:
+    def _opened(self, directory: str, memory_bytes: int, run: str) -> Any:
         _, host, worker = self.placed[self.acting]
         return host.copy(self.scene.engine, directory.strip("/"), worker)
 
