@@ -26,6 +26,7 @@ from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model import errors
 from penstock.drivers.kafka.fetch import _PRESET
 from penstock.drivers.kafka.produce import DEFAULTS
+from penstock.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
 from penstock.drivers.spark.worker.report import CallReport, Hottest, Report
 from penstock.edge.cli.app import app as command_line
 from penstock.edge.client_settings import RULES
@@ -173,6 +174,14 @@ def test_settings_are_those_of_the_code() -> None:
             assert default == "required", name
         elif name != "state_dir":  # depends on the user
             assert default == f"`{field.get_default(call_default_factory=True)!r}`", name
+
+
+def test_settings_of_a_session_are_those_of_the_code() -> None:
+    page = ROOT / "docs/how-to/run-on-your-own-spark-session.md"
+    per_query = [row[0].split("`")[1] for row in table_rows(page, "set for the query")]
+    assert per_query == [*QUERY_CONF, FILE_MANAGER, "spark.sql.shuffle.partitions"]
+    rows = [(row[0].split("`")[1], row[1].split("`")[1]) for row in table_rows(page, "set for the session")]
+    assert rows == [(want.name, want.value) for want in WANTED if want.default is not None]
 
 
 def test_rules_of_client_settings_are_those_of_the_code() -> None:

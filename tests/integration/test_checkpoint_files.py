@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.drivers.spark.submit.session import FILE_MANAGER, QUERY_CONF, configured
+from penstock.drivers.spark.submit.session import configured
+from penstock.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF
 
 from .helpers import Apps, values_by_key
 

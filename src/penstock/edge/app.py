@@ -35,7 +35,7 @@ from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 from penstock.drivers.spark.submit.checkpoint import Progress, files_of, manifests
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import QuerySpec, start
-from penstock.drivers.spark.submit.session import configured, partitions_of
+from penstock.drivers.spark.submit.session import configured, partitions_of, refuse_connect
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.progress import TellApplication
 from penstock.drivers.threads import ThreadsOfTasks
@@ -147,11 +147,13 @@ class Application:
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
             OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
             ControlError: If the list of topics that are kept paused cannot be read.
+            SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
             PenstockError: If the first batch fails for another reason.
         """
         if until not in (None, "end"):
             raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
         check_spark_packages()
+        refuse_connect()
         self._clients.check()
         broker = self._clients.broker()
         running = self._leased(broker)

@@ -21,7 +21,8 @@ from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit import transform as _transform
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.submit.query import register
-from penstock.drivers.spark.submit.session import QUERY_CONF, STATE_STORE, refuse_connect, use_this_python
+from penstock.drivers.spark.submit.session import refuse_connect, use_this_python
+from penstock.drivers.spark.submit.wanted import keep_state_in, lacking_lines, tell_lacking
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.edge.cluster import check_secrets
 from penstock.edge.engines import copies_spec
@@ -47,6 +48,9 @@ def transform(
     The caller reads, writes and checkpoints. Delivery is what the caller's sink gives; state is exactly once, as for any
     stateful operator of Spark. Wall-clock punctuation is checked in micro-batches that bring records to the task.
 
+    It works on a classic session and on Spark Connect. What the query needs of the state store is set in the session, but for what
+    is set there: the caller starts the query, so it cannot be set for the query alone. What the session lacks is a warning.
+
     Args:
         topology: What to run. A re-key behind a stateful operator is refused, because it needs a Kafka topic.
         inputs: Per topic of the topology, and per topic that a pattern of it is to match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
@@ -68,6 +72,7 @@ def transform(
     Raises:
         TopologyError: If the topology is not valid, needs a Kafka topic of its own, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
+        SparkRuntimeError: If a DataFrame lacks a column, or the session keeps state where a topology cannot.
 
     Example:
         Columns that are not binary are cast by the caller::
@@ -83,9 +88,8 @@ def transform(
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession
     use_this_python()
-    for option, wanted in QUERY_CONF.items():
-        if option.startswith(STATE_STORE):
-            session.conf.set(option, wanted)
+    keep_state_in(session)
+    tell_lacking(lacking_lines(session, {}))
     shuffle_partitions = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
     groups, failing = grouping_keys(layout.tasks), policies or ErrorPolicies()

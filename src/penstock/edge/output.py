@@ -59,7 +59,8 @@ def attach(output: Output, file: Path) -> Path | None:
         return shown
     terminal = Terminal(output, shown)
     own.addHandler(terminal)
-    own.setLevel(logging.DEBUG)
+    if own.level == logging.NOTSET:  # otherwise the program has said what it wants of us
+        own.setLevel(logging.DEBUG)
     own.propagate = False
     if shown is not None:
         try:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -28,6 +29,7 @@ from penstock.core.ports import TopicFacts
 from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.session import session_for
+from penstock.drivers.spark.submit.wanted import lacking_lines, tell_lacking
 from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
 from penstock.drivers.spark.worker.report import Report
 from penstock.edge import contact
@@ -79,6 +81,8 @@ class RunningApplication:
         self._checkpoint = ""
         """Where it is."""
         self._session: SparkSession | None = None
+        self._lacking: Sequence[str] = ()
+        """What the session lacks if it is somebody else's."""
         self._progress = Progress(application_id)
         self._warnings = Repeated(partial(log.warning, "%s"))
         self._spark_log: Path | None = None
@@ -225,7 +229,7 @@ class RunningApplication:
         state = "draining" if draining else self._state
         status = self._book.status(state, None if self._error is None else str(self._error))
         orders = self._orders.now
-        return replace(status, paused=sorted(orders.paused), throttled=orders.rates)
+        return replace(status, paused=sorted(orders.paused), throttled=orders.rates, lacking=self._lacking)
 
     def metrics(self) -> dict[str, int]:
         """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
@@ -420,18 +424,21 @@ class RunningApplication:
         return session
 
     def _spark(self, settings: Settings) -> SparkSession:
-        active = SparkSession.getActiveSession()
-        if active is None:
+        own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
+        if own:
             where = "" if self._spark_log is None else f"; what it writes goes to {self._spark_log}"
             master = "" if settings.master is None else f" ({settings.master})"
             self._progress.say("spark-starts", f"starting Spark{master}{where}")
         session = session_for(self.id, settings.master, settings.spark, self._spark_log)
-        whose = "runs" if active is None else "is the program's own session"
+        whose = "runs" if own else "is the program's own session"
         address = session.sparkContext.uiWebUrl
         ui = "" if address is None else f", UI at {address}"
         self._progress.say(
             "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
         )
+        if not own:
+            self._lacking = lacking_lines(session, settings.spark)
+            tell_lacking(self._lacking)
         return session
 
     # Beginning and end.

@@ -49,6 +49,7 @@ class Status:
         calls: What the asynchronous operators are doing, per task that has some.
         threads: What the threads of tasks have done, per task that has several and something for them to do.
         batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
+        lacking: What the Spark session lacks that Penstock wants, and why: one line for each setting. Empty for one that it made.
     """
 
     state: str
@@ -68,6 +69,7 @@ class Status:
     calls: Mapping[str, CallStatus] = field(default_factory=dict)
     threads: Mapping[str, ThreadStatus] = field(default_factory=dict)
     batch_s: float | None = None
+    lacking: Sequence[str] = ()
 
 
 class _Recent:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 import penstock as ps
-from penstock.core.model.errors import SettingsError
+from penstock.core.model.errors import SettingsError, SparkRuntimeError
 from penstock.edge.cluster import refuse_bare_secrets, refuse_local_checkpoint
 from penstock.edge.settings import Settings, settings_from
 
@@ -66,3 +67,14 @@ def test_a_local_checkpoint_is_refused_where_other_hosts_write_it(master: str) -
 def test_a_cluster_on_the_loopback_interface_has_one_disk() -> None:
     refuse_local_checkpoint("file:///state/checkpoint", "spark://127.0.0.1:7077")
     refuse_local_checkpoint("file:///state/checkpoint", "spark://localhost:7077")
+
+
+def test_an_application_refuses_spark_connect_before_it_asks_the_broker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    builder = ps.StreamsBuilder()
+    builder.stream("in").to("out")
+    app = ps.Application("app", builder.build(), bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
+    with pytest.raises(SparkRuntimeError, match=r"ps\.spark\.transform, which works there"):
+        app.start()

@@ -50,6 +50,13 @@ def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> No
     assert (tmp_path / "penstock.log.1").read_text() == "of yesterday"
 
 
+def test_a_level_that_the_program_has_set_stays(tmp_path: Path) -> None:
+    level = "logging.getLogger('penstock').setLevel(logging.WARNING)"
+    ended = _run(tmp_path, "lines", before=level, after="print(logging.getLogger('penstock').level)")
+    assert _told(ended) == ["a warning"]
+    assert ended.stdout.split()[-1] == "30"
+
+
 def test_what_pyspark_says_about_pandas_is_not_shown(tmp_path: Path) -> None:
     after = (
         "import warnings\n"

@@ -84,6 +84,7 @@ def told(name: str, status: Mapping[str, Any]) -> list[str]:
         *(f"  calls        {task}: {_calls(calls)}" for task, calls in status["calls"].items()),
         *(f"  threads      {task}: {_threads(threads)}" for task, threads in status["threads"].items()),
         *(f"  restoring    {line}" for line in status["restoring"]),
+        *(f"  lacking      {line}" for line in status["lacking"]),
         *(f"  error        {line}" for line in (status["error"] or "").splitlines()),
     ]
 

@@ -54,7 +54,7 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
     if not places:
         return
     archive = _archive(places)
-    if not _is_classic(session):
+    if not is_classic(session):
         session.addArtifacts(str(archive), pyfile=True)
     elif archive.name not in (session.sparkContext._python_includes or ()):
         session.sparkContext.addPyFile(str(archive))
@@ -151,14 +151,15 @@ def _is_installed(place: Path) -> bool:
 
 def _importable_by_workers(session: SparkSession) -> set[Path]:
     """Return the directories from which the workers of a session import anyway: those of a local one inherit from its JVM."""
-    if not _is_classic(session) or not is_local(str(session.sparkContext.master)):
+    if not is_classic(session) or not is_local(str(session.sparkContext.master)):
         return set()
     system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     inherited = (system.getenv("PYTHONPATH") or "").split(os.pathsep)
     return {Path(place).resolve() for place in (*inherited, system.getProperty("user.dir")) if place}
 
 
-def _is_classic(session: SparkSession) -> bool:
+def is_classic(session: SparkSession) -> bool:
+    """Return whether the Spark driver belongs to this program, and not to a server of Spark Connect."""
     return "connect" not in type(session).__module__
 
 

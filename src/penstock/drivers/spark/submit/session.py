@@ -27,37 +27,18 @@ from penstock.drivers.spark.submit.launch import (
     given_to_spark,
     is_local,
 )
+from penstock.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, SESSION_CONF, is_settable
 from penstock.drivers.spark.submit.worker_python import worker_python
 
 logger = logging.getLogger("penstock.application")
 
-QUERY_CONF: Mapping[str, str] = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "200",
-}
-"""What a query needs, whatever session it runs in."""
-
-STATE_STORE: Final = "spark.sql.streaming.stateStore."
-FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _WITH_FEW_PROCESSES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
 _OWN_SESSION: Mapping[str, str] = {
-    "spark.python.daemon.module": "penstock.edge.daemon",
-    "spark.python.worker.reuse": "true",
-    # A task's state server takes the first connection for its worker's. On a TCP port that can be a stranger's: a client that
-    # looks for what listened on this port before, such as a broker. The server dies then, and the worker waits for ever.
-    "spark.python.unix.domain.socket.enabled": "true",
+    **SESSION_CONF,
     "spark.ui.showConsoleProgress": "false",
-    # A shuffle of chunks is a few large byte strings, read back from the page cache at once.
-    "spark.shuffle.compress": "false",
     "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }
 """What a session that is made here has, unless the user says otherwise, to Spark or to the application."""
@@ -167,7 +148,7 @@ def configured(
         **conf,
         "spark.sql.shuffle.partitions": str(partitions),
     }
-    changed = {name: value for name, value in wanted.items() if _is_settable(session, name)}
+    changed = {name: value for name, value in wanted.items() if is_settable(session, name)}
     own: Any = session._jsparkSession.sessionState().conf()  # `session.conf` refuses the file manager
     with _CONFIGURING:
         before = {name: session.conf.get(name, None) for name in changed}
@@ -181,14 +162,6 @@ def configured(
                     own.unsetConf(name)
                 else:
                     own.setConfString(name, old)
-
-
-def _is_settable(session: SparkSession, name: str) -> bool:
-    """Tell whether a query that starts now sees a setting.
-
-    Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
-    """
-    return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)
 
 
 def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:

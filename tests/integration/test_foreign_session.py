@@ -1,0 +1,175 @@
+"""An application and an operator on a session that the user has made: what it lacks is said, and what it had it has again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from typing import Any, Final
+
+import pytest
+
+from penstock.testing import EmbeddedKafka
+
+from .helpers import Apps
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+_PROGRAM: Final = """
+import json, logging, sys
+from pathlib import Path
+from pyspark.sql import SparkSession, functions as F
+import penstock as ps
+from penstock.core.model.errors import SparkRuntimeError
+
+servers, name, home, source, sink = sys.argv[1:]
+
+def session_with(conf):
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    for setting, value in {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **conf}.items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
+
+def levels(spark):
+    root = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
+    loggers = [logging.getLogger(name) for name in (None, "py4j", "penstock.librdkafka", "penstock")]
+    return [str(root.getLevel()), *(logger.level for logger in loggers)]
+
+def topology(source, sink):
+    builder = ps.StreamsBuilder()
+    counts = builder.stream(source).group_by_key().count(store="counts")
+    counts.to_stream().to(sink, value=ps.serdes.int64)
+    return builder.build()
+
+def application(session, number, **settings):
+    before, quiet = session.conf.getAll, levels(session)
+    app = ps.Application(
+        f"{name}-{number}", topology(source, f"{sink}-{number}"), bootstrap_servers=servers, state_dir=home, **settings
+    )
+    done = app.run(until="end")
+    state = Path(home, f"{name}-{number}", "checkpoint/state/0/0")
+    return {
+        "lacking": done.status().lacking,
+        "same": session.conf.getAll == before,
+        "levels": levels(session) == quiet,
+        "changelogs": sorted(path.name for path in state.glob("*.changelog")),
+    }
+
+def operator(spark):
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    frame = rows.select(
+        F.lit(None).cast("binary").alias("key"), F.lit(None).cast("binary").alias("value"),
+        F.lit(0).alias("partition"), F.col("value").alias("offset"), F.col("timestamp"),
+    )
+    before = spark.conf.getAll
+    ps.spark.transform(topology("lines", "counts"), {"lines": frame}, name="own", state_dir=home, partitions=1)
+    return {name: value for name, value in spark.conf.getAll.items() if before.get(name) != value}
+
+def refusal(spark):
+    try:
+        operator(spark)
+    except SparkRuntimeError as error:
+        return str(error)
+
+STATE = "spark.sql.streaming.stateStore."
+logging.getLogger("penstock").setLevel(logging.WARNING)
+told = {}
+spark = session_with({"spark.log.level": "WARN"})
+told["bare"] = application(spark, 0, output="quiet", spark={"spark.driver.memory": "3g", "spark.sql.ansi.enabled": "false"})
+spark.conf.set(STATE + "rocksdb.trackTotalNumberOfRows", "true")
+told["operator"] = operator(spark)
+spark.conf.set(STATE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+told["refusal"] = refusal(spark)
+spark.stop()
+print("SECOND", file=sys.stderr, flush=True)
+spark = session_with(json.loads(Path(home, "wanted.json").read_text()))
+told["full"] = application(spark, 1)
+told["full operator"] = operator(spark)
+spark.stop()
+print("TOLD " + json.dumps(told))
+"""
+
+_WANTED: Final = {
+    "spark.python.daemon.module": "penstock.edge.daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.shuffle.compress": "false",
+    "spark.authenticate": "true",
+}
+_STATE: Final = "spark.sql.streaming.stateStore."
+
+
+@pytest.fixture(scope="module")
+def ended(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
+    """Run the program on two sessions, one after the other; give what it told, and its errors during each."""
+    apps = Apps(kafka, f"foreign-{secrets.token_hex(3)}", tmp_path_factory.mktemp("foreign"))
+    source = apps.topic("in")
+    topics = [apps.topic(f"out-{number}") for number in (0, 1)]
+    apps.kafka.produce(source, [("k", "v")] * 10)
+    apps.home.joinpath("wanted.json").write_text(json.dumps(_WANTED))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+    servers, sink = apps.kafka.bootstrap_servers, topics[0].removesuffix("-0")
+    run = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, servers, apps.id, str(apps.home), source, sink],
+        cwd=apps.home,
+        env={**inherited, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("TOLD ")]
+    assert lines, run.stderr[-4000:]
+    bare, _, full = run.stderr.partition("SECOND\n")
+    return json.loads(lines[0].removeprefix("TOLD ")), bare, full
+
+
+def test_what_a_session_lacks_is_one_warning_with_a_line_for_each(ended: tuple[Any, str, str]) -> None:
+    told, errors, _ = ended
+    lacking = told["bare"]["lacking"]
+    assert [line.split(":")[0] for line in lacking] == [
+        *(f"{name}={value}" for name, value in _WANTED.items()),
+        "spark.driver.memory=3g",
+    ]
+    assert all(": without it " in line for line in lacking[:-1])
+    warnings = re.findall(r"lacks settings .*:\n((?:  .*\n)+)", errors)
+    assert [block.splitlines() for block in warnings] == [
+        [f"  {line}" for line in lacking],
+        *[[f"  {line}" for line in lacking[:-1]]],  # the operator's
+    ]
+
+
+def test_a_session_that_has_everything_is_not_told_about(ended: tuple[Any, str, str]) -> None:
+    told, _, errors = ended
+    assert told["full"]["lacking"] == []
+    assert "lacks" not in errors
+
+
+@pytest.mark.parametrize("session", ["bare", "full"])
+def test_the_query_has_its_settings_and_the_session_has_its_own_again(
+    ended: tuple[Any, str, str], session: str
+) -> None:
+    told = ended[0][session]
+    assert told["changelogs"]
+    assert told["same"]
+
+
+@pytest.mark.parametrize("session", ["bare", "full"])
+def test_no_log_level_of_the_user_changes(ended: tuple[Any, str, str], session: str) -> None:
+    assert ended[0][session]["levels"]
+
+
+def test_an_operator_sets_what_nobody_has_set(ended: tuple[Any, str, str]) -> None:
+    told = ended[0]
+    changelog = {f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true"}
+    provider = {
+        f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    }
+    assert told["operator"] == {**provider, **changelog}
+    assert told["full operator"] == {
+        **provider,
+        **changelog,
+        f"{_STATE}rocksdb.trackTotalNumberOfRows": "false",
+    }
+    assert re.search(r"HDFSBacked.*spark\.conf\.unset\('spark\.sql.*providerClass'\)", told["refusal"])
