@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pyspark
 import pytest
 from confluent_kafka import KafkaError
 from pyspark import SparkContext
@@ -25,34 +27,82 @@ PUBLIC_MODULES: Final = {
     "pyspark.sql.streaming.datasource",
     "pyspark.sql.types",
 }
-PRIVATE_MODULES: Final[dict[str, tuple[str, ...]]] = {
-    "pyspark.daemon": ("manager",),
-    "pyspark.find_spark_home": ("_find_spark_home",),
-    "pyspark.java_gateway": ("launch_gateway",),
-    "pyspark.sql.streaming.python_streaming_source_runner": ("main",),
-    "pyspark.sql.streaming.stateful_processor_api_client": ("StatefulProcessorApiClient",),
-    "pyspark.sql.streaming.stateful_processor_util": ("TransformWithStateInPandasUdfUtils",),
-    "pyspark.sql.utils": ("is_remote",),
-    "pyspark.sql.worker.python_streaming_sink_runner": ("main",),
-    "pyspark.worker": ("main",),
+PRIVATE_MODULES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "pyspark.cloudpickle": (("dumps", "loads"), "topologies travel to workers"),
+    "pyspark.daemon": (("manager",), "workers are forked from a daemon that has imported everything"),
+    "pyspark.find_spark_home": (
+        ("_find_spark_home",),
+        "spark-defaults.conf is read, and the crash harness finds Spark",
+    ),
+    "pyspark.java_gateway": (("launch_gateway",), "the JVM writes to a file beside the state"),
+    "pyspark.sql.streaming.python_streaming_source_runner": (
+        ("main",),
+        "the crash harness knows the planner",
+    ),
+    "pyspark.sql.streaming.stateful_processor_api_client": (
+        ("StatefulProcessorApiClient",),
+        "the daemon imports it",
+    ),
+    "pyspark.sql.streaming.stateful_processor_util": (
+        ("TransformWithStateInPandasUdfUtils",),
+        "the daemon imports it",
+    ),
+    "pyspark.sql.worker.python_streaming_sink_runner": (
+        ("main",),
+        "the crash harness knows the commit of the sink",
+    ),
+    "pyspark.worker": (("main",), "the daemon imports it, and the crash harness knows workers"),
 }
-PRIVATE_ATTRIBUTES: Final[dict[str, type]] = {
-    "_active_spark_context": SparkContext,
-    "_ensure_initialized": SparkContext,
-    "_gateway": SparkContext,
-    "_python_includes": SparkContext,
-    "_get_j_spark_session_class": SparkSession,
-    "_streamingCheckpointManager": SparkSession,
-}
-SET_IN_CONSTRUCTORS: Final[dict[str, str]] = {
-    "_jsc": "pyspark.core.context",
-    "pythonExec": "pyspark.core.context",
-    "_jsparkSession": "pyspark.sql.session",
-    "_jvm": "pyspark.sql.session",
-}
-"""Attributes of an instance, with the module that sets them."""
+"""Per module what is used of it, and what for."""
 
-OF_OTHERS: Final = {"_asdict", "_exit", "_fields", "_get_running_loop", "_replace", "_set_running_loop"}
+PRIVATE_ATTRIBUTES: Final[dict[str, tuple[type, str]]] = {
+    "_active_spark_context": (SparkContext, "a session that is active in another thread is found"),
+    "_ensure_initialized": (
+        SparkContext,
+        "what spark-submit was given is asked of the JVM before there is a session",
+    ),
+    "_gateway": (SparkContext, "a JVM that runs already is found, and the demo ends its own"),
+    "_python_includes": (SparkContext, "modules are sent to workers once"),
+    "_get_j_spark_session_class": (SparkSession, "a query is started in any thread"),
+    "_streamingCheckpointManager": (SparkSession, "penstock rescale moves the state"),
+}
+"""Per attribute the class that has it, and what it is used for."""
+
+SET_IN_CONSTRUCTORS: Final[dict[str, tuple[str, str]]] = {
+    "_jsc": ("pyspark.core.context", "checkpoints are read on other file systems"),
+    "pythonExec": ("pyspark.core.context", "workers are of the program's Python"),
+    "_jsparkSession": ("pyspark.sql.session", "a query has its settings while it is started"),
+    "_jvm": (
+        "pyspark.sql.session",
+        "checkpoints are read on other file systems, queries are started in any thread",
+    ),
+}
+"""Attributes of an instance, with the module that sets them, and what they are used for."""
+
+IN_THE_JVM: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "sql/classic/SparkSession": (("sessionState", "setActiveSession"), "a query is started in any thread"),
+    "sql/internal/SessionState": (("conf", "newHadoopConf"), "a query has its settings while it is started"),
+    "sql/internal/SQLConf": (("setConfString", "unsetConf"), "a query has its settings while it is started"),
+    "sql/execution/streaming/state/RocksDBStateStoreProvider": ((), "queries keep state"),
+    "sql/execution/streaming/checkpointing/FileSystemBasedCheckpointFileManager": (
+        (),
+        "a checkpoint costs few processes",
+    ),
+    "deploy/SparkSubmit": ((), "the crash harness knows the JVM of the driver"),
+    "launcher/Main": ((), "the crash harness knows the JVM of the driver"),
+    "executor/CoarseGrainedExecutorBackend": ((), "the crash harness knows executors"),
+}
+"""Classes of Spark below ``org/apache/spark``, methods that are called through py4j, and what they are used for."""
+
+OF_OTHERS: Final = {
+    "_is_protocol",
+    "_asdict",
+    "_exit",
+    "_fields",
+    "_get_running_loop",
+    "_replace",
+    "_set_running_loop",
+}
 """What Python's own library calls so."""
 
 ROOT: Final = Path(penstock.__file__).parent
@@ -61,19 +111,51 @@ TREES: Final = [ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"
 
 @pytest.mark.parametrize("module", PRIVATE_MODULES)
 def test_modules_and_what_is_used_of_them_are_there(module: str) -> None:
-    found = importlib.import_module(module)
-    assert [name for name in PRIVATE_MODULES[module] if not hasattr(found, name)] == []
+    names, breaks = PRIVATE_MODULES[module]
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        pytest.fail(f"{error}, so this breaks: {breaks}")
+    missing = [name for name in names if not hasattr(found, name)]
+    assert not missing, f"this PySpark has no {missing} in {module}, so this breaks: {breaks}"
 
 
 @pytest.mark.parametrize("name", PRIVATE_ATTRIBUTES)
 def test_attributes_of_classes_are_there(name: str) -> None:
-    assert hasattr(PRIVATE_ATTRIBUTES[name], name)
+    owner, breaks = PRIVATE_ATTRIBUTES[name]
+    assert hasattr(owner, name), f"this PySpark has no {owner.__name__}.{name}, so this breaks: {breaks}"
 
 
 @pytest.mark.parametrize("name", SET_IN_CONSTRUCTORS)
 def test_attributes_of_instances_are_set(name: str) -> None:
-    source = Path(importlib.import_module(SET_IN_CONSTRUCTORS[name]).__file__ or "").read_text()
-    assert f"self.{name} = " in source or f"self.{name}: " in source
+    module, breaks = SET_IN_CONSTRUCTORS[name]
+    source = Path(importlib.import_module(module).__file__ or "").read_text()
+    there = f"self.{name} = " in source or f"self.{name}: " in source
+    assert there, f"{module} of this PySpark does not set {name}, so this breaks: {breaks}"
+
+
+def test_classes_and_methods_of_the_jvm_are_there() -> None:
+    """A class file names its methods."""
+    found: dict[str, bytes] = {}
+    for jar in Path(pyspark.__file__).parent.glob("jars/spark-*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            wanted = {f"org/apache/spark/{name}.class": name for name in IN_THE_JVM}
+            inside = wanted.keys() & set(archive.namelist())
+            found.update({wanted[entry]: archive.read(entry) for entry in inside})
+    for name, (methods, breaks) in IN_THE_JVM.items():
+        assert name in found, f"this Spark has no class {name}, so this breaks: {breaks}"
+        missing = [method for method in methods if method.encode() not in found[name]]
+        assert not missing, f"this Spark has no {missing} in {name}, so this breaks: {breaks}"
+
+
+def test_no_other_class_of_the_jvm_is_named() -> None:
+    named = {
+        node.value.removeprefix("org.apache.spark.").replace(".", "/")
+        for tree in TREES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and str(node.value).startswith("org.apache.spark.")
+    }
+    assert named <= set(IN_THE_JVM)
 
 
 def test_the_launcher_of_the_jvm_takes_arguments_for_its_process() -> None:
@@ -95,6 +177,7 @@ def test_no_other_private_attribute_is_used() -> None:
         and not node.attr.startswith("__")
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     }
+    used |= {name for tree in TREES for name in _looked_up(tree)}
     known = {*PRIVATE_ATTRIBUTES, *SET_IN_CONSTRUCTORS} - {"pythonExec"}
     # the codes of librdkafka's own errors begin with an underscore, and are public
     assert {name for name in used - own - OF_OTHERS if not hasattr(KafkaError, name)} <= known
@@ -102,17 +185,34 @@ def test_no_other_private_attribute_is_used() -> None:
 
 
 def _modules() -> Iterator[str]:
-    """Return the modules of PySpark that are imported, or named as programs to run."""
+    """Return the modules of PySpark that are imported, or named as programs to run; what a module does not publish is one, too."""
     for tree in TREES:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pyspark":
                 yield str(node.module)
+                published = getattr(importlib.import_module(str(node.module)), "__all__", None)
+                if node.module in PUBLIC_MODULES and published is not None:
+                    yield from (
+                        f"{node.module}.{one.name}" for one in node.names if one.name not in published
+                    )
+            elif isinstance(node, ast.Import):
+                yield from (one.name for one in node.names if one.name.split(".")[0] == "pyspark")
             elif (
                 isinstance(node, ast.Constant)
                 and str(node.value).startswith("pyspark.")
                 and " " not in str(node.value)
             ):
                 yield str(node.value)
+
+
+def _looked_up(tree: ast.Module) -> Iterator[str]:
+    """Return the private names that are given to ``getattr`` and the like."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):
+            for argument in node.args[1:2]:
+                name = str(argument.value) if isinstance(argument, ast.Constant) else ""
+                if name.startswith("_") and not name.startswith("__"):
+                    yield name
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:

@@ -14,8 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlparse
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import SparkSession, is_remote
 
 from penstock.core.model.errors import SparkRuntimeError
 from penstock.drivers.private import process_directory
