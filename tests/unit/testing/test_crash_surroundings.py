@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.crash import APPS
 from penstock.testing.crash.clock import JumpingClock
 from penstock.testing.crash.network import Network
 from penstock.testing.crash.processes import CrashTestError
+from penstock.testing.crash.setup import Setup
 from penstock.testing.crash.space import Space
 from penstock.testing.crash.stream import now_ms
 from unit.small_disk import run_on_small_disk
@@ -125,6 +127,14 @@ space.free()
 class TestSpace:
     def test_is_taken_to_the_last_byte_and_given_back(self, tmp_path: Path) -> None:
         run_on_small_disk(tmp_path, _FILLS)
+
+    def test_has_a_directory_for_each_run_on_it(self, tmp_path: Path) -> None:
+        app = APPS["two-stores"]
+        states = {
+            Setup(app, "exactly_once", seed, 100, ("space",), disk=disk).state(tmp_path / "home")
+            for seed, disk in [(1, tmp_path), (2, tmp_path), (1, None)]
+        }
+        assert states == {tmp_path / "two-stores-1", tmp_path / "two-stores-2", tmp_path / "home/state"}
 
     def test_of_a_large_disk_is_not_taken(self) -> None:
         told = os.statvfs("/")

@@ -136,6 +136,7 @@ def run_with_crashes(
     finally:
         if keep_logs is None and (report is None or report.ok):
             shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(setup.state(home), ignore_errors=True)
 
 
 class _Run:

@@ -59,6 +59,10 @@ class Setup:
         """The Spark master: what users have by default, or one that has executors to kill."""
         return _WITH_EXECUTORS if "executor" in self.targets else _AS_USERS_RUN
 
+    def state(self, home: Path) -> Path:
+        """Return where checkpoint and state lie: each run has a directory of its own on the disk that it shares with others."""
+        return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
+
     def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
         """Return the settings of the application."""
         settings = {
@@ -98,9 +102,9 @@ def home_of(keep_logs: str | Path | None) -> Path:
 
 def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
     """Start brokers, and what else a run breaks; all of it ends with the stack."""
-    targets, state = setup.targets, (setup.disk or home) / "state"
-    if setup.disk is not None and state.exists():
-        raise CrashTestError(f"{state} is there already: a run needs a disk of its own")
+    targets, state = setup.targets, setup.state(home)
+    if state.exists():
+        raise CrashTestError(f"{state} is there already: a run needs a directory of its own for its state")
     network = stack.enter_context(Network(setup.brokers)) if "network" in targets else None
     kafka = EmbeddedKafka(
         partitions=PARTITIONS,
