@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from penstock.core.model.errors import CheckpointError
 from penstock.drivers.spark.submit.checkpoint import LocalFiles
 from penstock.edge.checkpoints import sound_progress
 from unit.drivers.spark.submit.checkpoints import DAMAGES, HARMLESS, Damage, newest
+from unit.flips import FLIPS, flip
 
 from .helpers import Apps, latest, written
 
@@ -94,6 +97,44 @@ def test_is_found(counting: Counting, case: Damage) -> None:
 def test_is_no_damage(counting: Counting, case: Damage) -> None:
     case.do(counting.checkpoint)
     assert progress(counting.checkpoint) is not None
+
+
+def test_a_bit_that_flips_is_found_or_in_a_file_that_nobody_needs(counting: Counting) -> None:
+    root, right, outcomes = counting.checkpoint, progress(counting.checkpoint), Counter[str]()
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
+    needed = set(needed_by_a_start(root, counting.batch))
+    assert needed < set(files)
+    for seed in range(max(FLIPS, 300)):
+        chance = random.Random(seed)
+        path = chance.choice(files)
+        before = path.read_bytes()
+        flip(path, chance)
+        try:
+            assert progress(root) == right, (seed, path)
+            assert path not in needed, (seed, path)
+            outcomes["not needed"] += 1
+        except CheckpointError as error:
+            assert_way_out(error, path)
+            outcomes["refused"] += 1
+        path.write_bytes(before)
+    assert progress(root) == right
+    sys.stderr.write(f"\n{dict(outcomes)}\n")
+    assert outcomes.keys() == {"not needed", "refused"}
+
+
+def needed_by_a_start(root: Path, batch: int) -> Iterator[Path]:
+    """Return the files without which Spark cannot go on, as far as they do not depend on when it makes a snapshot."""
+    yield from (root / name for name in ("metadata", f"commits/{batch}"))
+    yield from (root / "offsets" / str(batch - back) for back in range(2))
+    for place in (root / "state/0/_metadata/v2", root / "state/0/_stateSchema/default"):
+        yield from (path for path in place.iterdir() if not path.name.startswith("."))
+    yield from root.glob(f"state/0/*/{batch + 1}.changelog")
+
+
+def assert_way_out(error: CheckpointError, path: Path) -> None:
+    assert "is damaged, so nothing was started on it" in error.message
+    assert path.name.removeprefix(".").removesuffix(".crc") in error.message
+    assert "penstock reset" in error.message
 
 
 @pytest.mark.parametrize("name", ["offset missing", "changes missing", "shared file missing"])

@@ -31,8 +31,10 @@ def problem(file: Path) -> str | None:
     if len(sums) < _HEAD.size:
         return None
     magic, chunk = _HEAD.unpack_from(sums)
-    if magic != _MAGIC or chunk < 1:
+    if magic != _MAGIC:
         return None
+    if chunk < 1:
+        return f"cannot be compared: its checksum file {beside.name} is damaged"
     expected = sums[_HEAD.size :]
     found = b"".join(
         zlib.crc32(data[at : at + chunk]).to_bytes(4, "big") for at in range(0, len(data), chunk)

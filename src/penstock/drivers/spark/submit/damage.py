@@ -80,8 +80,11 @@ def look(files: Files) -> Seen:
         partition: frozenset(files.names(f"state/0/{partition}"))
         for partition in numbers(files.names("state/0"))
     }
-    descriptions = {path: len(_visible(files.names(path))) for path in _DESCRIPTIONS}
-    seen = Seen(offsets, commits, {path: files.read(path) for path in paths}, state, descriptions)
+    described = {path: _visible(files.names(path)) for path in _DESCRIPTIONS}
+    counts = {path: len(names) for path, names in described.items()}
+    seen = Seen(offsets, commits, {path: files.read(path) for path in paths}, state, counts)
+    if commits:
+        paths = [*paths, *(f"{path}/{name}" for path, names in described.items() for name in names)]
     return replace(seen, altered=_altered(files, [*paths, *_files_of_state(seen)]))
 
 

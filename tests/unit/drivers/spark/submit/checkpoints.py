@@ -257,6 +257,21 @@ def _of_state() -> list[Damage]:
             "state/0/_stateSchema/default has no file",
         ),
         Damage(
+            "description flipped",
+            lambda r: _flipped(r / "state/0/_metadata/v2/0"),
+            "state/0/_metadata/v2/0 has other bytes than were written",
+        ),
+        Damage(
+            "schema flipped",
+            lambda r: [_flipped(path) for path in (r / "state/0/_stateSchema/default").glob("[0-9]*")],
+            "state/0/_stateSchema/default/0_.* has other bytes than were written",
+        ),
+        Damage(
+            "checksums of chunks without length",
+            lambda r: _sums_of(_changelog(r)).write_bytes(b"crc\0\0\0\0\0"),
+            r"state/0/1/V\.changelog cannot be compared: its checksum file \.V\.changelog\.crc is damaged",
+        ),
+        Damage(
             "snapshot garbled",
             lambda r: _changed(_snapshot(r), b"PK" * 99),
             r"state/0/0/\d+\.zip cannot be read as a snapshot",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,10 @@ def write(topic: FakeTopic, chance: random.Random) -> None:
 
 def seen(hosts: Hosts) -> tuple[dict[str, Any], bool]:
     """Give what a task sees, and whether damage was found: then its micro-batch begins anew, once."""
-    try:
+    with suppress(DamagedCopyError):
         return hosts.content(), False
-    except DamagedCopyError:
-        gc.collect()
-        return hosts.content(), True
+    gc.collect()  # what has read the damaged copy must let go of it
+    return hosts.content(), True
 
 
 @pytest.mark.timeout(60 + FLIPS)
