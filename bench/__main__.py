@@ -34,6 +34,7 @@ from penstock.testing import EmbeddedKafka
 
 PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *CALL_PARTS, *STATE_PARTS)
 _HEAP = "1g"
+_FULL_SPEED = ["-XX:TieredStopAtLevel=4"]
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
 
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = Results(this_machine(), load, options.pairs)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as scratch,
-        EmbeddedKafka(heap=_HEAP) as kafka,
+        EmbeddedKafka(heap=_HEAP, java_options=_FULL_SPEED) as kafka,
     ):
         stage = Stage(kafka, Path(scratch), options.records)
         try:

@@ -60,3 +60,9 @@ def packaged_java() -> str | None:
     script.write_text(_SCRIPT.format(java=shlex.quote(str(importlib.import_module(_PACKAGE).JAVA))))
     script.chmod(0o700)
     return str(script)
+
+
+def runtime_of(java: str) -> Path:
+    """Return the directory of the runtime that a command ``java`` belongs to."""
+    found = importlib.import_module(_PACKAGE).JAVA if java == packaged_java() else java
+    return Path(found).resolve().parent.parent

@@ -38,7 +38,7 @@ def make_private(directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    if not _is_ours(directory):
+    if not is_private(directory):
         directory.chmod(0o700)
 
 
@@ -59,7 +59,7 @@ def process_directory() -> Path:
     """Return the private directory of this process; it is removed when the process ends."""
     remove_abandoned()
     directory = private_directory()
-    lock = _locked(directory / "process.lock")
+    lock = locked(directory / "process.lock")
     assert lock is not None
     atexit.register(_remove, directory, lock, os.getpid())
     return directory
@@ -76,7 +76,7 @@ def directory_behind(link: Path) -> Path:
         fcntl.flock(parent, fcntl.LOCK_EX)
         with suppress(OSError):
             target = link.readlink()
-            if _is_ours(target):
+            if is_private(target):
                 os.utime(target)  # in use, although nobody may hold a lock in it
                 return target
         made = private_directory()
@@ -92,7 +92,7 @@ def remove_abandoned() -> None:
     for parent in {tempfile.gettempdir(), _SHORT}:
         for directory in Path(parent).glob(f"{PREFIX}*"):
             with suppress(OSError):
-                if _is_ours(directory) and _is_abandoned(directory):
+                if is_private(directory) and _is_abandoned(directory):
                     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -100,15 +100,15 @@ def _is_abandoned(directory: Path) -> bool:
     if time.time() - directory.stat().st_mtime < _SETTLED_S:  # noqa: TID251 - the clock of the file system
         return False
     for path in directory.glob("*.lock"):
-        lock = _locked(path)
+        lock = locked(path)
         if lock is None:
             return False
         lock.close()
     return True
 
 
-def _locked(path: Path) -> IO[str] | None:
-    """Lock a file; None if another process holds it."""
+def locked(path: Path) -> IO[str] | None:
+    """Lock a file, which is made if it is not there; None if another process holds it."""
     lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,12 @@ def _locked(path: Path) -> IO[str] | None:
     return lock
 
 
-def _is_ours(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
+    """Tell whether a file or directory is this user's, and nobody else may enter, read or write it.
+
+    Raises:
+        OSError: If it is not there.
+    """
     facts = directory.lstat()
     return facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 

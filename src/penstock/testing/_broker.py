@@ -24,6 +24,7 @@ from typing import final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from penstock.drivers.class_archive import ClassArchive
 from penstock.testing._jars import kafka_jars
 from penstock.testing._java import EmbeddedKafkaError, TiedProcess, find_java
 
@@ -41,7 +42,8 @@ _TOOL_TIMEOUT_S = 120.0
 _PAUSE_S = 0.02
 _REPLICAS = 3
 _LOG_LINES = 25
-_SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF")
+_QUICK_START = "-XX:TieredStopAtLevel=1"
+_SMALL_JVM = ("-XX:+UseSerialGC", _QUICK_START, "-Dlog4j2.level=OFF")
 
 _PROPERTIES: dict[str, str | int | bool] = {
     "process.roles": "broker,controller",
@@ -69,7 +71,7 @@ class BrokerOptions:
     partitions: int
     properties: Mapping[str, str | int | bool]
     auto_create_topics: bool
-    heap: str
+    java: tuple[str, ...]
     relayed: Sequence[tuple[int, int]] = ()
 
 
@@ -111,6 +113,8 @@ class Broker:
         self._member = member
         self._java = find_java()
         self._jars = kafka_jars()
+        self._class_path = f"{self._jars}/*"
+        self._archive = ClassArchive("kafka", self._java, self._jars)
         self._process: TiedProcess | None = None
         self._log_start = 0
 
@@ -133,8 +137,13 @@ class Broker:
             self.run_main("kafka.tools.StorageTool", ["format", "-t", self._member.cluster, "-c", properties])
         log = self._home / "broker.log"
         self._log_start = log.stat().st_size if log.exists() else 0
-        memory = f"-Xmx{self._options.heap}"
-        command = [self._java, memory, "-Dlog4j2.level=WARN", *self._temporary(), "-cp", f"{self._jars}/*"]
+        options = [
+            _QUICK_START,
+            "-Dlog4j2.level=WARN",
+            *self._options.java,
+            *self._archive.options(note=True),
+        ]
+        command = [self._java, *options, *self._temporary(), "-cp", self._class_path]
         self._process = TiedProcess(
             [*command, "kafka.Kafka", "server.properties"], log=log, directory=self._home
         )
@@ -161,6 +170,7 @@ class Broker:
             finally:
                 time.sleep(_PAUSE_S)
             if metadata.brokers.keys() >= set(brokers) and metadata.cluster_id == self._member.cluster:
+                self._archive.make(self._class_path)
                 return
         raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
 
@@ -196,7 +206,8 @@ class Broker:
         Raises:
             EmbeddedKafkaError: It failed or took longer than two minutes.
         """
-        command = [self._java, *_SMALL_JVM, *self._temporary(), "-cp", f"{self._jars}/*", main, *arguments]
+        options = [*_SMALL_JVM, *self._archive.options(), *self._temporary()]
+        command = [self._java, *options, "-cp", self._class_path, main, *arguments]
         try:
             done = subprocess.run(
                 command, input=stdin, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.drivers.cache import cache_directory
 from penstock.testing._java import EmbeddedKafkaError, find_java
 
 KAFKA_VERSION = "4.3.0"
@@ -33,19 +34,6 @@ _KAFKA_MODULES = (
 )
 _RESOLVE_TIMEOUT_S = 900.0
 _MARKER = "modules.txt"
-
-
-def cache_directory() -> Path:
-    """Give the directory in which penstock keeps what it downloaded.
-
-    Returns:
-        ``$PENSTOCK_CACHE_DIR``, else ``$XDG_CACHE_HOME/penstock``, else ``~/.cache/penstock``. It may not exist yet.
-    """
-    own = os.environ.get("PENSTOCK_CACHE_DIR")
-    if own:
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
 
 
 def kafka_jars() -> Path:

@@ -102,7 +102,8 @@ def _shown(places: Iterable[tuple[str, int]]) -> str:
 
 def check_jars(inquiry: Inquiry) -> Findings:
     """Say whether the embedded broker of tests and demo has its jars, or can get them."""
-    from penstock.testing._jars import KAFKA_VERSION, cache_directory
+    from penstock.drivers.cache import cache_directory
+    from penstock.testing._jars import KAFKA_VERSION
 
     own = os.environ.get("PENSTOCK_KAFKA_JARS")
     if own:

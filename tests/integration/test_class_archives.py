@@ -1,0 +1,103 @@
+"""Class archives with a real JVM: it starts from them, and nothing is seen of one that does not fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.drivers.class_archive import ClassArchive
+from penstock.drivers.private import locked
+from penstock.testing._jars import _ivy_jar
+from penstock.testing._java import find_java
+
+pytestmark = pytest.mark.broker  # needs Java
+
+_MAIN = "org.apache.ivy.Main"
+FROM_ARCHIVE = f"{_MAIN} source: shared objects file"
+
+
+class Program:
+    """Ivy, which says its version: the smallest program among the jars that are there."""
+
+    def __init__(self, home: Path) -> None:
+        self.jars = home / "jars"
+        self.jars.mkdir()
+        shutil.copy(_ivy_jar(), self.jars)
+        self.class_path = f"{self.jars}/*"
+
+    @property
+    def archive(self) -> ClassArchive:
+        return ClassArchive("ivy", find_java(), self.jars)
+
+    def run(self, options: list[str], *, class_path: str | None = None) -> str:
+        """Run it; return all that it and the JVM have written."""
+        ended = subprocess.run(
+            [find_java(), *options, "-cp", class_path or self.class_path, _MAIN, "-version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout
+
+    def make(self) -> None:
+        """Make the archive, and wait for it."""
+        archive = self.archive
+        self.run(archive.options(note=True))
+        archive.make(self.class_path)
+        deadline = time.monotonic() + 300
+        while (lock := locked(archive.file.parent / "ivy.lock")) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        lock.close()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program with its archive."""
+    home = tmp_path_factory.mktemp("program")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE_DIR", str(home / "cache"))
+        program = Program(home)
+        program.make()
+        yield program
+
+
+def test_a_jvm_starts_from_its_archive(program: Program) -> None:
+    options = program.archive.options()
+    assert program.run(options) == program.run([])
+    assert FROM_ARCHIVE in program.run([*options, "-Xlog:class+load"])
+
+
+def test_nothing_is_seen_of_a_broken_one(program: Program, tmp_path: Path) -> None:
+    said, archive = program.run([]), program.archive
+    whole, broken = archive.file.read_bytes(), tmp_path / "broken.jsa"
+    options = [option.replace(str(archive.file), str(broken)) for option in archive.options()]
+    assert program.run(options) == said  # there is none
+    for content in (whole[: len(whole) // 2], whole[:100], b"x" * len(whole), b"\0" * len(whole)):
+        broken.write_bytes(content)
+        assert program.run(options) == said
+
+
+def test_an_archive_of_other_jars_is_left_alone(program: Program) -> None:
+    said, archive = program.run([]), program.archive
+    [jar] = program.jars.iterdir()
+    before = jar.stat().st_mtime_ns
+    jar.touch()
+    assert program.archive.file != archive.file
+    assert program.run(archive.options()) == said
+    os.utime(jar, ns=(before, before))
+    assert program.run(archive.options(), class_path=f"{program.jars.parent}:{program.class_path}") == said
+
+
+def test_options_of_the_user_win(program: Program) -> None:
+    options = [*program.archive.options(), "-Xshare:off", "-Xlog:class+load"]
+    assert FROM_ARCHIVE not in program.run(options)

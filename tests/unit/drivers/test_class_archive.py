@@ -1,0 +1,205 @@
+"""Class archives, with a Java that only writes the file: who makes one, when, and what is kept. What a real JVM does with them
+stands in `tests/integration/test_class_archives.py`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.drivers import class_archive
+from penstock.drivers.class_archive import ClassArchive
+from penstock.drivers.private import locked
+
+_JAVA = """#!/bin/sh
+[ -e "{home}/fails" ] && exit 1
+for argument do
+  case $argument in
+    -XX:SharedArchiveFile=*) archive=${{argument#*=}};;
+    -XX:SharedClassListFile=*) notes=${{argument#*=}};;
+  esac
+done
+cp "$notes" "$archive"
+"""
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("PENSTOCK_CLASS_ARCHIVES", raising=False)
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> str:
+    command = tmp_path / "runtime" / "bin" / "java"
+    command.parent.mkdir(parents=True)
+    command.write_text(_JAVA.format(home=tmp_path))
+    command.chmod(0o755)
+    (tmp_path / "runtime" / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    return str(command)
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> Path:
+    directory = tmp_path / "jars"
+    directory.mkdir()
+    (directory / "one.jar").write_text("one")
+    return directory
+
+
+def archive_of(java: str, jars: Path) -> ClassArchive:
+    return ClassArchive("program", java, jars)
+
+
+def note(archive: ClassArchive, classes: str = "java/lang/Object\ncut off in the mid") -> None:
+    """Do what a JVM does that is told to note its classes, and ends suddenly."""
+    (option,) = archive.options(note=True)
+    Path(option.removeprefix("-XX:DumpLoadedClassList=")).write_text(classes)
+
+
+def made(archive: ClassArchive) -> Path:
+    """Make the archive and wait until the lock is free again."""
+    archive.make("the/class/path")
+    return awaited(archive)
+
+
+def awaited(archive: ClassArchive) -> Path:
+    deadline = time.monotonic() + 60
+    while (lock := locked(archive.file.parent / "program.lock")) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    lock.close()
+    return archive.file
+
+
+def test_the_next_jvm_uses_what_was_made_of_the_notes_of_the_first(java: str, jars: Path) -> None:
+    archive = archive_of(java, jars)
+    assert archive.options() == []
+    note(archive)
+    file = made(archive)
+    assert file.read_text() == "java/lang/Object\n"
+    assert f"-XX:SharedArchiveFile={file}" in archive_of(java, jars).options(note=True)
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert sorted(each.name for each in file.parent.iterdir()) == sorted([file.name, "program.lock"])
+
+
+def test_there_is_one_for_each_java_and_for_each_state_of_the_jars(java: str, jars: Path) -> None:
+    files = [archive_of(java, jars).file]
+    (jars / "two.jar").write_text("two")
+    files.append(archive_of(java, jars).file)
+    (jars / "two.jar").write_text("another")
+    files.append(archive_of(java, jars).file)
+    os.utime(jars / "two.jar", (1, 1))
+    files.append(archive_of(java, jars).file)
+    Path(java).parents[1].joinpath("release").write_text('JAVA_VERSION="17.0.16"\n')
+    class_archive._release.cache_clear()
+    files.append(archive_of(java, jars).file)
+    assert len(set(files)) == len(files)
+    assert archive_of(java, jars).file == files[-1]
+
+
+def test_what_cannot_be_made_is_not_tried_again(java: str, jars: Path, tmp_path: Path) -> None:
+    (tmp_path / "fails").touch()
+    archive = archive_of(java, jars)
+    note(archive)
+    assert made(archive).stat().st_size == 0
+    assert archive_of(java, jars).options(note=True) == []
+
+
+def test_two_programs_at_once_make_it_once(java: str, jars: Path) -> None:
+    first, second = archive_of(java, jars), archive_of(java, jars)
+    note(first, "first\n")
+    note(second, "second\n")
+    first.make("")
+    second.make("")
+    assert awaited(first).read_text() == "first\n"
+    second.make("")
+    assert awaited(second).read_text() == "first\n"
+
+
+def test_what_a_killed_maker_left_is_removed(java: str, jars: Path) -> None:
+    archive = archive_of(java, jars)
+    note(archive)
+    archive.file.parent.mkdir(parents=True)
+    for name in ("program-0.partial", "program-0.classes"):
+        (archive.file.parent / name).touch()
+    file = made(archive)
+    assert {each.suffix for each in file.parent.iterdir()} == {".jsa", ".lock"}
+
+
+def test_the_last_three_used_are_kept(java: str, jars: Path) -> None:
+    archive = archive_of(java, jars)
+    note(archive)
+    archive.file.parent.mkdir(parents=True)
+    for age in range(5):
+        old = archive.file.parent / f"program-{age}.jsa"
+        old.touch()
+        os.utime(old, (1_000_000 - age, 1_000_000 - age))
+    (archive.file.parent / "other-0.jsa").touch()
+    file = made(archive)
+    assert sorted(each.name for each in file.parent.glob("*.jsa")) == sorted(
+        ["other-0.jsa", "program-0.jsa", "program-1.jsa", file.name]
+    )
+
+
+def test_one_that_is_used_counts_as_used(java: str, jars: Path) -> None:
+    archive = archive_of(java, jars)
+    note(archive)
+    os.utime(made(archive), (1, 1))
+    assert archive.options()
+    assert archive.file.stat().st_mtime > 1
+
+
+def test_a_directory_that_others_may_write_to_is_not_trusted(java: str, jars: Path) -> None:
+    archive = archive_of(java, jars)
+    note(archive)
+    made(archive).parent.chmod(0o777)
+    assert archive.options(note=True) == []
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(
+    java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
+    archive = archive_of(java, jars)
+    note(archive)
+    archive.make("")
+    assert archive.options() == []
+
+
+@pytest.mark.parametrize("word", ["off", "FALSE", "0", "no"])
+def test_it_can_be_switched_off(java: str, jars: Path, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = archive_of(java, jars)
+    note(archive)
+    made(archive)
+    monkeypatch.setenv("PENSTOCK_CLASS_ARCHIVES", word)
+    assert archive_of(java, jars).options(note=True) == []
+
+
+@pytest.mark.parametrize("release", [None, 'JVM_VARIANT="Openj9"\n'])
+def test_other_javas_run_without(java: str, jars: Path, release: str | None) -> None:
+    about = Path(java).parents[1] / "release"
+    about.unlink() if release is None else about.write_text(release)
+    assert archive_of(java, jars).options(note=True) == []
+
+
+def test_it_is_made_though_the_program_has_ended(java: str, jars: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from penstock.drivers.class_archive import ClassArchive\n"
+        "archive = ClassArchive('program', sys.argv[1], Path(sys.argv[2]))\n"
+        "(option,) = archive.options(note=True)\n"
+        "Path(option.split('=')[1]).write_text('noted\\n')\n"
+        "archive.make('')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, java, str(jars)], capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert awaited(archive_of(java, jars)).read_text() == "noted\n"
