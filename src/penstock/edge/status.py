@@ -50,6 +50,7 @@ class Status:
         threads: What the threads of tasks have done, per task that has several and something for them to do.
         batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
         lacking: What the Spark session lacks that Penstock wants, and why: one line for each setting. Empty for one that it made.
+        placed: Host and executor on which each task ran last, as ``host/executor``.
     """
 
     state: str
@@ -70,6 +71,7 @@ class Status:
     threads: Mapping[str, ThreadStatus] = field(default_factory=dict)
     batch_s: float | None = None
     lacking: Sequence[str] = ()
+    placed: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Recent:
@@ -123,6 +125,7 @@ class Book:
     _told: dict[str, float] = field(default_factory=dict)
     _planned_at: float = field(default_factory=time.monotonic)
     _batch_s: float | None = None
+    _placed: dict[str, str] = field(default_factory=dict)
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
@@ -202,6 +205,7 @@ class Book:
             self.tasks[report.task] = report
         for topic, times in positions_from_json(report.times).items():
             self.times.setdefault(topic, {}).update(times)
+        self._place(report)
         self.totals.update(read=report.read, read_bytes=report.read_bytes)
         self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
         self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
@@ -222,6 +226,14 @@ class Book:
             self.threads[report.task] = threads
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
+
+    def _place(self, report: Report) -> None:
+        before = self._placed.get(report.task, report.executor)
+        if report.gone:
+            self._placed.pop(report.task, None)
+        elif report.executor:
+            self.totals.update(task_runs=1, moved_tasks=int(before != report.executor))
+            self._placed[report.task] = report.executor
 
     def bytes_per_record(self) -> float | None:
         """Give the average size of the records read so far, None before the first."""
@@ -333,6 +345,7 @@ class Book:
                 },
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
+                placed=dict(sorted(self._placed.items())),
             )
 
     def metrics(self) -> dict[str, int]:
@@ -357,6 +370,8 @@ class Book:
                 "merged_updates": self.totals["merged"],
                 "cache_bytes_max": self.cache_bytes_max,
                 "punctuations": self.totals["punctuated"],
+                "task_runs": self.totals["task_runs"],
+                "moved_tasks": self.totals["moved_tasks"],
                 "restored_changes": self.totals["restored"],
                 "global_records": self.totals["global_records"],
                 "throttled_ms": self.totals["held_back_ms"],

@@ -44,6 +44,17 @@ def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
     assert not book.commit_requested
 
 
+def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
+    book = Book()
+    book.committed(0, [Report("0_0", executor="h/0"), Report("0_1", executor="h/1"), Report("1_0")])
+    book.committed(1, [Report("0_0", executor="h/0"), Report("0_1", executor="h/0")])
+    assert book.status("running", None).placed == {"0_0": "h/0", "0_1": "h/0"}
+    assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (4, 1)
+    book.committed(2, [Report("0_0", gone=True), Report("0_1", executor="g/2")])
+    assert book.status("running", None).placed == {"0_1": "g/2"}
+    assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (5, 2)
+
+
 def test_drops_are_counted_by_task_and_by_reason() -> None:
     book = Book()
     late, null = {"late for a window": 2}, {"null key in a table": 1}

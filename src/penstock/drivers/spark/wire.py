@@ -21,6 +21,7 @@ from penstock.core.model import errors
 from penstock.core.model.errors import PenstockError, SparkRuntimeError
 from penstock.core.model.record import Records
 from penstock.core.ports import BatchId
+from penstock.drivers.spark.executor import where_it_runs
 
 RECORDS: Final = 1
 """Records for a task's queues."""
@@ -204,9 +205,10 @@ def crossing() -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        described = json.dumps([type(error).__name__, error.message]).encode()
+        message = f"{error.message}{where_it_runs()}"
+        described = json.dumps([type(error).__name__, message]).encode()
         raise SparkRuntimeError(
-            f"penstock-error:{base64.b64encode(described).decode()}: {error.message}"
+            f"penstock-error:{base64.b64encode(described).decode()}: {message}"
         ) from error
 
 

@@ -42,6 +42,7 @@ from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.executor import this_executor
 from penstock.drivers.spark.globals import positions_from
 from penstock.drivers.spark.inputs import TaskInputs
 from penstock.drivers.spark.spec import TopologySpec
@@ -52,7 +53,7 @@ from penstock.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from penstock.drivers.spark.worker.filling import Filled, GlobalTopics
 from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from penstock.drivers.spark.worker.letters import sending_letters
-from penstock.drivers.spark.worker.progress import Tell, log_progress
+from penstock.drivers.spark.worker.progress import Relay, Tell, log_progress
 from penstock.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
 from penstock.drivers.spark.worker.restore import RestoreSettings
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
@@ -147,7 +148,8 @@ class _TaskBatch:
         ticks = [bytes(row.payload) for row in rows if row.kind == wire.TICK and row.payload]
         self._begin: dict[str, Any] = json.loads(ticks[0]) if ticks else {}
         """What the first batch of a run is told; see ``penstock.drivers.spark.spec.SourceSpec``."""
-        restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, spec.tell)
+        self._tell = Relay(spec.tell)
+        restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, self._tell)
         self._log = StateLog(segments, self._id, restores)
         self._read = 0
         self._read_bytes = 0
@@ -177,7 +179,7 @@ class _TaskBatch:
             assert self._spec.changelogs is not None
             remembered = changelogs.snapshot(self._spec.changelogs)
             check_stores(remembered.get("stores", {}), fingerprints)
-            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._spec.tell))
+            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._tell))
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         snapshot = self._snapshot(remembered, rebuilt=stored is None)
         restored, task, outcome = self._stepped_over(copies, manifest, sub, snapshot)
@@ -210,6 +212,8 @@ class _TaskBatch:
             filled=self._filled,
             calls=call_report(outcome, self._calls, self._now_ms),
             removed=removed,
+            unheard=self._tell.unheard,
+            executor=this_executor(),
         )
         yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
@@ -303,7 +307,7 @@ class _TaskBatch:
             return self._stepped(sub, view, snapshot)
         spec = self._spec
         assert spec.global_topics is not None
-        known = GlobalStoresSpec(spec.topology, spec.copies, spec.global_topics, spec.tell)
+        known = GlobalStoresSpec(spec.topology, spec.copies, spec.global_topics, self._tell)
         planned = next(positions_from(bytes(row.payload)) for row in self._rows if row.kind == wire.GLOBAL)
         with GlobalStores(known, str(self._id), planned, self._now_ms) as global_stores:
             self._filled = global_stores.filled

@@ -2,7 +2,8 @@
 
 A line per store comes at the beginning of a restore that is large, then about one a second, and one at the end; a restore
 that takes less than a second and is small is not told. The application hears the lines if it can, so that they stand in its
-log and in ``status()``; else they go to the log of the Python worker, which Spark writes to its own.
+log and in ``status()``. From other hosts it cannot: there the lines go to the log of the Python worker, which Spark writes to its
+own, and the last one of each store comes with the task's report.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.drivers.spark.control import ControlAddress
+from penstock.drivers.spark.executor import this_executor
 
 log = logging.getLogger("penstock.state")
 
@@ -76,13 +78,14 @@ class RestoreProgress:
         )
 
 
-Tell = Callable[[RestoreProgress], None]
-"""Takes what there is to tell."""
+Tell = Callable[[RestoreProgress], bool | None]
+"""Takes what there is to tell; returns whether the application has heard it."""
 
 
-def log_progress(progress: RestoreProgress) -> None:
-    """Tell the log of this process."""
+def log_progress(progress: RestoreProgress) -> bool:
+    """Tell the log of this process, which is not that of the application."""
     log.warning("%s", progress.line())
+    return False
 
 
 @dataclass(frozen=True)
@@ -102,10 +105,30 @@ class TellApplication:
         """Make one for the application that runs in this process."""
         return cls(control, socket.gethostname())
 
-    def __call__(self, progress: RestoreProgress) -> None:
-        """Tell it."""
-        if socket.gethostname() != self.host or not self.control.ask(QUESTION, progress):
-            log_progress(progress)
+    def __call__(self, progress: RestoreProgress) -> bool:
+        """Tell it; return whether it has heard it."""
+        if socket.gethostname() == self.host and self.control.ask(QUESTION, progress):
+            return True
+        return log_progress(progress)
+
+
+class Relay:
+    """Tells on, and keeps the last word about what the application did not hear: the report of the task brings it.
+
+    Args:
+        tell: Who hears of the progress.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self.unheard: list[str] = []
+        self._tell = tell
+
+    def __call__(self, progress: RestoreProgress) -> bool:
+        """Tell it; return whether the application has heard it."""
+        heard = bool(self._tell(progress))
+        if progress.finished and not heard:
+            self.unheard.append(f"{progress.line()}, on {this_executor()}")
+        return heard
 
 
 class StoreProgress:

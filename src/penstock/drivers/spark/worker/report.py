@@ -101,6 +101,7 @@ class Report:
         commit_requested: Whether a processor asked for a commit.
         shuffled: Repartition to partition to the lowest offset of a record that is unfinished or held, of what came through the shuffle.
         times: Topic to partition to the partition time, ms since the epoch, for readers that extract timestamps.
+        executor: Host and executor on which the task ran, empty if it keeps nothing there.
     """
 
     task: str
@@ -133,6 +134,7 @@ class Report:
     commit_requested: bool = False
     times: dict[str, dict[str, int]] = field(default_factory=dict)
     shuffled: dict[str, dict[str, int]] = field(default_factory=dict)
+    executor: str = ""
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -192,6 +194,7 @@ def report_of(
     filled: Filled | None = None,
     calls: CallReport | None = None,
     removed: Mapping[str, int] | None = None,
+    unheard: Iterable[str] = (),
     **more: Any,
 ) -> Report:
     """Make the report of an outcome, of its calls, and of what was done before it.
@@ -202,6 +205,7 @@ def report_of(
         filled: What was done to bring global stores up for it.
         calls: What there is to see of its asynchronous operators.
         removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
+        unheard: Lines about restores that the application did not hear otherwise.
         more: Further attributes of the report.
     """
     waits, filled, removed = outcome.waiting, filled or Filled(), removed or {}
@@ -215,7 +219,7 @@ def report_of(
         sent=outcome.metrics.sent,
         dropped=dict(filled.dropped + Counter(outcome.metrics.dropped) + _dropped(removed)),
         punctuated=outcome.metrics.punctuated,
-        notices=[*filled.notices, *_told(removed), *outcome.notices],
+        notices=[*unheard, *filled.notices, *_told(removed), *outcome.notices],
         global_records=filled.records,
         global_dropped=dict(filled.dropped_by),
         enforced=outcome.metrics.enforced,

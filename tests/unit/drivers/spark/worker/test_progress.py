@@ -11,7 +11,9 @@ import pytest
 
 from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
+from penstock.drivers.spark.executor import this_executor
 from penstock.drivers.spark.worker.progress import (
+    Relay,
     RestoreProgress,
     StoreProgress,
     TellApplication,
@@ -84,7 +86,7 @@ class TestTelling:
             lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
         )
         try:
-            TellApplication.here(server.address)(BEGIN)
+            assert TellApplication.here(server.address)(BEGIN)
         finally:
             server.close()
         assert heard == [("restoring", BEGIN)]
@@ -98,9 +100,16 @@ class TestTelling:
         if not elsewhere:
             server.close()
         with caplog.at_level(logging.WARNING):
-            TellApplication(server.address, host)(BEGIN)
+            assert not TellApplication(server.address, host)(BEGIN)
         server.close()
         assert caplog.messages == [BEGIN.line()]
+
+    def test_brings_the_last_line_with_the_report_if_the_application_did_not_hear_it(self) -> None:
+        end = replace(BEGIN, done=9, total=9, seconds=3.0, finished=True)
+        for heard in (True, False):
+            relay = Relay(lambda _, heard=heard: heard)
+            assert [relay(BEGIN), relay(end)] == [heard, heard]
+            assert relay.unheard == ([] if heard else [f"{end.line()}, on {this_executor()}"])
 
     def test_the_log_of_a_process_shows_it_without_configuration(
         self, caplog: pytest.LogCaptureFixture

@@ -1,0 +1,45 @@
+"""Which executor this process works for, in words that people find again in Spark's UI and logs.
+
+PySpark does not tell its workers. What an executor inherits from Kubernetes, YARN or a standalone worker does, and a worker's
+environment is that of its executor.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qs, urlparse
+
+from pyspark import TaskContext
+
+LOCAL: Final = "local"
+
+
+def executor_in(environment: Mapping[str, str]) -> str:
+    """Return the id of the executor that an environment comes from, ``local`` if there is none but the program itself.
+
+    Example:
+        >>> executor_in({"SPARK_LOG_URL_STDOUT": "http://h:8081/logPage/?appId=a&executorId=3&logType=stdout"}), executor_in({})
+        ('3', 'local')
+    """
+    log = parse_qs(urlparse(environment.get("SPARK_LOG_URL_STDOUT", "")).query)
+    known = (
+        environment.get("SPARK_EXECUTOR_ID"),
+        environment.get("CONTAINER_ID"),
+        *log.get("executorId", ()),
+    )
+    return next(filter(None, known), LOCAL)
+
+
+def this_executor() -> str:
+    """Return host and executor of this process, as ``host/executor``."""
+    return f"{socket.gethostname()}/{executor_in(os.environ)}"
+
+
+def where_it_runs() -> str:
+    """Return what an error of this process adds about its place: nothing in the driver and under a local master."""
+    if TaskContext.get() is None or executor_in(os.environ) == LOCAL:
+        return ""
+    return f" (executor {executor_in(os.environ)} on host {socket.gethostname()})"
