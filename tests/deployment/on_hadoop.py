@@ -1,0 +1,58 @@
+"""Applications with Hadoop; for `make deployments`, which names this file: it downloads 110 MB of jars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing import EmbeddedKafka
+
+from .counting import Counting
+from .hadoop import hdfs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedKafka]:
+    """A broker for each program: its id is always the same."""
+    with EmbeddedKafka(partitions=2) as made:
+        yield made
+
+
+def kill_and_go_on(counting: Counting) -> None:
+    """Kill a program twice while it works; before the last start its local state is lost, too."""
+    counting.write(600)
+    counting.start()
+    counting.wait_for_results()
+    counting.kill()
+    counting.write(200)
+    counting.start()
+    counting.wait_for_results(300)
+    counting.kill()
+    counting.lose_local_state()
+    counting.start()
+    counting.write(200)
+    counting.wait_for_all()
+    counting.stop()
+    counting.check()
+
+
+@pytest.fixture
+def counting(broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Counting]:
+    """A word count whose checkpoint is on HDFS."""
+    with hdfs(tmp_path) as files:
+        made = Counting(broker, tmp_path, f"{files}/checkpoints/word-count", {"spark.master": "local[2]"})
+        yield made
+        made.kill()
+
+
+def test_a_checkpoint_on_hdfs_survives_kills_and_moves(counting: Counting) -> None:
+    kill_and_go_on(counting)
+    counting.write(100)
+    counting.start(PENSTOCK_SHUFFLE_PARTITIONS="4")  # moves the state
+    counting.wait_for_all()
+    counting.stop()
+    counting.check()
