@@ -1,0 +1,57 @@
+"""A checkpoint on a file system of Hadoop: everything that is read or deleted there goes through Spark's JVM.
+
+The file system is ViewFs, which comes with Hadoop and shows a local directory under a URL of its own. HDFS is tried
+by `make deployments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock as ps
+
+from .helpers import Apps, values_by_key
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+_MOUNT = "fs.viewfs.mounttable.elsewhere.link./checkpoints"
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """A local directory that is `viewfs://elsewhere/checkpoints` for Hadoop."""
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    hadoop.set(_MOUNT, directory.as_uri())
+    yield directory
+    hadoop.unset(_MOUNT)
+
+
+def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 2)
+    builder = ps.StreamsBuilder()
+    counts = builder.stream(source).group_by_key().count(store="counts")
+    counts.to_stream().to(sink, value=ps.serdes.int64)
+    topology = builder.build()
+    place = {
+        "checkpoint_location": "viewfs://elsewhere/checkpoints/counts",
+        "processing_guarantee": "exactly_once",
+    }
+    for partitions in (1, 2):  # the second start goes on, and moves the state
+        apps.kafka.produce(source, [("a", "x"), ("b", "x"), ("a", "y")])
+        apps.run(topology, shuffle_partitions=partitions, **place)
+    found = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+    assert found == {"a": [1, 2, 3, 4], "b": [1, 2]}
+    assert not (apps.home / apps.id / "checkpoint").exists()
+
+    newest = max((elsewhere / "counts/offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    newest.unlink()
+    with pytest.raises(
+        ps.errors.CheckpointError, match=f"viewfs://elsewhere.* offsets/{newest.name} is missing"
+    ):
+        apps.run(topology, **place)
