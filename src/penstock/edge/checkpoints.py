@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.model.errors import CheckpointError
 from penstock.core.plan.split import Plan
-from penstock.drivers.spark.submit.checkpoint import Files, Progress, progress_of
+from penstock.drivers.spark.submit.checkpoint import Files, Progress, progress_from
 from penstock.drivers.spark.submit.damage import findings, look
 
 _MOST_TOLD = 5
@@ -28,10 +28,11 @@ def sound_progress(
     Raises:
         CheckpointError: If the checkpoint is damaged.
     """
-    found = findings(look(files))
+    seen = look(files)
+    found = findings(seen)
     if found:
         raise CheckpointError(damaged(location, found, ways_out(plan, exactly_once=exactly_once)))
-    return progress_of(files)
+    return progress_from(seen.offsets, seen.commits, lambda batch: seen.texts[f"offsets/{batch}"])
 
 
 def damaged(location: str, found: list[str], ways: str) -> str:

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock.core.model.errors import CheckpointError
 from penstock.core.plan.reset import Move
 from penstock.core.plan.split import Plan
-from penstock.drivers.spark.submit.checkpoint import LocalFiles
+from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 from penstock.edge.checkpoints import sound_progress, ways_out
 from penstock.edge.cli.reset import told
 from penstock.edge.reset import ResetPlan, read_progress
@@ -34,6 +34,23 @@ def test_a_sound_one_is_read(checkpoint: Checkpoint) -> None:
     found = sound_progress(LocalFiles(checkpoint.root), "file:/here", plan(True))
     assert found is not None
     assert (found.batch, found.committed) == (2, True)
+
+
+def test_a_start_reads_each_file_once(checkpoint: Checkpoint) -> None:
+    read: list[str] = []
+
+    class Noting(LocalFiles):
+        def names(self, directory: str) -> list[str]:
+            read.append(f"{directory}/")
+            return super().names(directory)
+
+        def read(self, path: str) -> str:
+            read.append(path)
+            return super().read(path)
+
+    assert sound_progress(Noting(checkpoint.root), "file:/here") == progress_of(LocalFiles(checkpoint.root))
+    assert {"offsets/", "commits/", "offsets/1", "offsets/2", "commits/2"} <= set(read)
+    assert len(read) == len(set(read))
 
 
 def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -158,16 +158,32 @@ def progress_of(files: Files) -> Progress | None:
         CheckpointError: If the offset log is not one that this version can read.
     """
     planned, committed = numbers(files.names("offsets")), numbers(files.names("commits"))
+    return progress_from(planned, committed, lambda batch: files.read(f"offsets/{batch}"))
+
+
+def progress_from(
+    planned: Sequence[int], committed: Collection[int], text: Callable[[int], str]
+) -> Progress | None:
+    """Say how far a query has come, from what was read of its checkpoint; None if nothing was ever planned.
+
+    Args:
+        planned: Numbers of the micro-batches that were planned, the largest last.
+        committed: Numbers of those that are complete.
+        text: Gives the offset of a micro-batch as it lies in the checkpoint; asked for the newest two at most.
+
+    Raises:
+        CheckpointError: If the offset log is not one that this version can read.
+    """
     if not planned:
         return None
-    partitions, last = offset_of(files.read(f"offsets/{planned[-1]}"), planned[-1])
+    partitions, last = offset_of(text(planned[-1]), planned[-1])
     complete = planned[-1] in committed
     before = [number for number in planned[:-1] if number in committed][-1:]
     if complete or not before:
         done = planned[-1] if complete else -1
         return Progress(planned[-1], complete, False, partitions, last, last if complete else {}, done)
     # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
-    partitions_before, processed = offset_of(files.read(f"offsets/{before[0]}"), before[0])
+    partitions_before, processed = offset_of(text(before[0]), before[0])
     rescaling = partitions != partitions_before
     return Progress(planned[-1], False, rescaling, partitions, last, processed, before[0])
 
