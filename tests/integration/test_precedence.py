@@ -12,6 +12,10 @@ from typing import Any
 import pyspark
 import pytest
 
+from penstock.drivers.class_archive import ClassArchive
+from penstock.drivers.java import look_for_java
+from penstock.drivers.private import make_private
+
 pytestmark = pytest.mark.spark
 
 _SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -32,6 +36,8 @@ print("FOUND " + json.dumps({
     "name": context.appName,
     "heap": jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20,
     "jit": machine.getVMOption("TieredStopAtLevel").getValue(),
+    "archive": machine.getVMOption("SharedArchiveFile").getValue(),
+    "notes": machine.getVMOption("DumpLoadedClassList").getValue(),
     "level": str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel()),
     "compress": conf["spark.shuffle.compress"],
     "progress": conf["spark.ui.showConsoleProgress"],
@@ -62,10 +68,25 @@ def _found(tmp_path: Path, start: list[str], environment: dict[str, str], **sett
     return found
 
 
-def test_what_nobody_gives_has_a_default(tmp_path: Path) -> None:
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A class archive of Spark that is broken."""
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("PENSTOCK_CLASS_ARCHIVES", raising=False)
+    java = look_for_java()[0]
+    assert java is not None
+    archive = ClassArchive("spark", java, Path(pyspark.__file__).resolve().parent / "jars").file
+    make_private(archive.parent)
+    archive.write_text("broken")
+    return archive
+
+
+def test_what_nobody_gives_has_a_default(tmp_path: Path, archive: Path) -> None:
     found = _found(tmp_path, [sys.executable], {}, spark=_QUIET_UI)
     heap, ui = found.pop("heap"), found.pop("ui")
+    assert found.pop("notes") in (None, "")
     assert found == {
+        "archive": str(archive),
         "master": "local[*]",
         "name": "word-count",
         "jit": "1",
@@ -101,23 +122,25 @@ def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
     }
 
 
-def test_the_file_of_defaults_counts(tmp_path: Path) -> None:
+def test_the_file_of_defaults_counts(tmp_path: Path, archive: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.master  spark://nowhere:7077\n"
         "spark.master  local[1]\nspark.driver.memory=600m\nspark.log.level ERROR\nspark.ui.port 0\n"
-        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=3\n"
+        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=3 -XX:SharedArchiveFile=/nowhere.jsa\n"
     )
     found = _found(tmp_path, [sys.executable], {"SPARK_CONF_DIR": str(tmp_path)})
     assert found["heap"] <= 600
-    assert {k: found[k] for k in ("master", "name", "jit", "level")} == {
+    assert {k: found[k] for k in ("master", "name", "jit", "archive", "level")} == {
         "master": "local[1]",
         "name": "word-count",
         "jit": "3",
+        "archive": "/nowhere.jsa",
         "level": "ERROR",
     }
 
 
-def test_what_the_application_is_given_wins(tmp_path: Path) -> None:
+def test_what_the_application_is_given_wins(tmp_path: Path, archive: Path) -> None:
+    archive.unlink()
     arguments = "--master local[1] --driver-memory 600m --conf spark.log.level=ERROR --conf spark.ui.port=0 pyspark-shell"
     found = _found(
         tmp_path,
@@ -128,3 +151,4 @@ def test_what_the_application_is_given_wins(tmp_path: Path) -> None:
     )
     assert found["heap"] <= 600
     assert (found["master"], found["level"]) == ("local[3]", "WARN")
+    assert found["notes"].endswith(".classes")  # for an archive, since there is none

@@ -87,6 +87,11 @@ class ClassArchive:
             os.utime(self.file)  # used
         return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", *_SILENT]
 
+    @property
+    def noted(self) -> bool:
+        """Whether a JVM was told to note its classes, and no archive has been begun since."""
+        return self._notes is not None
+
     def make(self, class_path: str) -> None:
         """Begin to make the archive, if the JVM has noted its classes and no other program is at it; returns at once.
 

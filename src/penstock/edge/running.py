@@ -28,6 +28,7 @@ from penstock.core.plan.split import Plan
 from penstock.core.ports import TopicFacts
 from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
+from penstock.drivers.spark.submit.classes import keep_classes
 from penstock.drivers.spark.submit.session import session_for
 from penstock.drivers.spark.submit.wanted import lacking_lines, tell_lacking
 from penstock.drivers.spark.worker.progress import QUESTION as RESTORING
@@ -451,6 +452,7 @@ class RunningApplication:
                 break
         if self._state == "starting":
             self._state = "running"
+            keep_classes()
             self._progress.say("running", f"running after {self._progress.seconds:.1f} s")
         self._progress.follow(lambda: (self.status(), self.metrics()), self._warnings.flush)
 

@@ -93,8 +93,7 @@ class EmbeddedKafka:
         relayed: Sequence[tuple[int, int]] = (),
     ) -> None:
         java = (f"-Xmx{heap or ('512m' if brokers == 1 else '256m')}", *java_options)
-        own = dict(properties or {})
-        self._options = BrokerOptions(partitions, own, auto_create_topics, java, tuple(relayed))
+        self._options = BrokerOptions(partitions, properties or {}, auto_create_topics, java, tuple(relayed))
         self._size = brokers
         self._directory = None if directory is None else Path(directory).absolute()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -118,9 +117,7 @@ class EmbeddedKafka:
                 the message ends with the last lines of its log.
         """
         if self._started is not None:
-            raise EmbeddedKafkaError(
-                "this broker is already started; after kill() use restart(), or stop() it first"
-            )
+            raise EmbeddedKafkaError("it is already started; after kill() use restart(), or stop() it first")
         if self._directory is None:
             self._temporary = tempfile.TemporaryDirectory(
                 prefix="penstock-kafka-", ignore_cleanup_errors=True

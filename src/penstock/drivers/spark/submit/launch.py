@@ -24,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 
 from penstock.core.model.errors import SparkRuntimeError
 from penstock.drivers.java import ADVICE, look_for_java, packaged_java
+from penstock.drivers.spark.submit.classes import archive_options
 from penstock.drivers.spark.submit.worker_python import import_path, worker_python
 
 LOOPBACK: Final = "127.0.0.1"
@@ -41,10 +42,15 @@ def check_java() -> None:
     Raises:
         SparkRuntimeError: If there is none.
     """
-    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if _starts_jvm():
         java, looked = look_for_java()
         if java is None:
             raise SparkRuntimeError(f"Spark needs Java, and none was found ({looked}). {ADVICE}")
+
+
+def _starts_jvm() -> bool:
+    """Tell whether this process would start a JVM; under ``spark-submit`` it finds one."""
+    return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
 def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
@@ -94,8 +100,9 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         "PYTHONPATH": import_path(),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
-        "SPARK_SUBMIT_OPTS": f"{_JIT} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip(),
     }
+    options = [_JIT, archive_options() if _starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
+    wanted["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
         wanted["JAVA_HOME"] = str(Path(java).parent.parent)
