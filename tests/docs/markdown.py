@@ -30,6 +30,11 @@ class Block:
         return self.info[:1] == ("python",)
 
     @property
+    def file(self) -> str | None:
+        """The name of the Python file that a reader makes of this."""
+        return next((word for word in self.info[1:] if word.endswith(".py")), None)
+
+    @property
     def needs_broker(self) -> bool:
         return "broker" in self.info
 

@@ -1,7 +1,7 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its tables match the code.
 
-The Python blocks of a page run in order in one namespace, as a reader would type them; an ``output`` block behind one is
-what it prints. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
+The Python blocks of a page run in order in one namespace, as a reader would type them, but for those that say a file: each is
+a module. An ``output`` block behind one is what it prints. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
 page.
 """
 
@@ -60,6 +60,9 @@ def run(blocks: list[Block], *, servers: str | None = None) -> None:
         pytest.MonkeyPatch.context() as patch
     ):  # of this name only: what a page imports for the first time stays imported
         patch.setitem(sys.modules, page.__name__, page)  # what it defines can be pickled
+        for block in blocks:
+            if block.file is not None:
+                patch.setitem(sys.modules, Path(block.file).stem, types.ModuleType(Path(block.file).stem))
         _run(blocks, name, page.__dict__, servers)
 
 
@@ -68,9 +71,10 @@ def _run(blocks: list[Block], name: str, namespace: dict[str, Any], servers: str
         if not block.is_python or (block.needs_broker and servers is None):
             continue
         text = block.text.replace("localhost:9092", servers or "localhost:9092")
+        within = namespace if block.file is None else vars(sys.modules[Path(block.file).stem])
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * (block.line - 1) + text, name, "exec"), namespace)
+            exec(compile("\n" * (block.line - 1) + text, name, "exec"), within)
         for after in blocks[number + 1 : number + 2]:
             if after.is_output:
                 assert printed.getvalue().strip() == after.text.strip(), f"{name}:{block.line}"

@@ -1,0 +1,76 @@
+"""The tutorial about clusters, as a reader would type it; for `make deployments`, which names this file."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from docs.markdown import ROOT, blocks_of
+from penstock.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
+PAGE = ROOT / "docs/tutorial/from-my-laptop-to-the-cluster.md"
+LINES = ["To be, or not to be", "that is the question", "whether 'tis nobler in the mind"]
+_WITHIN_S = 480
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_the_tutorial_counts_on_the_laptop_and_on_a_cluster(tmp_path: Path) -> None:
+    blocks = blocks_of(PAGE)
+    for block in blocks:
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+    with EmbeddedKafka(partitions=2) as kafka:
+        for topic in ("lines", "counts"):
+            kafka.create_topic(topic, 2)
+        kafka.produce("lines", [(None, line) for line in LINES])
+        commands = "\n".join(
+            block.text for block in blocks if block.info in (("bash", "laptop"), ("bash", "cluster"))
+        )
+        script = commands.replace("localhost:9092", kafka.bootstrap_servers).replace("7077", str(free_port()))
+        run(f"set -euo pipefail\n{script}", tmp_path)
+        found = Counter((record.key, record.value) for record in kafka.consume("counts"))
+    words = Counter(word for line in LINES for word in re.findall("[a-z']+", line.lower()))
+    wanted = Counter({(word.encode(), count.to_bytes(8, "big")): 2 for word, count in words.items()})
+    assert found == wanted
+
+
+def run(script: str, directory: Path) -> None:
+    """Run commands in a shell; whatever they leave running is killed."""
+    source = Path(sys.executable).parent
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
+    }
+    environment |= {"PATH": f"{source}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    with (directory / "said").open("w+") as said:
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = shell.wait(_WITHIN_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        said.seek(0)
+        logs = "".join(log.read_text()[-1500:] for log in directory.glob("*.log"))
+        assert code == 0, said.read()[-4000:] + logs
