@@ -316,7 +316,12 @@ class TestACluster:
         cluster.kill(1)
         cluster.kill(2)
         assert cluster.pid == first
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        settings = {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 0,
+            "enable.idempotence": True,
+        }
+        producer = Producer(settings)  # idempotent: what it sends again while brokers come back is there once
         producer.produce("kept", "lost?", partition=0)
         assert producer.flush(2) == 1
         cluster.restart()

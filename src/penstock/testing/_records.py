@@ -70,7 +70,10 @@ def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partitio
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": servers,
         "partitioner": "murmur2_random",
-        "max.in.flight": 1,  # keeps the order like idempotence, whose producer id costs up to a second to get
+        # One broker needs no idempotence, whose producer id costs up to a second: this keeps the order, too. In a cluster
+        # a leader may die after it has written a record, before it has acknowledged it.
+        "max.in.flight": 1,
+        "enable.idempotence": "," in servers,
         "message.timeout.ms": 30_000,
     }
     producer = Producer({**settings, **QUIET_CLIENT})
