@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """Give the directory in which penstock keeps what it downloaded or made.
+    """Return the directory for what Penstock has downloaded or made.
 
     Returns:
         ``$PENSTOCK_CACHE_DIR``, else ``$XDG_CACHE_HOME/penstock``, else ``~/.cache/penstock``. It may not exist yet.

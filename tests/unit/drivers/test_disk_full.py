@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from unit.small_disk import run_on_small_disk
+
 _SETUP = """
 import os, resource, sys
 from penstock.core.model.errors import StoreError
@@ -105,17 +107,5 @@ def test_files_that_must_not_grow(engine: str, tmp_path: Path) -> None:
 def test_a_disk_without_room(engine: str, tmp_path: Path) -> None:
     mounted = tmp_path / "disk"
     mounted.mkdir()
-    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    mount = f"mount -t tmpfs -o size=40m tmpfs {mounted}"
-    try:
-        subprocess.run([*alone, mount], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
     work = (_SETUP + _SMALL).format(engine=engine, directory=str(mounted / "task"))
-    script = tmp_path / "work.py"
-    script.write_text(work)
-    done = subprocess.run(
-        [*alone, f"{mount} && exec {sys.executable} {script}"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "went on after batch" in done.stdout
+    assert "went on after batch" in run_on_small_disk(mounted, work, "40m")

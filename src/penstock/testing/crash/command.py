@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from penstock.core.model.errors import PenstockError
 from penstock.testing.crash.app import App, Guarantee
@@ -22,6 +22,7 @@ from penstock.testing.crash.setup import Engine, checked_targets
 from penstock.testing.crash.spoiled import unspoiled
 
 RIGHT, WRONG = 0, 1
+Name = TypeVar("Name", bound=str)
 
 
 @dataclass(frozen=True)
@@ -172,19 +173,19 @@ def _app(name: str) -> App:
 
 
 def _targets(text: str) -> list[Target]:
-    known = {str(target): target for target in TARGETS}
-    unknown = [name for name in text.split(",") if name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
-    return [known[name] for name in text.split(",")]
+    return _named("target", TARGETS, text)
 
 
 def _faults(text: str) -> list[Fault]:
-    known = {str(fault): fault for fault in FAULTS}
-    unknown = [name for name in text.split(",") if name not in known]
+    return _named("fault", FAULTS, text)
+
+
+def _named(what: str, known: Sequence[Name], text: str) -> list[Name]:
+    by_name = {str(value): value for value in known}
+    unknown = [name for name in text.split(",") if name not in by_name]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
-    return [known[name] for name in text.split(",")]
+        raise argparse.ArgumentTypeError(f"there is no {what} {unknown[0]!r}; there are {', '.join(known)}")
+    return [by_name[name] for name in text.split(",")]
 
 
 def _seconds(text: str) -> tuple[float, ...]:

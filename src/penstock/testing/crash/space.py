@@ -41,7 +41,7 @@ class Space:
                     pass
 
     def free(self) -> None:
-        """Give it back."""
+        """Free the space that ``fill`` took."""
         self._filler.unlink(missing_ok=True)
 
 

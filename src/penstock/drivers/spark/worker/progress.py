@@ -79,7 +79,7 @@ class RestoreProgress:
 
 
 Tell = Callable[[RestoreProgress], bool | None]
-"""Takes what there is to tell; returns whether the application has heard it."""
+"""Reports the progress of a restore; returns whether the report reached the application."""
 
 
 def log_progress(progress: RestoreProgress) -> bool:
@@ -106,7 +106,7 @@ class TellApplication:
         return cls(control, socket.gethostname())
 
     def __call__(self, progress: RestoreProgress) -> bool:
-        """Tell it; return whether it has heard it."""
+        """Report to the application; return whether the report reached it."""
         if socket.gethostname() == self.host and self.control.ask(QUESTION, progress):
             return True
         return log_progress(progress)
@@ -124,7 +124,7 @@ class Relay:
         self._tell = tell
 
     def __call__(self, progress: RestoreProgress) -> bool:
-        """Tell it; return whether the application has heard it."""
+        """Report, and keep the end of a restore whose report did not reach the application."""
         heard = bool(self._tell(progress))
         if progress.finished and not heard:
             self.unheard.append(f"{progress.line()}, on {this_executor()}")
