@@ -7,7 +7,7 @@ import asyncio
 import penstock as ps
 from bench.load import rows_topic
 from penstock import serdes
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.topology import Topology
 
 JOBS = ("count", "map", "windowed-count", "stream-table-join")
 WINDOW_MS = 10_000

@@ -28,7 +28,7 @@ from bench import check, jobs
 from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
 from bench.processes import processor_s
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.topology import Topology
 
 _POLL_S = 0.01
 _GENTLE_POLL_S = 0.2

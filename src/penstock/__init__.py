@@ -45,10 +45,10 @@ from penstock.core.model.windows import (
     on_window_close,
     on_window_update,
 )
-from penstock.core.plan import stores
-from penstock.core.plan.processor import Processor, ProcessorContext
-from penstock.core.plan.topology import Topology
-from penstock.core.plan.transforming import ValueTransformer
+from penstock.core.topology import stores
+from penstock.core.topology.processor import Processor, ProcessorContext
+from penstock.core.topology.topology import Topology
+from penstock.core.topology.transforming import ValueTransformer
 
 if TYPE_CHECKING:
     from penstock import secret, spark, testing

@@ -19,11 +19,11 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Headers, Records
-from penstock.core.plan.nodes import Sink
-from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.ports import Threads
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
+from penstock.core.topology.nodes import Sink
+from penstock.core.topology.split import Plan, SubTopology
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 

@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 import penstock as ps
 from golden.replay import row_of
 from golden.side_by_side import EPOCH_ON_THE_WIRE
-from penstock.core.plan.pausing import resting
-from penstock.core.plan.split import Plan
+from penstock.core.runtime.pausing import resting
+from penstock.core.topology.split import Plan
 
 from .clock import HandClock
 from .helpers import eventually

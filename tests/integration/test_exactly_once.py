@@ -25,8 +25,8 @@ from penstock.core.model.errors import (
 )
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
+from penstock.core.topology.internal import commits_topic
 from penstock.drivers.kafka import delivery as sending
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.marks import Marks

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.core.model.errors import OtherCheckpointError
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.topology import Topology
 from penstock.drivers.kafka.marks import Marks
 from penstock.edge.cli.app import app as command_line
 from penstock.testing.crash import Topics

@@ -7,8 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.plan.admission import admit, packed, ranges
-from penstock.core.ports import OffsetRange, Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.ports import OffsetRange
+from penstock.core.runtime.admission import admit, packed, ranges
 
 from .engines import Visits
 

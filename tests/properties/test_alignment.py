@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.core.engine.readiness import FOREVER, InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.alignment import Alignment, Pace, Situation, aligned
-from penstock.core.plan.inputs import CoProcessed, Input
 from penstock.core.ports import TimedOffset
+from penstock.core.runtime.alignment import Alignment, Pace, Situation, aligned
+from penstock.core.runtime.inputs import CoProcessed, Input
 from unit.helpers import Host, forwarding, one_processor, values
 
 from .engines import Visits

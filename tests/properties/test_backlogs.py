@@ -19,10 +19,11 @@ from penstock.core.engine.outcome import Outcome, Snapshot
 from penstock.core.engine.queue import MERGED
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.positions import Offsets
 from penstock.core.model.record import Records
-from penstock.core.plan.layout import lay_out
-from penstock.core.ports import OffsetRange, Offsets, TimedOffset
+from penstock.core.ports import OffsetRange, TimedOffset
 from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark.inputs import (
     Held,
     InputPlanner,

@@ -6,9 +6,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.core.plan.evolution import Part, continued, parts_of
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.split import Plan
+from penstock.core.topology.evolution import Part, continued, parts_of
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.split import Plan
 
 
 class Quiet(ps.Processor):

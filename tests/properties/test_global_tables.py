@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.topology import Topology
 
 KEYS = st.sampled_from(["a", "b", "c"])
 RECORDS = st.lists(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.origins import (
+from penstock.core.runtime.origins import (
     Begun,
     begun_after,
     begun_from_json,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import CoPartitioningError
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.split import Plan
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.split import Plan
 
 from .engines import Visits
 

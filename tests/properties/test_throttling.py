@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.plan.throttling import Throttle
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.runtime.throttling import Throttle
 
 from .engines import Visits
 

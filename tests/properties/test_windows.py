@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 import penstock as ps
-from penstock.core.plan.specs import TimedSpec
 from penstock.core.state.keys import FOREVER
+from penstock.core.topology.specs import TimedSpec
 
 from .engines import ENGINES, STORE, Engine, Memory, Visits
 from .shelves import Shelf

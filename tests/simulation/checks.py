@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.specs import StoreSpec
-from penstock.core.plan.split import Plan
 from penstock.core.state.changelog import from_records
 from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.split import Plan
 from simulation.broker import Broker, Entry
 from simulation.topologies import RESULTS, STORE, TOPIC, Kind, word_of
 

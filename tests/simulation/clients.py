@@ -11,8 +11,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.core.model.errors import BrokerUnavailableError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.model.positions import Offsets
 from penstock.core.model.record import Records
-from penstock.core.ports import OffsetRange, Offsets, TimedOffset, TopicFacts
+from penstock.core.ports import OffsetRange, TimedOffset, TopicFacts
 from simulation.broker import Broker, Entry, FencedError, Headers
 
 _AT_ONCE = 5

@@ -11,12 +11,12 @@ from confluent_kafka import KafkaException
 
 import penstock as ps
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.evolution import Lineage, parts_of
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.split import Plan
 from penstock.core.ports import Publisher
 from penstock.core.state.log import decode_manifest
 from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.evolution import Lineage, parts_of
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.split import Plan
 from penstock.drivers.kafka import publish, transactions
 from penstock.drivers.spark.inputs import WaitSettings
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from penstock.core.model.ids import TopicPartition
+from penstock.core.model.positions import Offsets
 from penstock.core.model.record import Records
 
 StoreChange = tuple[bytes, bytes | None]
@@ -157,9 +158,6 @@ class LocalCopy(Protocol):
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
 """Opens the local copy in a directory, with the bytes of memory it may take, in a run of the application (its id; empty is a run
 of its own); repeated calls in one process give the same one."""
-
-Offsets = dict[str, dict[int, int]]
-"""Topic to partition to offset."""
 
 
 class OffsetRange(NamedTuple):

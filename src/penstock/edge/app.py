@@ -17,16 +17,16 @@ from penstock.core.model.errors import (
     TopologyError,
 )
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.asynchronous import with_their_parts
-from penstock.core.plan.changes import changes, recreated_error
-from penstock.core.plan.describe import short_lines, started_text
-from penstock.core.plan.evolution import checked_renames
-from penstock.core.plan.layout import Layout, default_grouper
-from penstock.core.plan.split import Plan
-from penstock.core.plan.stores import checked_name
-from penstock.core.plan.threads import threads_of_tasks
-from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
+from penstock.core.runtime.changes import changes, recreated_error
+from penstock.core.runtime.threads import threads_of_tasks
+from penstock.core.topology.asynchronous import with_their_parts
+from penstock.core.topology.describe import short_lines, started_text
+from penstock.core.topology.evolution import checked_renames
+from penstock.core.topology.layout import Layout, default_grouper
+from penstock.core.topology.split import Plan
+from penstock.core.topology.stores import checked_name
+from penstock.core.topology.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.internal_topics import InternalTopics
 from penstock.drivers.spark.clock import Clock, host_clock

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
 
 _POLL_S: Final = 0.02
 

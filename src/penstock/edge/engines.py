@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from penstock.core.model.errors import SettingsError
-from penstock.core.plan.split import Plan
 from penstock.core.ports import OpenLocalCopy
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.edge.settings import Settings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.layout import missing_topics
-from penstock.core.plan.split import Plan
+from penstock.core.topology.layout import missing_topics
+from penstock.core.topology.split import Plan
 
 
 def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import OffsetCommitter, Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.ports import OffsetCommitter
 
 
 class GroupOffsets:

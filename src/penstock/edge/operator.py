@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.nodes import Sink
-from penstock.core.plan.split import Plan
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.nodes import Sink
+from penstock.core.topology.split import Plan
+from penstock.core.topology.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.fetch import KafkaFetcher
 from penstock.drivers.spark import rows

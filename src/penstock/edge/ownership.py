@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core.model.errors import OtherCheckpointError
-from penstock.core.plan.split import Plan
 from penstock.core.ports import BatchId
+from penstock.core.topology.split import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.offsets import batch_id
 from penstock.drivers.spark.submit.checkpoint import Progress

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
 
 log = logging.getLogger("penstock.application")
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from penstock.core.model.errors import CheckpointError, SettingsError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.evolution import Remembered
-from penstock.core.plan.reset import Move, Places, Target, internal_topics, moves
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.runtime.reset import Move, Places, Target, internal_topics, moves
+from penstock.core.topology.evolution import Remembered
 from penstock.drivers.kafka.broker import RESET, Broker
 from penstock.drivers.spark.submit.checkpoint import Files, Progress, progress_of
 

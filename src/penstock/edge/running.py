@@ -21,11 +21,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.core.model.errors import BrokerUnavailableError, ControlError, PenstockError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.intake import topics_in_front
-from penstock.core.plan.origins import begun_from_json, committable, origins, topics_committed_later
-from penstock.core.plan.pausing import chosen_topics, resting
-from penstock.core.plan.split import Plan
 from penstock.core.ports import TopicFacts
+from penstock.core.runtime.intake import topics_in_front
+from penstock.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
+from penstock.core.runtime.pausing import chosen_topics, resting
+from penstock.core.topology.split import Plan
 from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.classes import keep_classes

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from penstock.core.asynchronous.station import Station
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.asynchronous import Asynchronous, IssuingProcess
-from penstock.core.plan.split import Plan
+from penstock.core.topology.asynchronous import Asynchronous, IssuingProcess
+from penstock.core.topology.split import Plan
 from penstock.drivers.station import StationAddress, StationLine
 
 _LINES: dict[StationAddress, StationLine] = {}

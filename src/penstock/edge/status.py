@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from penstock.core.engine.readiness import Waiting
 from penstock.core.engine.threads import ThreadFigures, added
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.origins import oldest_by_topic
-from penstock.core.plan.positions import flat, positions_from_json
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets, flat, positions_from_json
+from penstock.core.runtime.origins import oldest_by_topic
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.worker.progress import RestoreProgress
 from penstock.drivers.spark.worker.report import Report, offsets_of, waiting_of
@@ -168,7 +167,7 @@ class Book:
         """Return the oldest micro-batch that a record is unfinished of, per topic in front of Spark's shuffle.
 
         Args:
-            behind: The topics in front of each repartition (see ``penstock.core.plan.origins``).
+            behind: The topics in front of each repartition (see ``penstock.core.runtime.origins``).
         """
         with self.lock:
             unfinished: dict[TopicPartition, int] = {}

@@ -8,9 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
-from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config, repartition_config, wrong_config
-from penstock.core.plan.layout import Layout
-from penstock.core.plan.split import Plan
+from penstock.core.topology.internal import (
+    REPARTITION_CONFIG,
+    changelog_config,
+    repartition_config,
+    wrong_config,
+)
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.split import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.internal_topics import InternalTopics
 

@@ -18,15 +18,15 @@ from penstock.core.model.errors import PenstockError, TopicNotFoundError
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.model.serdes import bytes as bytes_serde
-from penstock.core.plan.asynchronous import kept_by
-from penstock.core.plan.inputs import Input, informed
-from penstock.core.plan.internal import is_internal
-from penstock.core.plan.layout import Layout
-from penstock.core.plan.nodes import Sink, Source
-from penstock.core.plan.patterns import check_one_source, mark_of, source_of
-from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.ports import Threads
+from penstock.core.runtime.inputs import Input, informed
 from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.asynchronous import kept_by
+from penstock.core.topology.internal import is_internal
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.nodes import Sink, Source
+from penstock.core.topology.patterns import check_one_source, mark_of, source_of
+from penstock.core.topology.split import Plan, SubTopology
 from penstock.testing._calls import ManualStation
 from penstock.testing._sent import Sent, Serdes
 from penstock.testing._tasks import DriverTask

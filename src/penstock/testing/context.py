@@ -11,9 +11,9 @@ from penstock.core.model.errors import StoreError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.punctuation import PunctuationType, Punctuator
 from penstock.core.model.record import Record, RecordMetadata
-from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
+from penstock.core.topology.specs import StoreSpec
 
 
 class Forwarded(NamedTuple):

@@ -20,8 +20,8 @@ from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import SettingsError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Record
-from penstock.core.plan.threads import check_threads
-from penstock.core.plan.topology import Topology
+from penstock.core.runtime.threads import check_threads
+from penstock.core.topology.topology import Topology
 from penstock.drivers.threads import TaskThreads
 from penstock.testing._driver_topics import DriverTopics
 from penstock.testing._runner import CALLS, Runner, RunnerSettings

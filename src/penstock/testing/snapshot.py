@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from penstock.core.engine.outcome import Snapshot
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.asynchronous import with_their_parts
-from penstock.core.plan.evolution import (
+from penstock.core.ports import StoreChange
+from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.asynchronous import with_their_parts
+from penstock.core.topology.evolution import (
     Remembered,
     check_stores,
     checked_renames,
@@ -18,11 +20,9 @@ from penstock.core.plan.evolution import (
     parts_of,
     with_new_names,
 )
-from penstock.core.plan.layout import Layout
-from penstock.core.plan.routing import check_routing, routing_of
-from penstock.core.plan.split import Plan
-from penstock.core.ports import StoreChange
-from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.routing import check_routing, routing_of
+from penstock.core.topology.split import Plan
 from penstock.testing._topics import Topics
 
 Content = Mapping[str, tuple[StoreChange, ...]]

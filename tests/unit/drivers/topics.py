@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.core.model.errors import BrokerUnavailableError
 from penstock.core.model.ids import TopicPartition
+from penstock.core.model.positions import Offsets
 from penstock.core.model.record import Records
-from penstock.core.ports import OffsetRange, Offsets, TimedOffset, TopicFacts
+from penstock.core.ports import OffsetRange, TimedOffset, TopicFacts
 
 Entry = tuple[bytes | None, bytes | None, int]
 """Key, value and timestamp."""

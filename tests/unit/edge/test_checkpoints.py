@@ -8,8 +8,8 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import CheckpointError
-from penstock.core.plan.reset import Move
-from penstock.core.plan.split import Plan
+from penstock.core.runtime.reset import Move
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 from penstock.edge.checkpoints import sound_progress, ways_out
 from penstock.edge.cli.reset import told

@@ -20,10 +20,10 @@ from penstock.core.model.errors import CoPartitioningError, IncompatibleTopology
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.partitioning import partition_of
 from penstock.core.model.record import Records
-from penstock.core.plan.layout import Layout, default_grouper
-from penstock.core.plan.topology import Topology
 from penstock.core.ports import PartitionGrouper
 from penstock.core.state.log import Manifest, encode_manifest
+from penstock.core.topology.layout import Layout, default_grouper
+from penstock.core.topology.topology import Topology
 from penstock.drivers.spark.offsets import offset_after
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.checkpoint import Progress

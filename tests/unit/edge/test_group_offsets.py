@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.model.errors import BrokerUnavailableError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
 from penstock.edge.group_offsets import GroupOffsets
 
 FIRST, SECOND = TopicPartition("in", 0), TopicPartition("in", 1)

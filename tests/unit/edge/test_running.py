@@ -13,9 +13,9 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import BrokerUnavailableError, ControlError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.origins import first_offset
-from penstock.core.plan.split import Plan
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.runtime.origins import first_offset
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.worker.report import CallReport, Report
 from penstock.edge.continuity import continuity
 from penstock.edge.group_offsets import GroupOffsets

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
-from penstock.core.plan.functions import check_takes
-from penstock.core.plan.specs import Kept, KeyValueSpec, LruSpec
+from penstock.core.topology.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
+from penstock.core.topology.functions import check_takes
+from penstock.core.topology.specs import Kept, KeyValueSpec, LruSpec
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan import nodes
+from penstock.core.topology import nodes
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream

@@ -16,11 +16,11 @@ from penstock.core.model import serdes
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.global_nodes import GlobalSource, GlobalTable
-from penstock.core.plan.nodes import OffsetReset, Source, TableSource, TimestampExtractor, source_reading
-from penstock.core.plan.processor import Wrap
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.global_nodes import GlobalSource, GlobalTable
+from penstock.core.topology.nodes import OffsetReset, Source, TableSource, TimestampExtractor, source_reading
+from penstock.core.topology.processor import Wrap
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec
+from penstock.core.topology.topology import Topology
 
 K = TypeVar("K")
 V = TypeVar("V")

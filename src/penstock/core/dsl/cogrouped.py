@@ -15,9 +15,9 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
-from penstock.core.plan.nodes import Aggregate, Cogroup, Materialised
-from penstock.core.plan.specs import Kept, StoreSpec
-from penstock.core.plan.windowed import (
+from penstock.core.topology.nodes import Aggregate, Cogroup, Materialised
+from penstock.core.topology.specs import Kept, StoreSpec
+from penstock.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,
     SlidingAggregate,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.global_nodes import GlobalTable
-from penstock.core.plan.nodes import Node, Repartition, Source
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.global_nodes import GlobalTable
+from penstock.core.topology.nodes import Node, Repartition, Source
+from penstock.core.topology.topology import Topology
 
 
 def demand_explicit_names(topology: Topology, generated: Collection[str]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from penstock.core.model import means, serdes
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.expressions import applied, col
-from penstock.core.plan.folds import Fold
-from penstock.core.plan.stores import Kept
+from penstock.core.topology.folds import Fold
+from penstock.core.topology.stores import Kept
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable

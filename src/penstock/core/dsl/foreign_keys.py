@@ -12,12 +12,12 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.subscriptions import SUBSCRIPTION, answer
-from penstock.core.plan import foreign_keys as nodes
-from penstock.core.plan.foreign_keys import ForeignKey
-from penstock.core.plan.joins import Joiner, JoinKind, stores_of_table
-from penstock.core.plan.nodes import StreamPartitioner, TableSource
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, key_value
-from penstock.core.plan.suppress import is_windowed_here
+from penstock.core.topology import foreign_keys as nodes
+from penstock.core.topology.foreign_keys import ForeignKey
+from penstock.core.topology.joins import Joiner, JoinKind, stores_of_table
+from penstock.core.topology.nodes import StreamPartitioner, TableSource
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, key_value
+from penstock.core.topology.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from penstock.core.dsl.graph import Graph
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.global_nodes import GlobalJoin
-from penstock.core.plan.joins import Joiner, JoinKind
-from penstock.core.plan.specs import StoreSpec
+from penstock.core.topology.global_nodes import GlobalJoin
+from penstock.core.topology.joins import Joiner, JoinKind
+from penstock.core.topology.specs import StoreSpec
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream

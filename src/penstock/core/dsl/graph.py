@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 from penstock.core.dsl.naming import Names, Naming
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
-from penstock.core.plan.patterns import merged_with
-from penstock.core.plan.processor import Wrap
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, checked_name, key_value, versioned
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
+from penstock.core.topology.patterns import merged_with
+from penstock.core.topology.processor import Wrap
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, checked_name, key_value, versioned
+from penstock.core.topology.topology import Topology
 
 _NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
 """How generated names of topics begin whose filter, sink and source have numbers too, not names made of the topic's."""

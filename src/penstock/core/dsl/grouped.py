@@ -20,9 +20,9 @@ from penstock.core.model.windows import (
     TimeWindows,
     on_window_update,
 )
-from penstock.core.plan import nodes
-from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
-from penstock.core.plan.stores import Kept
+from penstock.core.topology import nodes
+from penstock.core.topology.folds import RECIPES, Fold, fits_always, kept_with
+from penstock.core.topology.stores import Kept
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream

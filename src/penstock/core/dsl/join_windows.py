@@ -8,7 +8,7 @@ from typing import Literal
 from penstock.core.model.arguments import checked_constructor
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.joins import JoinTimes
+from penstock.core.topology.joins import JoinTimes
 
 
 @checked_constructor

@@ -14,8 +14,8 @@ from penstock.core.dsl.graph import Graph
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.joins import JoinKind
-from penstock.core.plan.stores import Kept
+from penstock.core.topology.joins import JoinKind
+from penstock.core.topology.stores import Kept
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable

@@ -13,10 +13,10 @@ from penstock.core.model import serdes
 from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
-from penstock.core.plan import joins
-from penstock.core.plan.joins import Joiner, JoinKind, JoinTimes
-from penstock.core.plan.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
-from penstock.core.plan.suppress import is_windowed_here
+from penstock.core.topology import joins
+from penstock.core.topology.joins import Joiner, JoinKind, JoinTimes
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
+from penstock.core.topology.suppress import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream

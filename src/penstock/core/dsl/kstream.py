@@ -17,12 +17,12 @@ from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.record import Record
 from penstock.core.model.serdes import Serde, window_bytes
-from penstock.core.plan import nodes
-from penstock.core.plan.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
-from penstock.core.plan.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
-from penstock.core.plan.processor import checked_supplier
-from penstock.core.plan.stores import Kept
-from penstock.core.plan.transforming import ProcessValues
+from penstock.core.topology import nodes
+from penstock.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
+from penstock.core.topology.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
+from penstock.core.topology.processor import checked_supplier
+from penstock.core.topology.stores import Kept
+from penstock.core.topology.transforming import ProcessValues
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,11 @@ from penstock.core.model import means, serdes
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
-from penstock.core.plan import nodes
-from penstock.core.plan.folds import RECIPES, Fold
-from penstock.core.plan.processor import checked_supplier
-from penstock.core.plan.stores import Kept
-from penstock.core.plan.transforming import TransformRows, ValueTransformer
+from penstock.core.topology import nodes
+from penstock.core.topology.folds import RECIPES, Fold
+from penstock.core.topology.processor import checked_supplier
+from penstock.core.topology.stores import Kept
+from penstock.core.topology.transforming import TransformRows, ValueTransformer
 
 K = TypeVar("K")
 V = TypeVar("V")

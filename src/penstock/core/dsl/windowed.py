@@ -16,10 +16,10 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
-from penstock.core.plan.folds import RECIPES, Fold, fits_always, kept_with
-from penstock.core.plan.nodes import Materialised
-from penstock.core.plan.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
-from penstock.core.plan.windowed import (
+from penstock.core.topology.folds import RECIPES, Fold, fits_always, kept_with
+from penstock.core.topology.nodes import Materialised
+from penstock.core.topology.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
+from penstock.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,
     SlidingAggregate,

@@ -31,7 +31,7 @@ from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordMetadata
-from penstock.core.plan.asynchronous import Carried
+from penstock.core.topology.asynchronous import Carried
 
 _LATEST_MS: Final = 1_000
 """After how long records are given again although none come and no punctuator is due: their work may have ended."""

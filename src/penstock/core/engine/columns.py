@@ -37,9 +37,9 @@ from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.model.serdes import Serde, quickly
-from penstock.core.plan import nodes as n
-from penstock.core.plan.late import Late
-from penstock.core.plan.split import SubTopology
+from penstock.core.topology import nodes as n
+from penstock.core.topology.late import Late
+from penstock.core.topology.split import SubTopology
 
 
 @dataclass(slots=True)

@@ -17,13 +17,13 @@ from penstock.core.engine.caching import Caches
 from penstock.core.engine.context import NodeContext
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan import joins as j
-from penstock.core.plan import nodes as n
-from penstock.core.plan.foreign_keys import Subscribe
-from penstock.core.plan.late import Late
-from penstock.core.plan.split import SubTopology
-from penstock.core.plan.suppress import Suppress
-from penstock.core.plan.transforming import KeepStore, ProcessValues, TransformRows
+from penstock.core.topology import joins as j
+from penstock.core.topology import nodes as n
+from penstock.core.topology.foreign_keys import Subscribe
+from penstock.core.topology.late import Late
+from penstock.core.topology.split import SubTopology
+from penstock.core.topology.suppress import Suppress
+from penstock.core.topology.transforming import KeepStore, ProcessValues, TransformRows
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.folds import RECIPES, Fold
+from penstock.core.topology.folds import RECIPES, Fold
 
 Entry = tuple[Any, int]
 """An aggregate and its timestamp."""

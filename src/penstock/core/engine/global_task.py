@@ -16,8 +16,8 @@ from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores
+from penstock.core.topology.split import SubTopology
 
 
 def global_task(

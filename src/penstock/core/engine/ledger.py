@@ -37,7 +37,7 @@ from penstock.core.model.durations import earliest
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Headers
-from penstock.core.plan.asynchronous import Carried
+from penstock.core.topology.asynchronous import Carried
 
 if TYPE_CHECKING:
     from penstock.core.engine.operators.overflow import Overflow

@@ -41,12 +41,12 @@ from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import ConsumerRecord, Records
 from penstock.core.model.serdes import read
 from penstock.core.model.timestamps import wall_clock
-from penstock.core.plan.nodes import Source
-from penstock.core.plan.patterns import source_of
-from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, Threads
 from penstock.core.state.opening import open_store
 from penstock.core.state.readonly import read_only
+from penstock.core.topology.nodes import Source
+from penstock.core.topology.patterns import source_of
+from penstock.core.topology.split import SubTopology
 
 
 def _unknown(topic: str) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from penstock.core.model.record import Headers, Records
-from penstock.core.plan.stores import KeyValueSpec, StoreSpec
 from penstock.core.ports import StoreChange, slice_name
+from penstock.core.topology.stores import KeyValueSpec, StoreSpec
 
 _STAMP: Final = struct.Struct(">q")
 _AT_ZERO: Final[Headers] = (("timestamp", b"0"),)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from penstock.core.plan.specs import StoreSpec
 from penstock.core.state.contract import Drained
 from penstock.core.state.objects import Objects
 from penstock.core.state.rows import Rows
+from penstock.core.topology.specs import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from penstock.core.plan.specs import KeyValueSpec, LruSpec, SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Alone, Store, Surroundings
 from penstock.core.state.expiry import ExpiringRows, index_name
@@ -18,6 +17,14 @@ from penstock.core.state.rows import PlainRows
 from penstock.core.state.session import SessionStore
 from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
+from penstock.core.topology.specs import (
+    KeyValueSpec,
+    LruSpec,
+    SessionSpec,
+    StoreSpec,
+    VersionedSpec,
+    WindowSpec,
+)
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -41,7 +48,7 @@ def open_store(
 
     Example:
         >>> from penstock.core.model import serdes
-        >>> from penstock.core.plan.stores import key_value
+        >>> from penstock.core.topology.stores import key_value
         >>> from penstock.core.state.memory import MemoryStores
         >>> counts = open_store(key_value("counts", serdes.string, serdes.int64), MemoryStores())
         >>> counts.put("a", 1)

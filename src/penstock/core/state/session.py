@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeVar, overload
 
 from penstock.core.model.errors import StoreError
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan.specs import SessionSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, checked_time
 from penstock.core.state.objects import Objects
 from penstock.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
 from penstock.core.state.slices import Slices
+from penstock.core.topology.specs import SessionSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

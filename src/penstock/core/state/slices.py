@@ -22,12 +22,12 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import ByteStores, StoreChange, slice_name
 from penstock.core.state.contract import Drained
 from penstock.core.state.keys import FOREVER
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.values import Values
+from penstock.core.topology.specs import SlicedSpec
 
 
 class Slice:

@@ -19,7 +19,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import VersionedRecord
-from penstock.core.plan.specs import LATEST, VersionedSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, after, checked_time, closed, pack_time, time_at
@@ -27,6 +26,7 @@ from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.slices import Slices
 from penstock.core.state.values import Values
+from penstock.core.topology.specs import LATEST, VersionedSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

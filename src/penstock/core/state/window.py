@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.core.model.windowed import Windowed, window_end
-from penstock.core.plan.specs import WindowSpec
 from penstock.core.ports import ByteStores
 from penstock.core.state.contract import Drained, Surroundings
 from penstock.core.state.keys import FOREVER, checked_time
@@ -23,6 +22,7 @@ from penstock.core.state.layouts import ByKey, ByTime, Layout
 from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.slices import Slices
+from penstock.core.topology.specs import WindowSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

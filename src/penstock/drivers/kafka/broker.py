@@ -23,7 +23,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Offsets, TimedOffset, TopicFacts
+from penstock.core.model.positions import Offsets
+from penstock.core.ports import TimedOffset, TopicFacts
 from penstock.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
 
 Answer = TypeVar("Answer")

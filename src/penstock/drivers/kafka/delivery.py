@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, PenstockError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.internal import commits_topic
 from penstock.core.ports import BatchId
+from penstock.core.topology.internal import commits_topic
 from penstock.drivers.kafka.clients import ClientSettings, discard, is_unavailable, made, translated, warm
 from penstock.drivers.kafka.marks import Marks, mark_of, mark_offset, mark_record, taken_over
 from penstock.drivers.kafka.overdue import Overdue, Stopwatch, within

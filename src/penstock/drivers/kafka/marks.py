@@ -20,8 +20,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.core.model.errors import OtherCheckpointError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.internal import COMMITS_CONFIG, commits_topic
 from penstock.core.ports import BatchId, OffsetRange
+from penstock.core.topology.internal import COMMITS_CONFIG, commits_topic
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.clients import ClientSettings, log, warm
 from penstock.drivers.kafka.fetch import KafkaFetcher

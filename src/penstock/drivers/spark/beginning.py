@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from penstock.core.model.durations import millis
 from penstock.core.model.errors import NoOffsetForPartitionError
-from penstock.core.plan.nodes import OffsetReset
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.topology.nodes import OffsetReset
 from penstock.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("penstock.source")

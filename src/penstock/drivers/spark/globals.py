@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from penstock.core.model.errors import OffsetsLostError
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.changes import recreated
-from penstock.core.plan.positions import positions_from_json, positions_to_json
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets, positions_from_json, positions_to_json
+from penstock.core.runtime.changes import recreated
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec
 

@@ -10,7 +10,7 @@ knows, the *facts*, into the offset, where a batch that is run again finds the s
 answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing; ``written`` is the time that nothing still to
 be written to a repartition topic is before (``penstock.drivers.spark.written``), left out if none is known. The reader makes of them what one task
 has to know of its inputs, and sends it with the task's records. The rules that a task follows are in
-``penstock.core.engine.readiness``, those of how far to read in ``penstock.core.plan.alignment``.
+``penstock.core.engine.readiness``, those of how far to read in ``penstock.core.runtime.alignment``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 
 from penstock.core.engine.readiness import NEVER_WAIT, InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.alignment import Pace, Situation, aligned
-from penstock.core.plan.inputs import CoProcessed, Input, co_processed, informed, writers
-from penstock.core.plan.layout import Layout
-from penstock.core.plan.positions import flat, nested, positions_from_json, positions_to_json
-from penstock.core.plan.split import Plan
-from penstock.core.ports import OffsetRange, Offsets, TimeIndex
+from penstock.core.model.positions import Offsets, flat, nested, positions_from_json, positions_to_json
+from penstock.core.ports import OffsetRange, TimeIndex
+from penstock.core.runtime.alignment import Pace, Situation, aligned
+from penstock.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.written import until_written
 
 Facts = Mapping[str, Any]

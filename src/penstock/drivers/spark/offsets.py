@@ -17,12 +17,12 @@ An offset is JSON:
 * ``inputs`` is what is known of inputs that are waited for (see ``penstock.drivers.spark.inputs``), if there are any.
 * ``times`` are the partition times with which the batch begins, where readers need them (see ``penstock.drivers.spark.times``).
 * ``origins`` says where the micro-batches began, in the topics in front of Spark's shuffle, that records may be unfinished of; the batch
-  itself is the last of them (see ``penstock.core.plan.origins``).
+  itself is the last of them (see ``penstock.core.runtime.origins``).
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
 * ``stores`` and ``internal`` are what a later topology is checked against; ``unfinished`` names the stores that hold unfinished
   records of asynchronous operators, which must not go without a word; by ``parts`` it finds its state (see
-  ``penstock.core.plan.evolution``), and ``topic_ids`` tell a topic that was made again.
-* ``routing`` is how records reach the tasks that have state (see ``penstock.core.plan.routing``).
+  ``penstock.core.topology.evolution``), and ``topic_ids`` tell a topic that was made again.
+* ``routing`` is how records reach the tasks that have state (see ``penstock.core.topology.routing``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.core.plan.positions import positions_from_json, positions_to_json
-from penstock.core.ports import BatchId, Offsets
+from penstock.core.model.positions import Offsets, positions_from_json, positions_to_json
+from penstock.core.ports import BatchId
 from penstock.drivers.spark.spec import TopologySpec
 
 

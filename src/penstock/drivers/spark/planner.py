@@ -14,18 +14,18 @@ from typing import Any
 from penstock.core.engine.ledger import WITH_STATION
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.changes import recreated, recreated_error
-from penstock.core.plan.evolution import check_stores, with_new_names
-from penstock.core.plan.intake import topics_finished_later
-from penstock.core.plan.origins import (
+from penstock.core.model.positions import Offsets
+from penstock.core.runtime.changes import recreated, recreated_error
+from penstock.core.runtime.intake import topics_finished_later
+from penstock.core.runtime.origins import (
     Begun,
     begun_after,
     begun_from_json,
     begun_to_json,
     topics_committed_later,
 )
-from penstock.core.plan.throttling import Throttle
-from penstock.core.ports import Offsets
+from penstock.core.runtime.throttling import Throttle
+from penstock.core.topology.evolution import check_stores, with_new_names
 from penstock.drivers.spark.beginning import first_positions, positions_of_new, updated
 from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed

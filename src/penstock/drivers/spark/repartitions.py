@@ -10,8 +10,8 @@ import time
 from typing import Final
 
 from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.plan.admission import admit
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.runtime.admission import admit
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.spec import SourceSpec
 

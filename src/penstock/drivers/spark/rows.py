@@ -25,9 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.core.plan.admission import admit, packed, ranges
-from penstock.core.plan.positions import positions_from_json, positions_to_json
-from penstock.core.ports import Fetcher, OffsetRange, Offsets, TopicReader
+from penstock.core.model.positions import Offsets, positions_from_json, positions_to_json
+from penstock.core.ports import Fetcher, OffsetRange, TopicReader
+from penstock.core.runtime.admission import admit, packed, ranges
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.options import in_driver, in_executor, option_of
 

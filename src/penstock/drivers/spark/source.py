@@ -22,10 +22,11 @@ from pyspark.sql.types import StructType
 from penstock.core.engine.merging import merged_by_time
 from penstock.core.engine.queue import MERGED
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.admission import packed, ranges
-from penstock.core.plan.evolution import newly_gone
-from penstock.core.plan.intake import topics_read_whole
-from penstock.core.ports import OffsetRange, Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.ports import OffsetRange
+from penstock.core.runtime.admission import packed, ranges
+from penstock.core.runtime.intake import topics_read_whole
+from penstock.core.topology.evolution import newly_gone
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.globals import positions_text, with_positions
 from penstock.drivers.spark.inputs import InputReader

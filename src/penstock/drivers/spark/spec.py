@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.evolution import Lineage
-from penstock.core.plan.layout import Layout
-from penstock.core.plan.split import Plan
 from penstock.core.ports import Fetcher, Publisher, Threads, TopicReader
+from penstock.core.topology.evolution import Lineage
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings

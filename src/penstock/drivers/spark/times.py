@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.positions import flat, nested, positions_from_json, positions_to_json
-from penstock.core.plan.split import Plan, SubTopology
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets, flat, nested, positions_from_json, positions_to_json
+from penstock.core.topology.split import Plan, SubTopology
 
 PartitionTimes = Mapping[TopicPartition, int]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.model.errors import PenstockError
-from penstock.core.plan import describe, drawing, svg
-from penstock.core.plan.split import Plan
-from penstock.core.plan.topology import Topology
+from penstock.core.topology import describe, drawing, svg
+from penstock.core.topology.split import Plan
+from penstock.core.topology.topology import Topology
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "text": describe.text,

@@ -20,8 +20,8 @@ from typing import Any, Literal
 from penstock.core.model import serdes
 from penstock.core.model.record import Record, ValueAndTimestamp
 from penstock.core.model.serdes import Serde
-from penstock.core.plan.processor import Processor
-from penstock.core.plan.topology import Topology
+from penstock.core.topology.processor import Processor
+from penstock.core.topology.topology import Topology
 from penstock.testing.kafka import ConsumedRecord, Outgoing
 
 Guarantee = Literal["at_least_once", "exactly_once"]

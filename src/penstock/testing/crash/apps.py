@@ -30,9 +30,9 @@ from penstock.core.model import serdes
 from penstock.core.model.calls import Retry
 from penstock.core.model.record import Record
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan import stores
-from penstock.core.plan.processor import Processor, ProcessorContext
-from penstock.core.plan.topology import Topology
+from penstock.core.topology import stores
+from penstock.core.topology.processor import Processor, ProcessorContext
+from penstock.core.topology.topology import Topology
 from penstock.testing.crash.app import App, Expected, Topics, tell_contents
 from penstock.testing.kafka import ConsumedRecord, Outgoing
 

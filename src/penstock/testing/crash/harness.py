@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from penstock.core.model import serdes
 from penstock.core.model.errors import PenstockError
-from penstock.core.plan.internal import commits_topic
+from penstock.core.topology.internal import commits_topic
 from penstock.testing.crash.app import App, Entry, Guarantee, Job
 from penstock.testing.crash.faults import Faults, Surroundings
 from penstock.testing.crash.journal import journals_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.model.partitioning import partition_of
-from penstock.core.plan.stores import KeyValueSpec
+from penstock.core.topology.stores import KeyValueSpec
 from penstock.testing.crash.app import App, Entry, Expected, Topics
 from penstock.testing.crash.commits import commits_of, went_back
 from penstock.testing.crash.journal import check_contents, check_journals, journals_of

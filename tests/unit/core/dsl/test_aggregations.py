@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock as ps
-from penstock.core.plan.nodes import Repartition
+from penstock.core.topology.nodes import Repartition
 
 INT = ps.serdes.int64
 

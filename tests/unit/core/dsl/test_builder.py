@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.nodes import Source
+from penstock.core.topology.nodes import Source
 
 
 def source(topology: ps.Topology) -> Source:

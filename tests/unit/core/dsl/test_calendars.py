@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.core.plan.internal import changelog_config
+from penstock.core.topology.internal import changelog_config
 from penstock.testing import TopologyTestDriver
 from unit.helpers import Host, sent
 

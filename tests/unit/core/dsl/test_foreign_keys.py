@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from golden.micro_batches import MicroBatches
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.nodes import Sink
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.nodes import Sink
 
 Change = tuple[str, str, str | None]
 """Topic, key and value of a row's change; orders name their customer in front of a colon, or nobody."""

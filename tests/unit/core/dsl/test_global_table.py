@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import DeserializationError, ProcessingError, TopologyError
-from penstock.core.plan.nodes import Repartition
+from penstock.core.topology.nodes import Repartition
 
 STRING = ps.serdes.string
 NAMES = ps.stores.key_value("names", STRING, STRING)

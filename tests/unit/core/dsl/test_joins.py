@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from golden.micro_batches import MicroBatches
 from penstock.core.model.errors import CoPartitioningError, TopologyError
-from penstock.core.plan.layout import lay_out
+from penstock.core.topology.layout import lay_out
 
 Event = tuple[str, str, str, int]
 """Side, key, value and timestamp of a record."""

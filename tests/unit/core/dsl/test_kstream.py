@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.nodes import Repartition, Sink
+from penstock.core.topology.nodes import Repartition, Sink
 
 Stream = ps.KStream[Any, Any]
 

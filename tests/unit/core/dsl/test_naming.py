@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import TopologyError
-from penstock.core.plan.nodes import Repartition
+from penstock.core.topology.nodes import Repartition
 
 NEAR = ps.JoinWindows(1, 1, 1)
 TUMBLING = ps.TumblingWindows(10, grace=0)

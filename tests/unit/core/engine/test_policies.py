@@ -15,7 +15,7 @@ from penstock.core.model.errors import (
     ProductionError,
     TopologyError,
 )
-from penstock.core.plan.nodes import Node
+from penstock.core.topology.nodes import Node
 from unit.helpers import Host, one_processor, processing, sent, values
 
 Stage = Literal["deserialize", "process", "produce"]

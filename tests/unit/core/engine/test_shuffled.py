@@ -7,7 +7,7 @@ from penstock.core.asynchronous.call import Done
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import InputFacts
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.origins import first_offset
+from penstock.core.runtime.origins import first_offset
 from unit.helpers import Host, records
 
 AGAIN = TopicPartition("app-again-repartition", 0)

@@ -10,12 +10,12 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import SettingsError, TopologyError
 from penstock.core.model.record import Records
-from penstock.core.plan.internal import REPARTITION_CONFIG, changelog_config, wrong_config
-from penstock.core.plan.specs import SlicedSpec
 from penstock.core.ports import StoreChange
 from penstock.core.state.changelog import from_records, is_live, to_records
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
+from penstock.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config
+from penstock.core.topology.specs import SlicedSpec
 from penstock.edge.settings import settings_from
 
 HOUR = 3_600_000

@@ -13,8 +13,8 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import SerdeError, StoreError
-from penstock.core.plan import stores
 from penstock.core.ports import store_of
+from penstock.core.topology import stores
 from properties.engines import ALL_ENGINES, Engine
 from properties.shelves import Shelf
 

@@ -13,9 +13,9 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.evolution import Lineage
-from penstock.core.plan.layout import lay_out
-from penstock.core.ports import Offsets
+from penstock.core.model.positions import Offsets
+from penstock.core.topology.evolution import Lineage
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions

@@ -8,9 +8,9 @@ from typing import Any
 import penstock as ps
 from penstock.core.engine.readiness import InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.layout import Layout, lay_out
-from penstock.core.plan.split import Plan
 from penstock.core.ports import OffsetRange, TimedOffset
+from penstock.core.topology.layout import Layout, lay_out
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark.inputs import (
     Held,
     InputPlanner,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.plan.inputs import informed
-from penstock.core.plan.layout import lay_out
+from penstock.core.runtime.inputs import informed
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark.options import in_driver, in_executor, option_of
 from penstock.drivers.spark.outline import LeftOut, from_outline, outline
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec

@@ -13,9 +13,9 @@ import penstock as ps
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.evolution import Lineage
-from penstock.core.plan.layout import default_grouper, lay_out
 from penstock.core.ports import TopicFacts
+from penstock.core.topology.evolution import Lineage
+from penstock.core.topology.layout import default_grouper, lay_out
 from penstock.drivers.spark.inputs import Held
 from penstock.drivers.spark.planner import Planner
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec

@@ -12,7 +12,7 @@ from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import PenstockError
 from penstock.core.model.record import Headers
-from penstock.core.plan import nodes as n
+from penstock.core.topology import nodes as n
 
 
 @compile_node.register

@@ -20,7 +20,7 @@ from penstock.core.engine.unfinished import Request, Unfinished
 from penstock.core.model.calls import Answer
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.record import Headers, Record, RecordMetadata
-from penstock.core.plan.asynchronous import (
+from penstock.core.topology.asynchronous import (
     AcknowledgingProcess,
     Asynchronous,
     ForeachAsync,

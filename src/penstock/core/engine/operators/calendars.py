@@ -17,8 +17,8 @@ from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, with
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan.windowed import CalendarAggregate
 from penstock.core.state.keys import FOREVER
+from penstock.core.topology.windowed import CalendarAggregate
 
 
 @compile_node.register

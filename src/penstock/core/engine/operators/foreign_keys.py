@@ -8,8 +8,8 @@ from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.operators.lookups import lookup
 from penstock.core.model.record import Headers
 from penstock.core.model.subscriptions import Answer, Instruction, Subscription, mark_of
-from penstock.core.plan import foreign_keys as f
 from penstock.core.state.keys import FOREVER, closed
+from penstock.core.topology import foreign_keys as f
 
 Asked = tuple[tuple[bool, Instruction], ...]
 

@@ -8,7 +8,7 @@ from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.context import GlobalNodeContext
 from penstock.core.engine.operators.processors import running
 from penstock.core.model.record import Headers
-from penstock.core.plan.global_nodes import GlobalJoin, GlobalProcess
+from penstock.core.topology.global_nodes import GlobalJoin, GlobalProcess
 
 
 @compile_node.register

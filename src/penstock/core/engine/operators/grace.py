@@ -22,8 +22,8 @@ from typing import Any, Final
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.runtime import NEVER, Held, Runtime
 from penstock.core.model.record import Headers, RecordMetadata
-from penstock.core.plan import joins as j
 from penstock.core.state.keys import closed, pack_time, split, time_at
+from penstock.core.topology import joins as j
 
 _ORIGIN: Final = struct.Struct(">iq")
 _LENGTH: Final = struct.Struct(">i")

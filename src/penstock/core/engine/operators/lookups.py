@@ -21,11 +21,11 @@ from penstock.core.engine.compile import Compiled
 from penstock.core.engine.operators.suppress import Buffer
 from penstock.core.model.errors import ProcessingError, StoreError
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan import joins as j
-from penstock.core.plan import nodes as n
-from penstock.core.plan.specs import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
-from penstock.core.plan.suppress import Suppress
 from penstock.core.state.keys import FOREVER
+from penstock.core.topology import joins as j
+from penstock.core.topology import nodes as n
+from penstock.core.topology.specs import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
+from penstock.core.topology.suppress import Suppress
 
 Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
 """Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from penstock.core.engine.compile import Call
 from penstock.core.engine.runtime import Runtime
 from penstock.core.model.record import Headers
-from penstock.core.plan.folds import Fold
+from penstock.core.topology.folds import Fold
 
 INCOMPLETE: Final = "null key or value in an aggregation"
 """Why a record is left out that has no key or no value."""

@@ -9,8 +9,8 @@ from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.engine.context import NodeContext
 from penstock.core.model.errors import ProcessingError, TopologyError
 from penstock.core.model.record import Headers, Record
-from penstock.core.plan import nodes as n
-from penstock.core.plan.transforming import ProcessValues, TransformRows
+from penstock.core.topology import nodes as n
+from penstock.core.topology.transforming import ProcessValues, TransformRows
 
 C = TypeVar("C", bound=NodeContext)
 

@@ -23,7 +23,7 @@ from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
-from penstock.core.plan.windowed import SessionAggregate
+from penstock.core.topology.windowed import SessionAggregate
 
 Found = list[tuple[int, int, Any]]
 """Start, end and aggregate of the sessions that a record joins."""

@@ -12,7 +12,7 @@ from penstock.core.model.errors import ProductionError
 from penstock.core.model.partitioning import Partitions
 from penstock.core.model.record import Headers, Records
 from penstock.core.model.serdes import Side, written
-from penstock.core.plan import nodes as n
+from penstock.core.topology import nodes as n
 
 _FRAME_BYTES: Final = 100
 """What Kafka's protocol takes for a record or a header beside its own bytes, at most."""

@@ -29,7 +29,7 @@ from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed, window_end
-from penstock.core.plan.windowed import SlidingAggregate
+from penstock.core.topology.windowed import SlidingAggregate
 
 Entry = tuple[Any, int]
 """An aggregate, and the largest timestamp of the records in it."""

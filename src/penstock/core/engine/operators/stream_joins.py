@@ -12,7 +12,7 @@ from typing import Any
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.operators.unmatched import Unmatched
 from penstock.core.model.record import Headers
-from penstock.core.plan import joins as j
+from penstock.core.topology import joins as j
 
 
 @compile_node.register

@@ -21,8 +21,8 @@ from penstock.core.engine.runtime import NEVER
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.held import Held
 from penstock.core.model.record import Headers
-from penstock.core.plan.suppress import Suppress
 from penstock.core.state.values import Values
+from penstock.core.topology.suppress import Suppress
 
 
 @compile_node.register

@@ -8,8 +8,8 @@ from typing import Any
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.operators.lookups import lookup
 from penstock.core.model.record import Headers
-from penstock.core.plan import joins as j
 from penstock.core.state.keys import FOREVER
+from penstock.core.topology import joins as j
 
 _NO_ROW = (None, -1)
 

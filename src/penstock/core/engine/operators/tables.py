@@ -18,9 +18,9 @@ from penstock.core.engine.columns import (
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Change, Headers
-from penstock.core.plan import nodes as n
-from penstock.core.plan.specs import LATEST, VersionedSpec
 from penstock.core.state.keys import FOREVER
+from penstock.core.topology import nodes as n
+from penstock.core.topology.specs import LATEST, VersionedSpec
 
 
 @compile_node.register

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.core.engine.runtime import NEVER, Runtime
-from penstock.core.plan.joins import StreamJoin
-from penstock.core.plan.specs import StoreSpec
+from penstock.core.topology.joins import StreamJoin
+from penstock.core.topology.specs import StoreSpec
 
 _PLACE: Final = struct.Struct(">QB")
 _TIME: Final = struct.Struct(">Q")

@@ -31,11 +31,11 @@ from penstock.core.engine.operators.windows import Shared
 from penstock.core.model import serdes
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed, window_end
-from penstock.core.plan import nodes as n
-from penstock.core.plan.folds import Fold
-from penstock.core.plan.late import Late
-from penstock.core.plan.windowed import WindowedAggregate
 from penstock.core.state.overlay import Overlay
+from penstock.core.topology import nodes as n
+from penstock.core.topology.folds import Fold
+from penstock.core.topology.late import Late
+from penstock.core.topology.windowed import WindowedAggregate
 
 _START: Final = struct.Struct(">q")
 _APART: Final = 32

@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock.core.model.ids import TaskId
 from penstock.core.model.record import Records
-from penstock.core.plan.split import Plan, SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from penstock.core.state.changelog import from_records, is_live, to_records
+from penstock.core.topology.split import Plan, SubTopology
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 
 _PUBLISHED_AT_ONCE = 20_000

@@ -18,7 +18,6 @@ from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
-from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
 from penstock.core.state.global_copy import (
     BEHIND,
@@ -28,6 +27,7 @@ from penstock.core.state.global_copy import (
     why_begun_anew,
     with_progress,
 )
+from penstock.core.topology.split import SubTopology
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from penstock.core.model.errors import StoreError
-from penstock.core.ports import ByteReader, ByteStores, LocalCopy, Offsets, store_of
+from penstock.core.model.positions import Offsets
+from penstock.core.ports import ByteReader, ByteStores, LocalCopy, store_of
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.drivers.spark.worker.filling import Filled, Filling, GlobalPart, GlobalTopics

@@ -34,13 +34,13 @@ from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.task import Task
 from penstock.core.model.errors import CopyMovedError, DamagedCopyError
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.positions import nested, positions_to_json
 from penstock.core.model.record import Records
-from penstock.core.plan.asynchronous import kept_by
-from penstock.core.plan.evolution import check_stores, with_new_names
-from penstock.core.plan.positions import nested, positions_to_json
-from penstock.core.plan.split import SubTopology
 from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest, rehomed, with_renamed_stores
+from penstock.core.topology.asynchronous import kept_by
+from penstock.core.topology.evolution import check_stores, with_new_names
+from penstock.core.topology.split import SubTopology
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.executor import this_executor
 from penstock.drivers.spark.globals import positions_from

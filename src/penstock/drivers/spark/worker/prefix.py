@@ -18,10 +18,10 @@ from penstock.core.engine.queue import QueueId
 from penstock.core.engine.task import Task
 from penstock.core.engine.threads import added
 from penstock.core.model.ids import TaskId, TopicPartition
+from penstock.core.model.positions import nested, positions_to_json
 from penstock.core.model.record import Records
-from penstock.core.plan.origins import first_offset, offsets_from, origins, topics_committed_later
-from penstock.core.plan.positions import nested, positions_to_json
 from penstock.core.ports import OffsetRange
+from penstock.core.runtime.origins import first_offset, offsets_from, origins, topics_committed_later
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.partitioning import split_by_partition

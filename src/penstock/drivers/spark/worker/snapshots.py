@@ -12,7 +12,7 @@ from penstock.core.engine.outcome import Snapshot
 from penstock.core.engine.queue import QueueId
 from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.evolution import with_new_names
+from penstock.core.topology.evolution import with_new_names
 from penstock.drivers.spark import wire
 
 

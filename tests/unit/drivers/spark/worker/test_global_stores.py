@@ -16,11 +16,11 @@ from pyspark.sql import Row
 
 import penstock as ps
 from penstock.core.model.errors import DeserializationError, StoreError
-from penstock.core.plan.evolution import Lineage
-from penstock.core.plan.layout import lay_out
 from penstock.core.ports import Version
 from penstock.core.state.global_copy import Progress, with_progress
 from penstock.core.state.opening import open_store
+from penstock.core.topology.evolution import Lineage
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys

@@ -15,10 +15,10 @@ from penstock.core.engine.readiness import NEVER_WAIT
 from penstock.core.engine.threads import ThreadFigures
 from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from penstock.core.model.ids import TopicPartition
-from penstock.core.plan.evolution import Lineage, Part, continued, parts_of
-from penstock.core.plan.layout import Layout, lay_out
-from penstock.core.plan.split import Plan
 from penstock.core.state.log import decode_manifest
+from penstock.core.topology.evolution import Lineage, Part, continued, parts_of
+from penstock.core.topology.layout import Layout, lay_out
+from penstock.core.topology.split import Plan
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys

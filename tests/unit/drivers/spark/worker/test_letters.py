@@ -10,8 +10,8 @@ from pyspark import cloudpickle
 import penstock as ps
 from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TaskId
-from penstock.core.plan.layout import lay_out
 from penstock.core.ports import OffsetRange
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.worker.prefix import Prefix

@@ -9,9 +9,9 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.plan.layout import lay_out
-from penstock.core.plan.origins import batch_of
 from penstock.core.ports import OffsetRange
+from penstock.core.runtime.origins import batch_of
+from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys

@@ -1,1 +1,0 @@
-"""The plan: a topology as frozen nodes, checked, split into sub-topologies, and laid out over partitions."""

@@ -1,0 +1,63 @@
+"""Drawings of a plan: Mermaid, and Graphviz' DOT language.
+
+Topics are drawn too, outside of the parts: a repartition topic is what two sub-topologies have in common. Names of
+stores and topics have letters, digits and ``._-`` only; those of nodes of the Processor API may have anything, and are escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.topology.walk import lines_of, parts_of, topics_of
+
+if TYPE_CHECKING:
+    from penstock.core.topology.split import Plan
+
+
+def mermaid(plan: Plan) -> str:
+    """Draw a plan as a Mermaid flow chart."""
+    parts = parts_of(plan)
+    ids: dict[tuple[str, str], str] = {}
+
+    def id_of(thing: tuple[str, str]) -> str:
+        return ids.setdefault(thing, f"n{len(ids)}")
+
+    lines = ["flowchart TB"]
+    lines.extend(f'  {id_of(("topic", topic))}(["{topic}"])' for topic in topics_of(parts))
+    for part in parts:
+        lines.append(f"  subgraph sub{part.number}[Sub-topology {part.number}]")
+        lines.extend(f'    {id_of(("node", shape.name))}["{_mermaid(shape.name)}"]' for shape in part.shapes)
+        lines.extend(f'    {id_of(("store", store))}[("{store}")]' for store in part.stores)
+        lines.append("  end")
+    for line in lines_of(parts):
+        lines.append(f"  {id_of(line.start)} {'-->' if line.carries_records else '-.-'} {id_of(line.end)}")
+    return "\n".join(lines)
+
+
+def dot(plan: Plan) -> str:
+    """Draw a plan in Graphviz' DOT language."""
+    parts = parts_of(plan)
+    lines = ["digraph topology {", "  node [shape=box];"]
+    lines.extend(f'  "topic:{topic}" [shape=oval, label="{topic}"];' for topic in topics_of(parts))
+    for part in parts:
+        lines.append(f'  subgraph cluster_{part.number} {{ label="Sub-topology {part.number}";')
+        lines.extend(f'    "{_dot(shape.name)}";' for shape in part.shapes)
+        lines.extend(f'    "store:{store}" [shape=cylinder, label="{store}"];' for store in part.stores)
+        lines.append("  }")
+    for line in lines_of(parts):
+        style = "" if line.carries_records else " [style=dashed]"
+        lines.append(f'  "{_dot_id(line.start)}" -> "{_dot_id(line.end)}"{style};')
+    return "\n".join([*lines, "}"])
+
+
+def _dot_id(thing: tuple[str, str]) -> str:
+    kind, name = thing
+    return _dot(name) if kind == "node" else f"{kind}:{name}"
+
+
+def _dot(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _mermaid(name: str) -> str:
+    return name.replace("#", "#35;").replace('"', "#quot;")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ports import OffsetRange
+from penstock.core.runtime.admission import admit, packed, ranges
+
+
+@pytest.mark.parametrize(
+    ("ends", "limit", "expected"),
+    [
+        ({0: 100, 1: 100}, 1000, {0: 100, 1: 100}),
+        ({0: 100, 1: 100}, 100, {0: 50, 1: 50}),
+        ({0: 10, 1: 1000}, 100, {0: 10, 1: 90}),
+        ({0: 0, 1: 1000}, 100, {0: 0, 1: 100}),
+        ({0: 5, 1: 40, 2: 1000}, 100, {0: 5, 1: 40, 2: 55}),
+        ({0: 1, 1: 1, 2: 1}, 2, {0: 1, 1: 1, 2: 0}),
+        ({0: 10}, 0, {0: 1}),
+    ],
+    ids=[
+        "all fits",
+        "halves",
+        "rest goes on",
+        "nothing there",
+        "three",
+        "fewer than partitions",
+        "at least one",
+    ],
+)
+def test_shares_a_batch_fairly(ends: dict[int, int], limit: int, expected: dict[int, int]) -> None:
+    assert admit({"t": dict.fromkeys(ends, 0)}, {"t": ends}, limit) == {"t": expected}
+
+
+def test_goes_on_from_where_each_partition_stands() -> None:
+    start = {"a": {0: 7}, "b": {0: 100, 1: 3}}
+    assert admit(start, {"a": {0: 9}, "b": {0: 100, 1: 5}}, 100) == {"a": {0: 9}, "b": {0: 100, 1: 5}}
+    assert start == {"a": {0: 7}, "b": {0: 100, 1: 3}}
+
+
+def test_never_goes_back_nor_on_without_an_end() -> None:
+    assert admit({"t": {0: 10, 1: 5}}, {"t": {0: 4}}, 100) == {"t": {0: 10, 1: 5}}
+    assert admit({"t": {0: 10}}, {}, 100) == {"t": {0: 10}}
+
+
+def test_ranges_are_what_lies_between_two_positions() -> None:
+    start, end = {"t": {0: 3, 1: 5}}, {"t": {0: 9, 1: 5}, "new": {0: 2}}
+    assert ranges(start, end) == [OffsetRange("t", 0, 3, 9)]
+    assert ranges(end, end) == []
+
+
+def test_small_ranges_share_one_reader() -> None:
+    planned = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 9)]
+    assert packed(planned, bins=8) == [planned]
+
+
+def test_a_large_range_is_cut() -> None:
+    assert packed([OffsetRange("t", 0, 100, 20_100)], bins=4) == [
+        [OffsetRange("t", 0, 100, 5_100)],
+        [OffsetRange("t", 0, 5_100, 10_100)],
+        [OffsetRange("t", 0, 10_100, 15_100)],
+        [OffsetRange("t", 0, 15_100, 20_100)],
+    ]
+
+
+def test_readers_get_equal_shares() -> None:
+    planned = [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 20), OffsetRange("t", 2, 0, 10)]
+    shares = packed(planned, bins=3, smallest=1)
+    assert [sum(r.end - r.start for r in share) for share in shares] == [40, 40, 40]
+
+
+def test_nothing_needs_no_reader() -> None:
+    assert packed([], bins=4) == []
+
+
+def test_a_range_whose_records_are_taken_in_order_is_not_cut() -> None:
+    whole = [OffsetRange("calls", 0, 0, 40_000)]
+    assert packed(whole, bins=4, whole={"calls"}) == [whole]
+
+
+def test_what_can_be_cut_fills_up_the_readers_beside_what_cannot() -> None:
+    planned = [
+        OffsetRange("free", 0, 0, 60),
+        OffsetRange("calls", 0, 0, 50),
+        OffsetRange("calls", 1, 0, 20),
+        OffsetRange("calls", 2, 0, 20),
+    ]
+    readers = packed(planned, bins=3, smallest=1, whole={"calls"})
+    assert readers == [
+        [OffsetRange("calls", 0, 0, 50)],
+        [OffsetRange("calls", 1, 0, 20), OffsetRange("free", 0, 0, 30)],
+        [OffsetRange("calls", 2, 0, 20), OffsetRange("free", 0, 30, 60)],
+    ]

@@ -1,0 +1,68 @@
+"""Where records came from that went through Spark's shuffle, as far as a commit has to know."""
+
+from __future__ import annotations
+
+import penstock as ps
+from penstock.core.runtime.origins import (
+    Begun,
+    batch_of,
+    begun_after,
+    begun_from_json,
+    begun_to_json,
+    committable,
+    first_offset,
+    offsets_from,
+    origins,
+    topics_committed_later,
+)
+
+
+def test_only_topics_in_front_of_what_finishes_later_are_committed_later() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(["a", "b"]).repartition(name="again").map_values_async(str.upper).to("out")
+    builder.stream("c").repartition(name="once-more").process(ps.Processor, acknowledges=True)
+    builder.stream("straight").map_values_async(str.upper).to("out")
+    builder.stream("counted").repartition(name="to-count").group_by_key().count()
+    behind_a_topic = builder.stream("d").group_by_key().count().to_stream().repartition(name="last")
+    behind_a_topic.map_values_async(str).to("out")
+    plan = builder.build().plan("app")
+    assert origins(plan) == {"app-again-repartition": {"a", "b"}, "app-once-more-repartition": {"c"}}
+    assert topics_committed_later(plan) == {"a", "b", "c"}
+
+
+def test_offsets_say_the_micro_batch_however_many_records_it_brings() -> None:
+    for lane in (0, 1, 1023, 1024, 1 << 40):
+        for start in (0, 5, (1 << 30) - 2, 1 << 45):
+            found = offsets_from(first_offset(9, lane), start, 5)
+            assert {batch_of(offset) for offset in found} == {9}
+            assert len(set(found)) == 5
+
+
+def test_what_is_known_of_another_checkpoint_commits_nothing() -> None:
+    begun = [Begun(6, {"in": {0: 40}}), Begun(8, {"in": {0: 70}})]
+    read = {"in": {0: 90}}
+    assert committable(read, begun, {}) == read
+    assert committable(read, begun, {"in": 7}) == {"in": {0: 40}}
+    assert committable(read, begun, {"in": 5}) == committable(read, begun, {"in": 9}) == {}
+    assert committable(read, [], {"in": 5}) == {}
+
+
+def test_a_topic_that_is_shorter_than_it_was_is_committed_no_further_than_it_is_read() -> None:
+    begun = [Begun(6, {"in": {0: 40, 1: 3}})]
+    assert committable({"in": {0: 5, 1: 4, 2: 9}}, begun, {"in": 6}) == {"in": {0: 5, 1: 3}}
+
+
+def test_beginnings_are_kept_as_long_as_they_may_matter() -> None:
+    begun: tuple[Begun, ...] = ()
+    for batch in range(5):
+        begun = begun_after(begun, Begun(batch, {"in": {0: batch * 10}}), {"in": 2} if batch > 2 else {})
+    assert [each.batch for each in begun] == [2, 3, 4]
+    assert begun_after(begun, Begun(5, {"in": {0: 50}}), None)[:3] == begun
+    assert begun_from_json(begun_to_json(begun)) == begun
+
+
+def test_micro_batches_that_read_nothing_take_no_place() -> None:
+    begun: tuple[Begun, ...] = ()
+    for batch in range(100):
+        begun = begun_after(begun, Begun(batch, {"in": {0: min(batch, 3)}}), {"in": 0})
+    assert [each.batch for each in begun] == [0, 1, 2, 99]

@@ -1,0 +1,108 @@
+"""Pausing: what an order to pause is about, and which parts of a topology rest then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import ControlError
+from penstock.core.runtime.pausing import chosen_topics, resting
+from penstock.core.topology.split import Plan
+
+INTERNAL = "app-words-repartition"
+
+
+def two_parts_and_a_shuffle() -> Plan:
+    """Sub-topology 0 reads lines and notes and feeds 1 through the shuffle; 2 reads orders and prices."""
+    builder = ps.StreamsBuilder()
+    words = builder.stream(["lines", "notes"]).select_key(lambda _, value: value)
+    words.repartition(name="words").to_table(store="words")
+    orders, prices = builder.stream("orders"), builder.stream("prices")
+    orders.merge(prices).group_by_key().count(store="counts").to_stream().to("out")
+    return builder.build().plan("app")
+
+
+def behind_a_store() -> Plan:
+    """Sub-topology 0 reads people and feeds 1 through a topic on the broker."""
+    builder = ps.StreamsBuilder()
+    people = builder.table("people", key=ps.serdes.string, value=ps.serdes.string, store="people")
+    regions = people.group_by(lambda key, value: (value, key), name="words")
+    regions.count(store="regions").to_stream().to("out")
+    return builder.build().plan("app")
+
+
+def test_the_plans_are_what_they_are_called() -> None:
+    plan = two_parts_and_a_shuffle()
+    assert plan.broker_topics == ("lines", "notes", "orders", "prices")
+    assert plan.internal_topics[INTERNAL].through_shuffle
+    assert behind_a_store().broker_topics == ("people", INTERNAL)
+
+
+@pytest.mark.parametrize(
+    ("topics", "subtopologies", "chosen"),
+    [
+        (None, None, {"lines", "notes", "orders", "prices"}),
+        (["lines"], None, {"lines"}),
+        (None, [2], {"orders", "prices"}),
+        (["lines"], [2], {"lines", "orders", "prices"}),
+        ([], None, set()),
+        (None, [], set()),
+    ],
+    ids=["everything", "a topic", "a sub-topology", "both", "no topic", "no sub-topology"],
+)
+def test_an_order_is_about_topics(
+    topics: Sequence[str] | None, subtopologies: Sequence[int] | None, chosen: set[str]
+) -> None:
+    assert chosen_topics(two_parts_and_a_shuffle(), topics, subtopologies) == chosen
+
+
+def test_an_internal_topic_on_the_broker_is_paused_by_its_name_or_its_reader() -> None:
+    assert chosen_topics(behind_a_store(), [INTERNAL]) == {INTERNAL}
+    assert chosen_topics(behind_a_store(), None, [1]) == {INTERNAL}
+
+
+@pytest.mark.parametrize(
+    ("topics", "subtopologies", "told"),
+    [
+        (["lines", "line"], None, "does not read 'line' from the broker; it reads 'lines', 'notes', 'orders', 'prices'"),
+        ([INTERNAL], None, f"does not read '{INTERNAL}'"),
+        (None, [3], "has no sub-topology 3; it has 0, 1, 2"),
+        (None, [1], "reads only what Spark's shuffle brings; name what feeds it: sub-topology 0"),
+    ],
+    ids=["unknown topic", "the shuffle", "unknown sub-topology", "behind the shuffle"],
+)  # fmt: skip
+def test_what_is_not_there_is_refused_with_what_there_is(
+    topics: Sequence[str] | None, subtopologies: Sequence[int] | None, told: str
+) -> None:
+    with pytest.raises(ControlError) as caught:
+        chosen_topics(two_parts_and_a_shuffle(), topics, subtopologies)
+    assert told in str(caught.value)
+
+
+def test_one_text_is_not_a_list_of_topics() -> None:
+    with pytest.raises(TypeError, match=r"such as \['lines'\]"):
+        chosen_topics(two_parts_and_a_shuffle(), "lines")
+
+
+@pytest.mark.parametrize(
+    ("paused", "rests"),
+    [
+        ([], set()),
+        (["lines"], set()),
+        (["lines", "notes"], {0, 1}),
+        (["orders"], set()),
+        (["orders", "prices"], {2}),
+        (["lines", "notes", "orders", "prices"], {0, 1, 2}),
+    ],
+    ids=["nothing", "one of two", "and what it feeds", "one of two again", "without a shuffle", "everything"],
+)
+def test_a_part_rests_when_nothing_can_reach_it(paused: list[str], rests: set[int]) -> None:
+    assert resting(two_parts_and_a_shuffle(), paused) == rests
+
+
+def test_a_part_behind_a_topic_of_the_broker_rests_when_that_is_paused() -> None:
+    assert resting(behind_a_store(), ["people"]) == {0}
+    assert resting(behind_a_store(), [INTERNAL]) == {1}
+    assert resting(behind_a_store(), ["people", INTERNAL]) == {0, 1}

@@ -1,0 +1,94 @@
+"""Where an application begins anew."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.model.errors import SettingsError
+from penstock.core.runtime.reset import (
+    Move,
+    Places,
+    Target,
+    internal_topics,
+    listed_offsets,
+    moves,
+    timestamp_ms,
+)
+
+PLACES = Places({"t": {0: 10}}, {"t": {0: 90}}, {"t": {0: 33}})
+
+
+def after(target: Target, before: int | None = 50) -> int:
+    (move,) = moves(target, ["t"], {} if before is None else {"t": {0: before}}, PLACES)
+    return move.after
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Target(), 10),
+        (Target("latest"), 90),
+        (Target("offset", 42), 42),
+        (Target("offset", 4), 10),
+        (Target("offset", 400), 90),
+        (Target("shift", -5), 45),
+        (Target("shift", 500), 90),
+        (Target("time", 1), 33),
+        (Target("listed", listed={"t": {0: 77}}), 77),
+        (Target("listed", listed={"u": {0: 77}}), 50),
+    ],
+)
+def test_each_way_to_say_where(target: Target, expected: int) -> None:
+    assert after(target) == expected
+
+
+def test_a_time_after_the_last_record_is_the_end() -> None:
+    (move,) = moves(Target("time", 1), ["t"], {}, Places(PLACES.begin, PLACES.end))
+    assert move == Move("t", 0, None, 90)
+
+
+def test_what_is_not_moved_stays_or_begins() -> None:
+    assert moves(Target("latest"), ["other"], {"t": {0: 50}}, PLACES) == [Move("t", 0, 50, 50, "stays")]
+    assert moves(Target("latest"), ["other"], {}, PLACES) == [Move("t", 0, None, 10, "stays")]
+
+
+def test_nobody_shifts_from_nowhere() -> None:
+    with pytest.raises(SettingsError, match="cannot be shifted by 3"):
+        after(Target("shift", 3), before=None)
+
+
+@given(
+    st.sampled_from(["earliest", "latest", "offset", "shift"]), st.integers(-200, 200), st.integers(0, 200)
+)
+def test_nobody_begins_where_there_is_nothing(kind: str, value: int, before: int) -> None:
+    assert 10 <= after(Target(kind, value), before) <= 90  # type: ignore[arg-type]
+
+
+def test_times_are_utc_unless_they_say_otherwise() -> None:
+    assert timestamp_ms("1970-01-02") == timestamp_ms("1970-01-02T00:00:00Z") == 86_400_000
+    assert timestamp_ms("1970-01-02T02:00:00+02:00") == 86_400_000
+    with pytest.raises(SettingsError, match="is no date and time"):
+        timestamp_ms("yesterday")
+
+
+def test_lines_of_a_file() -> None:
+    assert listed_offsets(["t,0,5", "", '"u",1,7']) == {"t": {0: 5}, "u": {1: 7}}
+    with pytest.raises(SettingsError, match="line 2 is 't;0;5'"):
+        listed_offsets(["t,0,5", "t;0;5"])
+
+
+def test_topics_that_an_application_has_made() -> None:
+    existing = [
+        "app-x-repartition",
+        "app-x-changelog",
+        "app-x",
+        "application-y-changelog",
+        "app-2-z-changelog",
+    ]
+    assert internal_topics("app", existing, ["app"]) == (
+        ["app-2-z-changelog", "app-x-changelog", "app-x-repartition"],
+        {},
+    )
+    assert internal_topics("app", existing, ["app", "app-2"])[1] == {"app-2-z-changelog": "app-2"}

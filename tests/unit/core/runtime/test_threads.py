@@ -1,0 +1,126 @@
+"""How threads are dealt to tasks (KIP-408), and what several of them may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.ids import TaskId
+from penstock.core.runtime.threads import threads_of_tasks
+from penstock.core.topology.fronts import front_of
+
+Stream = ps.KStream[Any, Any]
+
+
+@pytest.mark.parametrize(
+    ("per_task", "total", "at_once", "dealt"),
+    [
+        (1, None, 2, [1, 1, 1, 1, 1]),
+        (3, None, 2, [3, 3, 3, 3, 3]),
+        (4, 8, 2, [4, 4, 4, 4, 4]),
+        (4, 8, 3, [3, 3, 2, 2, 2]),
+        (2, 3, 2, [2, 1, 1, 1, 1]),
+        (3, 8, 3, [3, 3, 2, 2, 2]),
+        (5, 5, 5, [1, 1, 1, 1, 1]),
+        (5, 5, 1, [5, 5, 5, 5, 5]),
+        (2, 2, 5, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_tasks_that_run_at_once_share_the_limit_in_the_order_of_their_ids(
+    per_task: int, total: int | None, at_once: int, dealt: list[int]
+) -> None:
+    tasks = [TaskId(1, 1), TaskId(0, 0), TaskId(0, 10), TaskId(1, 0), TaskId(0, 2)]
+    threads = threads_of_tasks(tasks, per_task, total, at_once=at_once)
+    assert [threads[task] for task in sorted(tasks)] == dealt
+
+
+@pytest.mark.parametrize("per_task", range(1, 9))
+@pytest.mark.parametrize("total", range(1, 25))
+def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int) -> None:
+    tasks = [TaskId(0, number) for number in range(10)]
+    if total < per_task:
+        with pytest.raises(ps.errors.SettingsError, match=f"num_stream_threads={total} is less"):
+            threads_of_tasks(tasks, per_task, total)
+        return
+    for at_once in range(1, 11):
+        threads = sorted(threads_of_tasks(tasks, per_task, total, at_once=at_once).values())
+        assert 1 <= threads[0] <= threads[-1] <= per_task
+        assert sum(threads[-at_once:]) <= max(total, at_once)
+        assert sum(threads[-at_once:]) == max(min(total, per_task * at_once), at_once)  # and use all of it
+
+
+def wanted(value: Any) -> bool:
+    return bool(value)
+
+
+def front(build: Callable[[Stream], object]) -> list[str] | None:
+    """Give what the front of the only source is made of; what comes behind it is in brackets."""
+    builder = ps.StreamsBuilder()
+    build(builder.stream("in"))
+    sub = builder.build().plan("app").subtopologies[0]
+    found = front_of(sub, sub.sources[0])
+    if found is None:
+        return None
+    kinds = {name: type(sub.nodes[name]).__name__ for name in found.nodes}
+    return [
+        f"[{kinds[name]}]" if type(node).__name__ == "Border" else kinds[name]
+        for name, node in list(found.nodes.items())[1:]
+    ]
+
+
+def with_two(
+    first: Callable[[Stream], object], then: Callable[[Stream], object]
+) -> Callable[[Stream], object]:
+    return lambda stream: (first(stream), then(stream))
+
+
+def counted(stream: Stream) -> None:
+    stream.group_by_key().count()
+
+
+def mapped(stream: Stream) -> None:
+    stream.map_values(wanted).to("out", value=ps.serdes.json)
+
+
+def branched(stream: Stream) -> None:
+    ways = stream.split().branch(lambda key, value: value == "count").default()
+    first, second = ways.values()
+    counted(first)
+    mapped(second)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (mapped, ["MapValues", "Sink"]),
+        (counted, None),
+        (lambda s: s.to("out"), None),
+        (lambda s: s.filter(ps.col() == "a").to("out"), None),
+        (lambda s: s.to(lambda key, value, at: value), ["Sink"]),
+        (lambda s: s.to("out", partitioner=lambda *given: 0), ["Sink"]),
+        (lambda s: s.group_by(lambda key, value: value).count(), ["SelectKey", "WithKey", "Sink"]),
+        (lambda s: counted(s.flat_map_values(str.split)), ["FlatMapValues", "[Aggregate]"]),
+        (lambda s: s.process(ps.Processor), None),
+        (lambda s: mapped(s.map_values_async(wanted)), None),
+        (with_two(mapped, counted), ["MapValues", "Sink", "[Aggregate]"]),
+        (with_two(counted, mapped), None),
+        (with_two(lambda s: s.to("raw"), mapped), ["Sink", "MapValues", "Sink"]),
+        (branched, ["Branch", "Pass", "Pass", "[Aggregate]", "MapValues", "Sink"]),
+    ],
+)
+def test_a_front_ends_where_something_is_remembered(
+    build: Callable[[Stream], object], expected: list[str] | None
+) -> None:
+    assert front(build) == expected
+
+
+def test_what_two_ways_lead_to_is_no_part_of_a_front_if_one_of_them_comes_behind_its_end() -> None:
+    def build(stream: Stream) -> None:
+        some = stream.filter(lambda key, value: wanted(value))
+        counted(stream)
+        mapped(some.merge(stream))
+
+    assert front(build) == ["Filter", "[Aggregate]", "[Pass]"]

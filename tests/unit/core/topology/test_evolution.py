@@ -1,0 +1,163 @@
+"""Edited topologies: which number a sub-topology keeps, what is refused, and new names of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
+from penstock.core.topology.evolution import (
+    Lineage,
+    Part,
+    Remembered,
+    checked_renames,
+    continued,
+    newly_gone,
+    parts_from_json,
+    parts_of,
+)
+from penstock.core.topology.layout import lay_out
+from penstock.core.topology.routing import Route, Routing
+from penstock.core.topology.split import Plan
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def plan(**subs: tuple[str, ...]) -> Plan:
+    """Make a plan with a sub-topology per topic, each with its stores."""
+    topology = ps.Topology()
+    for topic, stores in subs.items():
+        topology.add_source(topic, topic)
+        for store in stores:
+            topology.add_state_store(ps.stores.key_value(store, ps.serdes.string, ps.serdes.string))
+        topology.add_processor(f"p-{topic}", Quiet, topic, stores=stores)
+    return topology.plan("app")
+
+
+def parts(**numbers: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[int, Part]:
+    """Make parts, as in ``_0=(topics, stores)``."""
+    return {int(name[1:]): Part(topics, stores, 2) for name, (topics, stores) in numbers.items()}
+
+
+def numbers(continued_plan: Plan) -> dict[int, tuple[str, ...]]:
+    return {sub.id: sub.source_topics for sub in continued_plan.subtopologies}
+
+
+class TestNumbers:
+    def test_are_those_of_the_program_without_a_checkpoint(self) -> None:
+        assert numbers(continued(plan(a=("s",), b=()), {})) == {0: ("a",), 1: ("b",)}
+
+    def test_follow_the_stores(self) -> None:
+        before = parts(_0=(("a",), ("s",)))
+        assert numbers(continued(plan(new=(), a=("s",)), before)) == {0: ("a",), 1: ("new",)}
+        assert numbers(continued(plan(a=(), renamed=("s",)), before)) == {0: ("renamed",), 1: ("a",)}
+
+    def test_follow_the_topics_where_there_are_no_stores(self) -> None:
+        before = parts(_0=(("a",), ()), _1=(("b",), ()))
+        assert numbers(continued(plan(b=(), c=(), a=("s",)), before)) == {0: ("a",), 1: ("b",), 2: ("c",)}
+
+    def test_are_never_given_away(self) -> None:
+        before = parts(_0=(("a",), ("s",)), _1=(("b",), ("t",)))
+        now = continued(plan(b=("t",), c=("u",)), before)
+        assert numbers(now) == {0: (), 1: ("b",), 2: ("c",)}
+        layout = lay_out(now, {"b": 3, "c": 1})
+        assert sorted(map(str, layout.tasks)) == ["1_0", "1_1", "1_2", "2_0"]
+        assert parts_of(now, layout, before) == {
+            0: Part((), (), 2),
+            1: Part(("b",), ("t",), 3),
+            2: Part(("c",), ("u",), 1),
+        }
+        again = continued(plan(a=("s",)), parts_of(now, layout, before))
+        assert numbers(again) == {0: (), 1: (), 2: (), 3: ("a",)}
+
+    def test_of_internal_topics_go_along(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
+        now = continued(
+            builder.build().plan("app"),
+            parts(_3=(("app-counts-repartition",), ("counts",)), _5=(("lines",), ())),
+        )
+        (topic,) = now.internal_topics.values()
+        assert (topic.upstream, topic.downstream) == (5, 3)
+        assert now.subtopology_of["lines"].id == 5
+
+    def test_cannot_be_kept_when_parts_become_one(self) -> None:
+        before = parts(_0=(("a",), ("s",)), _1=(("b",), ("t",)))
+        with pytest.raises(
+            IncompatibleTopologyError, match=r"'s' and 't' are in one part .* different parts"
+        ):
+            continued(plan(a=("s", "t")), before)
+
+    def test_cannot_be_kept_when_a_part_is_divided(self) -> None:
+        with pytest.raises(
+            IncompatibleTopologyError, match=r"'s' and 't' are in different parts .* one part"
+        ):
+            continued(plan(a=("s",), b=("t",)), parts(_0=(("a",), ("s", "t"))))
+
+
+class TestWhatTheOffsetCarries:
+    def test_is_read_as_it_was_written(self) -> None:
+        routing = Routing({"a": Route((0, 1), "producer"), "b": Route((1, 0), "key")}, {"s": ("a", "b")})
+        lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"}, routing=routing)
+        offset = lineage.to_json()
+        assert parts_from_json(offset["parts"]) == lineage.parts
+        assert Remembered.from_offset({**offset, "topics": {"a": {"0": 4}}}) == Remembered(
+            parts=lineage.parts, topic_ids={"a": "id"}, positions={"a": {0: 4}}, routing=routing
+        )
+        assert list(map(str, lineage.gone_tasks())) == ["7_0", "7_1"]
+
+    def test_an_offset_of_an_older_version_remembers_less(self) -> None:
+        assert Remembered.from_offset({"topics": {}, "stores": {"s": "x"}, "internal": {}}) == Remembered(
+            stores={"s": "x"}
+        )
+
+    def test_tells_once_what_is_gone(self) -> None:
+        before = Lineage(parts(_0=(("a",), ("s",)), _1=((), ()))).to_json()
+        after = Lineage(parts(_0=((), ()), _1=((), ()))).to_json()
+        assert list(map(str, newly_gone(before, after))) == ["0_0", "0_1"]
+        assert newly_gone(after, after) == newly_gone({}, after) == newly_gone(before, before) == []
+
+
+class TestNewNames:
+    KNOWN = Remembered(
+        stores={"old": "kind", "other": "kind"},
+        internal={"app-old-repartition": 4},
+        parts=parts(_0=(("a",), ("old", "other"))),
+    )
+
+    def test_replace_the_old_ones_everywhere(self) -> None:
+        now = self.KNOWN.renamed({"old": "new"}, "app")
+        assert dict(now.stores) == {"new": "kind", "other": "kind"}
+        assert now.parts[0].stores == ("new", "other")
+        assert now.internal["app-new-repartition"] == 4
+
+    def test_may_stay_when_it_is_done(self) -> None:
+        done = self.KNOWN.renamed({"old": "new"}, "app")
+        again = done.renamed({"old": "new"}, "app")
+        assert (again.stores, again.parts) == (done.stores, done.parts)
+        assert Remembered().renamed({"old": "new"}, "app").stores == {}
+
+    @pytest.mark.parametrize(
+        ("names", "told"),
+        [({"old": "other"}, "the checkpoint has both"), ({"odl": "new"}, "its stores are 'old', 'other'")],
+    )
+    def test_must_fit_the_checkpoint(self, names: Mapping[str, str], told: str) -> None:
+        with pytest.raises(IncompatibleTopologyError, match=told):
+            self.KNOWN.renamed(names, "app")
+
+    @pytest.mark.parametrize(
+        ("names", "told"),
+        [
+            ({"old": "nowhere"}, "no store 'nowhere'; its stores are 'a', 'b'"),
+            ({"a": "b"}, "still has a store 'a'"),
+            ({"x": "a", "y": "a"}, "one new name to two old stores"),
+        ],
+    )
+    def test_must_fit_the_topology(self, names: Mapping[str, str], told: str) -> None:
+        with pytest.raises(SettingsError, match=told):
+            checked_renames(names, ["a", "b"])

@@ -1,0 +1,168 @@
+"""Global parts: they stand beside the sub-topologies, and nothing else touches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.core.engine.task import Task
+from penstock.core.model.errors import StoreError, TopologyError
+from penstock.core.model.ids import TaskId
+from penstock.core.state.memory import MemoryStores
+from penstock.core.topology.evolution import Part, continued
+
+STRING = ps.serdes.string
+NAMES = ps.stores.key_value("names", STRING, STRING)
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def enriched() -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    table = builder.global_table("products", store="goods")
+    stream = builder.stream("in", name="read")
+    stream.join(table, lambda k, v: v, lambda v, row: row, name="enrich").to("out", name="write")
+    return builder.build()
+
+
+def with_names() -> ps.Topology:
+    return ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet)
+
+
+DESCRIBED = """\
+Topologies:
+   Sub-topology: 0
+    Source: read (topics: [in])
+      --> enrich
+    Processor: enrich (stores: [])
+      --> write
+      <-- read
+    Sink: write (topic: out)
+      <-- enrich
+
+  Sub-topology: 1 for global store (will not generate tasks)
+    Source: KSTREAM-SOURCE-0000000000 (topics: [products])
+      --> KTABLE-SOURCE-0000000001
+    Processor: KTABLE-SOURCE-0000000001 (stores: [goods])
+      --> none
+      <-- KSTREAM-SOURCE-0000000000"""
+
+
+class TestPlan:
+    def test_a_global_table_makes_no_task_and_no_input(self) -> None:
+        plan = enriched().plan()
+        assert [sub.source_topics for sub in plan.subtopologies] == [("in",)]
+        assert plan.external_topics == plan.broker_topics == ("in",)
+        assert plan.store_fingerprints() == {}
+        assert [(part.id, part.source_topics, list(part.stores)) for part in plan.global_parts] == [
+            (1, ("products",), ["goods"])
+        ]
+
+    def test_readers_of_one_table_stay_apart(self) -> None:
+        builder = ps.StreamsBuilder()
+        table = builder.global_table("products")
+        for topic in ("a", "b"):
+            builder.stream(topic).join(table, lambda k, v: v, lambda v, row: row).to("out")
+        assert [sub.source_topics for sub in builder.build().plan().subtopologies] == [("a",), ("b",)]
+
+    def test_who_reads_a_global_store_does_not_run_before_the_shuffle(self) -> None:
+        (sub,) = enriched().plan().subtopologies
+        assert (sub.stateless, list(sub.global_stores)) == (False, ["goods"])
+
+    def test_a_stateless_part_knows_no_global_store(self) -> None:
+        topology = with_names().add_source("in", "in").add_sink("out", "out", "in")
+        (sub,) = topology.plan().subtopologies
+        assert (sub.stateless, dict(sub.global_stores)) == (True, {})
+
+    def test_numbers_of_a_checkpoint_leave_the_global_parts_last(self) -> None:
+        plan = continued(enriched().plan(), {0: Part(("gone",), (), 1), 3: Part(("in",), (), 1)})
+        assert [sub.id for sub in (*plan.subtopologies, *plan.global_parts)] == [0, 1, 2, 3, 4]
+
+    def test_a_task_without_the_stores_it_may_read_is_a_bug(self) -> None:
+        (sub,) = enriched().plan().subtopologies
+        with pytest.raises(StoreError, match="without the global stores goods"):
+            Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
+
+
+class TestPictures:
+    def test_the_text_is_that_of_kafka_streams(self) -> None:
+        assert enriched().describe() == DESCRIBED
+
+    def test_the_plan_names_topic_and_store(self) -> None:
+        text = str(enriched().plan())
+        assert "sub-topology 1 (for a global store, read by every task)" in text
+        assert "    reads  products\n    keeps  goods (timestamped-key-value string -> string)" in text
+
+    def test_drawings_show_who_reads_the_store(self) -> None:
+        assert '"store:goods" -> "enrich" [style=dashed]' in enriched().dot()
+        assert "Sub-topology 1" in enriched().mermaid()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("define", "message"),
+        [
+            (lambda t: t.add_processor("more", Quiet, "read"), "'read', which fills a global store"),
+            (lambda t: t.add_sink("more", "out", "keep"), "'keep', which fills a global store"),
+            (lambda t: t.add_source("again", "names"), "topic 'names' has two sources"),
+            (
+                lambda t: t.add_processor("use", Quiet, "in", stores=["names"]),
+                "'use' uses store 'names' as its own",
+            ),
+        ],
+    )
+    def test_what_would_touch_a_global_part(self, define: Callable[[ps.Topology], Any], message: str) -> None:
+        topology = with_names().add_source("in", "in")
+        with pytest.raises(TopologyError, match=message):
+            define(topology).validate()
+
+    def test_two_tables_in_one_store(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.global_table("a", store="same")
+        builder.table("b", store="same")
+        with pytest.raises(TopologyError, match="uses store 'same' as its own, but that is a global store"):
+            builder.build()
+
+    def test_a_processor_in_place_of_its_class(self) -> None:
+        with pytest.raises(TopologyError, match="supplier must be callable"):
+            ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("store", "message"),
+        [
+            (
+                ps.stores.window("w", STRING, STRING, retention=1000, size=10),
+                "key-value store without ttl, not window",
+            ),
+            (ps.stores.key_value("e", STRING, STRING, ttl=5), "key-value store without ttl, not expiring"),
+            (ps.stores.key_value("c", STRING, STRING, changelog="kafka"), "its topic is its changelog"),
+        ],
+    )
+    def test_a_store_of_another_kind(self, store: Any, message: str) -> None:
+        with pytest.raises(TopologyError, match=message):
+            ps.Topology().add_global_store(store, "read", "names", "keep", Quiet)
+
+
+class TestNothingButAGlobalStore:
+    def test_is_described(self) -> None:
+        assert with_names().describe().splitlines()[1] == (
+            "   Sub-topology: 0 for global store (will not generate tasks)"
+        )
+        assert all([with_names().mermaid(), with_names().dot(), with_names().svg()])
+
+    def test_runs_in_the_test_driver(self) -> None:
+        builder = ps.StreamsBuilder()
+        builder.global_table("names", store="names")
+        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("names", "k", "v")
+            assert driver.store("names").get("k").value == "v"
+
+    def test_is_nothing_for_an_application(self) -> None:
+        with pytest.raises(TopologyError, match="an application would have no task"):
+            ps.Application("app", with_names(), bootstrap_servers="localhost:1")

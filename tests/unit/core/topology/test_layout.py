@@ -1,0 +1,185 @@
+"""Layout: partition groups, co-partitioning, and how many partitions an internal topic gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import CoPartitioningError, TopicNotFoundError, TopologyError
+from penstock.core.topology.layout import Layout, default_grouper, lay_out
+
+STORE = ps.stores.key_value("shared", ps.serdes.string, ps.serdes.string)
+P = ps.TopicPartition
+
+
+class Quiet(ps.Processor):
+    def process(self, record: ps.Record) -> None:
+        pass
+
+
+def two_topics(*, meeting: bool) -> ps.Topology:
+    """Two sources, each with a processor, and a sink that makes them one sub-topology."""
+    topology = (
+        ps.Topology()
+        .add_source("a", "A")
+        .add_source("b", "B")
+        .add_processor("pa", Quiet, "a")
+        .add_processor("pb", Quiet, "b")
+        .add_sink("out", "O", ["pa", "pb"])
+    )
+    return topology.add_state_store(STORE, processors=["pa", "pb"]) if meeting else topology
+
+
+def tasks(layout: Layout) -> dict[str, list[str]]:
+    return {str(task): sorted(map(str, group)) for task, group in layout.tasks.items()}
+
+
+class TestDefaultGrouper:
+    def test_puts_equal_numbers_together(self) -> None:
+        groups = default_grouper({"a": 3, "b": 1})
+        assert groups == [{P("a", 0), P("b", 0)}, {P("a", 1)}, {P("a", 2)}]
+
+    def test_of_nothing_is_nothing(self) -> None:
+        assert default_grouper({}) == []
+
+    def test_makes_a_task_per_group(self) -> None:
+        layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 3, "unrelated": 9})
+        assert tasks(layout) == {"0_0": ["A-0", "B-0"], "0_1": ["A-1", "B-1"], "0_2": ["B-2"]}
+        assert layout.partitions == {"A": 2, "B": 3}
+        assert layout.task_of[P("B", 2)] == ps.TaskId(0, 2)
+
+
+class TestCustomGrouper:
+    def test_decides_the_tasks(self) -> None:
+        def all_in_one(partitions: Mapping[str, int]) -> Sequence[frozenset[ps.TopicPartition]]:
+            return [frozenset(P(t, n) for t, count in partitions.items() for n in range(count))]
+
+        layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 1}, all_in_one)
+        assert tasks(layout) == {"0_0": ["A-0", "A-1", "B-0"]}
+
+    @pytest.mark.parametrize(
+        "groups",
+        [
+            [],
+            [{P("A", 0)}],
+            [{P("A", 0), P("B", 0)}, {P("A", 0)}],
+            [{P("A", 0), P("B", 0), P("C", 0)}],
+            [{P("A", 0), P("B", 1)}],
+        ],
+        ids=["nothing", "lost", "repeated", "foreign", "wrong number"],
+    )
+    def test_must_place_each_partition_once(self, groups: list[set[ps.TopicPartition]]) -> None:
+        with pytest.raises(
+            TopologyError,
+            match=r"each partition of sub-topology 0 into exactly one group; it was given .*'A': 1.* gave ",
+        ):
+            lay_out(
+                two_topics(meeting=False).plan(), {"A": 1, "B": 1}, lambda _: [frozenset(g) for g in groups]
+            )
+
+
+class TestTopics:
+    def test_missing_ones_are_named_together(self) -> None:
+        with pytest.raises(
+            TopicNotFoundError,
+            match=r"reads 'A', 'B', which the broker does not have.*kafka-topics --create --topic A --partitions 4",
+        ):
+            lay_out(two_topics(meeting=True).plan(), {"O": 1})
+
+    def test_that_meet_in_a_store_need_equal_counts(self) -> None:
+        with pytest.raises(
+            CoPartitioningError,
+            match=r"meet in one store of sub-topology 0.*'A' has 2, 'B' has 3\. Put repartition\(partitions=\.\.\.\) behind",
+        ):
+            lay_out(two_topics(meeting=True).plan(), {"A": 2, "B": 3})
+
+    def test_that_do_not_meet_may_differ(self) -> None:
+        assert len(lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 3}).tasks) == 3
+
+    def test_meet_also_behind_other_nodes(self) -> None:
+        builder = ps.StreamsBuilder()
+        merged = builder.stream("A").filter(lambda k, v: True).merge(builder.stream("B"))
+        merged.map_values(lambda v: v).group_by_key().count(store="counts")
+        with pytest.raises(CoPartitioningError):
+            lay_out(builder.build().plan(), {"A": 1, "B": 2})
+
+
+def repartitioned(
+    define: Callable[[ps.StreamsBuilder], None], external: Mapping[str, int]
+) -> Mapping[str, int]:
+    builder = ps.StreamsBuilder()
+    define(builder)
+    layout = lay_out(builder.build().plan("app"), external)
+    return {name: count for name, count in layout.partitions.items() if name not in external}
+
+
+class TestInternalTopics:
+    def test_take_the_largest_count_upstream(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            builder.stream(["A", "B"]).group_by(lambda k, v: v).count(store="counts")
+
+        assert repartitioned(define, {"A": 2, "B": 5}) == {"app-counts-repartition": 5}
+
+    def test_take_the_wanted_count(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            builder.stream("A").repartition(name="wide", partitions=7).to("out")
+
+        assert repartitioned(define, {"A": 2}) == {"app-wide-repartition": 7}
+
+    def test_hand_the_count_on(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            wide = builder.stream("A").repartition(name="wide", partitions=7)
+            wide.group_by(lambda k, v: v).count(store="counts")
+
+        assert repartitioned(define, {"A": 2}) == {"app-wide-repartition": 7, "app-counts-repartition": 7}
+
+    def test_take_the_count_of_what_they_meet(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            builder.add_state_store(STORE)
+            builder.stream("B").process(Quiet, stores=["shared"])
+            builder.stream("A").repartition(name="moved").process(Quiet, stores=["shared"])
+
+        assert repartitioned(define, {"A": 2, "B": 3}) == {"app-moved-repartition": 3}
+
+    @pytest.mark.parametrize("sources", [{"a": 2, "b": 5}, {"a": 5, "b": 2}])
+    def test_that_meet_each_other_take_the_largest_count_upstream_of_both(
+        self, sources: dict[str, int]
+    ) -> None:
+        builder = ps.StreamsBuilder()
+        one, other = (builder.stream(topic).select_key(lambda k, v: v) for topic in "ab")
+        near = ps.JoinWindows(before=1, after=1, grace=0)
+        one.join(other, lambda x, y: x, windows=near, name="j").to("out")
+        counts = lay_out(builder.build().plan("app"), sources).partitions
+        assert counts["app-j-left-repartition"] == counts["app-j-right-repartition"] == 5
+
+    def test_are_found_whatever_the_order_they_were_made_in(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            first = builder.stream("A").repartition(name="first")
+            first.map(lambda k, v: (v, k)).group_by_key().count(
+                store="counts"
+            )  # before its part reads `second`
+            first.merge(builder.stream("B").repartition(name="second")).to("out")
+
+        assert repartitioned(define, {"A": 2, "B": 3}) == {
+            "app-first-repartition": 2,
+            "app-second-repartition": 3,
+            "app-counts-repartition": 3,
+        }
+
+    def test_of_a_part_that_reads_its_own_take_the_count_of_the_others(self) -> None:
+        def define(builder: ps.StreamsBuilder) -> None:
+            stream = builder.stream("A")
+            stream.merge(stream.repartition(name="again")).to("out")
+
+        assert repartitioned(define, {"A": 2}) == {"app-again-repartition": 2}
+
+
+def test_a_repartition_keeps_its_number_when_partitions_are_added_in_front() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"lines": 6}, kept={"app-counts-repartition": 4})
+    assert layout.partitions == {"lines": 6, "app-counts-repartition": 4}
+    assert sorted(map(str, layout.tasks))[-1] == "1_3"

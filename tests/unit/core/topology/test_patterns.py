@@ -1,0 +1,100 @@
+"""Patterns: which topics they mean, what is refused, and what a checkpoint knows of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+import penstock as ps
+from penstock.core.model.errors import TopicNotFoundError, TopologyError
+from penstock.core.topology.evolution import Part, Remembered, appeared, continued, parts_of
+from penstock.core.topology.layout import lay_out
+
+ORDERS = re.compile("orders-.*")
+
+
+def counting(pattern: re.Pattern[str] = ORDERS) -> ps.Topology:
+    builder = ps.StreamsBuilder()
+    builder.stream(pattern).group_by_key().count(store="counts").to_stream().to("out", value=ps.serdes.int64)
+    return builder.build()
+
+
+class TestWhatAPatternMeans:
+    def test_topics_whose_whole_name_it_matches(self) -> None:
+        plan = counting().plan("app", existing=["orders-us", "orders-eu", "my-orders-eu", "orders"])
+        assert plan.external_topics == ("orders-eu", "orders-us")
+        assert plan.chosen_topics == {"orders-eu", "orders-us"}
+
+    def test_no_internal_topics(self) -> None:
+        existing = ["__consumer_offsets", "app-counts-changelog", "app-x-repartition", "app-commits", "a"]
+        assert counting(re.compile(".*")).plan("app", existing=existing).external_topics == ("a",)
+
+    def test_nothing_before_anything_is_known(self) -> None:
+        plan = counting().plan("app")
+        assert plan.external_topics == ()
+        assert lay_out(plan, {}).tasks == {}
+
+    def test_is_said_by_the_pictures(self) -> None:
+        topology = counting()
+        assert "Source: KSTREAM-SOURCE-0000000000 (topics: orders-.*)" in topology.describe()
+        assert "reads  topics that match orders-.*" in str(topology.plan("app"))
+        assert "orders-.*" in topology.dot()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: ps.Topology().add_source("a", "orders-eu").add_source("b", ORDERS),
+        lambda: ps.Topology().add_source("a", ORDERS).add_source("b", ["x", "orders-eu"]),
+    ],
+)
+def test_a_pattern_that_matches_a_topic_of_another_source_is_refused(build: Callable[[], object]) -> None:
+    with pytest.raises(
+        TopologyError, match=r"'orders-eu' has two sources, 'a' and 'b': the pattern 'orders-"
+    ):
+        build()
+
+
+def test_two_patterns_that_match_one_topic_are_refused_when_it_is_there() -> None:
+    topology = ps.Topology().add_source("a", ORDERS).add_source("b", re.compile(".*-eu"))
+    topology.plan(existing=["orders-us", "clicks-eu"])
+    with pytest.raises(
+        TopologyError, match=r"'orders-eu' would have two sources: 'a', and 'b' by its pattern"
+    ):
+        topology.plan(existing=["orders-eu"])
+
+
+def test_a_repartition_behind_a_pattern_needs_a_topic_to_take_its_number_from() -> None:
+    builder = ps.StreamsBuilder()
+    builder.stream(ORDERS).group_by(lambda _, v: v).count(store="counts")
+    topology = builder.build()
+    with pytest.raises(TopicNotFoundError, match="no topic matches the pattern in front of repartition"):
+        lay_out(topology.plan("app"), {})
+    plan = topology.plan("app", existing=["orders-eu", "orders-us"])
+    assert lay_out(plan, {"orders-eu": 2, "orders-us": 3}).partitions["app-counts-repartition"] == 3
+
+
+class TestACheckpoint:
+    def test_finds_the_state_when_every_topic_is_another_one(self) -> None:
+        old = counting().plan("app", existing=["orders-2025"])
+        parts = parts_of(old, lay_out(old, {"orders-2025": 2}), {})
+        assert parts == {0: Part(("orders-2025", "/orders-.*/"), ("counts",), 2)}
+        nothing = counting().plan("app")
+        assert parts_of(continued(nothing, parts), lay_out(nothing, {}), parts)[0] == Part(
+            ("/orders-.*/",), ("counts",), 2
+        )
+
+    def test_finds_a_part_without_stores_by_its_pattern(self) -> None:
+        topology = ps.Topology().add_source("new", "other").add_source("in", ORDERS)
+        plan = continued(topology.plan("app", existing=["orders-b"]), {0: Part(("/orders-.*/",), (), 1)})
+        assert plan.subtopologies[0].source_topics == ("orders-b",)
+
+    def test_knows_which_topics_have_appeared(self) -> None:
+        plan = counting().plan("app", existing=["orders-a", "orders-b"])
+        known = Remembered(
+            parts={0: Part(("orders-a", "/orders-.*/"), (), 1)}, positions={"orders-a": {0: 7}}
+        )
+        assert appeared(plan, known) == {"orders-b"}
+        assert appeared(plan, Remembered(positions={"orders-a": {0: 7}})) == set()
