@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -127,3 +128,11 @@ def test_modules_beside_a_program_reach_the_workers(kafka: EmbeddedKafka, cluste
     assert "ENDED stopped" in printed
     shop.check()
     shop.check_files()
+
+
+def test_the_doctor_looks_at_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    doctor = cluster.python("-m", "penstock.edge.cli", "doctor", "--master", cluster.url, *servers)
+    said = " ".join(doctor.communicate(timeout=180)[0].split())
+    sound = r"ok executor {} on \S+ Python \S+ \(\S+\), penstock \S+, pyspark"
+    assert all(re.search(sound.format(executor), said) for executor in (0, 1)), said

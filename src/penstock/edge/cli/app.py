@@ -89,12 +89,16 @@ def doctor(
         typer.Option(help="Brokers to reach, as host:port,host:port. Default: as the settings say."),
     ] = None,
     topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark master whose executors are checked, too, such as spark://host:7077."),
+    ] = None,
 ) -> None:
-    """Check what Penstock needs on this machine, and say how to get what is missing."""
+    """Check what Penstock needs on this machine and on a cluster, and say how to get what is missing."""
     from penstock.edge.cli.doctor.report import examine
 
     wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
-    raise typer.Exit(examine(bootstrap_servers, wanted))
+    raise typer.Exit(examine(bootstrap_servers, wanted, master=master))
 
 
 @app.command()

@@ -28,7 +28,10 @@ PUBLIC_MODULES: Final = {
     "pyspark.sql.types",
 }
 PRIVATE_MODULES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "pyspark.cloudpickle": (("dumps", "loads"), "topologies travel to workers"),
+    "pyspark.cloudpickle": (
+        ("dumps", "loads", "register_pickle_by_value", "unregister_pickle_by_value"),
+        "topologies travel to workers, and the doctor to executors without Penstock",
+    ),
     "pyspark.daemon": (("manager",), "workers are forked from a daemon that has imported everything"),
     "pyspark.find_spark_home": (
         ("_find_spark_home",),
@@ -69,7 +72,10 @@ PRIVATE_ATTRIBUTES: Final[dict[str, tuple[type, str]]] = {
 """Per attribute the class that has it, and what it is used for."""
 
 SET_IN_CONSTRUCTORS: Final[dict[str, tuple[str, str]]] = {
-    "_jsc": ("pyspark.core.context", "checkpoints are read on other file systems"),
+    "_jsc": (
+        "pyspark.core.context",
+        "checkpoints are read on other file systems, the doctor counts cores",
+    ),
     "pythonExec": ("pyspark.core.context", "workers are of the program's Python"),
     "_jsparkSession": ("pyspark.sql.session", "a query has its settings while it is started"),
     "_jvm": (
@@ -88,6 +94,8 @@ IN_THE_JVM: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         (),
         "a checkpoint costs few processes",
     ),
+    "SparkContext": (("maxNumConcurrentTasks", "resourceProfileManager"), "the doctor counts cores"),
+    "resource/ResourceProfileManager": (("defaultResourceProfile",), "the doctor counts cores"),
     "deploy/SparkSubmit": ((), "the crash harness knows the JVM of the driver"),
     "launcher/Main": ((), "the crash harness knows the JVM of the driver"),
     "executor/CoarseGrainedExecutorBackend": ((), "the crash harness knows executors"),

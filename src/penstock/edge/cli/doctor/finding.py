@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Inquiry:
         state_dir: Where applications keep their state.
         client: librdkafka's settings for reaching the brokers.
         timeout_s: How long a network question may take.
+        master: Spark master whose executors are looked at, None to leave them out.
+        spark: Spark settings for that.
     """
 
     bootstrap_servers: str | None
@@ -42,6 +44,8 @@ class Inquiry:
     state_dir: Path
     client: Mapping[str, Any]
     timeout_s: float = 5.0
+    master: str | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
 
 
 Findings = Finding | list[Finding]

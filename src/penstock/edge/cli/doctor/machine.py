@@ -91,7 +91,7 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
 def package_finding(name: str, limits: str) -> Finding:
     """Import a package and judge its version."""
     fix = f"{sys.executable} -m pip install '{name}{limits}'"
-    module = _MODULES.get(name, name.replace("-", "_"))
+    module = module_of(name)
     try:
         found = version(name)
         importlib.import_module(module)
@@ -100,6 +100,16 @@ def package_finding(name: str, limits: str) -> Finding:
     except Exception as error:  # whatever a broken package raises
         return Finding(name, False, f"{module} cannot be imported: {error!r}", f"{fix} --force-reinstall")
     return Finding(name, satisfies(found, limits), f"{found}{f' (needs {limits})' if limits else ''}", fix)
+
+
+def module_of(package: str) -> str:
+    """Return the module of a package.
+
+    Example:
+        >>> module_of("confluent-kafka"), module_of("protobuf")
+        ('confluent_kafka', 'google.protobuf')
+    """
+    return _MODULES.get(package, package.replace("-", "_"))
 
 
 def satisfies(found: str, limits: str) -> bool:

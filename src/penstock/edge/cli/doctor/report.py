@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from penstock.core.model.errors import SettingsError
 from penstock.edge.cli.doctor.brokers import check_brokers, check_jars
+from penstock.edge.cli.doctor.executors import check_executors
 from penstock.edge.cli.doctor.finding import Check, Finding, Inquiry
 from penstock.edge.cli.doctor.machine import (
     check_disk,
@@ -52,17 +53,25 @@ CHECKS: tuple[Entry, ...] = (
     Entry(check_lmdb_file),
     Entry(check_loopback),
     Entry(check_brokers),
+    Entry(check_executors),
     Entry(check_jars, required=False),
 )
 
 
-def examine(bootstrap_servers: str | None, topics: tuple[str, ...], console: Console | None = None) -> int:
+def examine(
+    bootstrap_servers: str | None,
+    topics: tuple[str, ...],
+    console: Console | None = None,
+    *,
+    master: str | None = None,
+) -> int:
     """Run every check and print what it found.
 
     Args:
         bootstrap_servers: Brokers to reach; None takes them from the settings, if they name any.
         topics: Topics that must exist.
         console: Where to print.
+        master: Spark master whose executors are looked at, too; None leaves them out.
 
     Returns:
         The exit code: 1 if something that is required is missing.
@@ -70,6 +79,7 @@ def examine(bootstrap_servers: str | None, topics: tuple[str, ...], console: Con
     console = console or Console()
     show = _printer(console)
     inquiry, about_settings = inquiry_for(bootstrap_servers, topics)
+    inquiry = replace(inquiry, master=master)
     show(about_settings, True)
     failed = [] if about_settings.ok else [about_settings]
     for entry in CHECKS:
@@ -109,7 +119,7 @@ def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple
 
 def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -> Inquiry:
     client = {**settings.kafka, "client.id": "penstock-doctor"}
-    return Inquiry(servers, topics, Path(settings.state_dir), client)
+    return Inquiry(servers, topics, Path(settings.state_dir), client, spark=settings.spark)
 
 
 def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:

@@ -1,0 +1,119 @@
+"""What ``penstock doctor --master`` says of executors; tests/integration/test_cluster.py asks a real cluster."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.edge.cli.doctor.executors import check_executors, executor_findings, refused_finding
+from penstock.edge.cli.doctor.finding import Inquiry
+from penstock.edge.cli.doctor.machine import MINIMUM_DISK
+from penstock.edge.cli.doctor.probe import Wanted, look
+
+OWN = {"python": "3.11.9", "pyspark": "4.3.0", "pyarrow": "21.0.0", "penstock": "0.1.0"}
+SOUND: dict[str, Any] = {
+    "host": "node",
+    "executor": "3",
+    "interpreter": "/usr/bin/python3",
+    "python": "3.11.2",
+    "versions": {
+        "pyspark": ("4.3.0", ""),
+        "pyarrow": ("21.0.0", ""),
+        "penstock": ("0.1.0", ""),
+        "lmdb": ("1.7", ""),
+    },
+    "unreachable": {},
+    "directories": {"/state": ("", 2 * MINIMUM_DISK)},
+}
+
+
+def test_an_executor_with_nothing_wrong_has_one_line() -> None:
+    (finding,) = executor_findings(SOUND, {"lmdb": ">=1.6"}, OWN)
+    assert (finding.name, finding.ok) == ("executor 3 on node", True)
+    assert (
+        finding.detail
+        == "Python 3.11.2 (/usr/bin/python3), penstock 0.1.0, pyspark 4.3.0, pyarrow 21.0.0, 2.0 GiB free"
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "detail", "fix"),
+    [
+        ({"python": "3.12.1"}, "Python 3.12.1, and the driver has 3.11.9", "PYSPARK_PYTHON"),
+        (
+            {"versions": {**SOUND["versions"], "pyarrow": ("20.0.0", "")}},
+            "pyarrow: 20.0.0, and the driver has 21.0.0",
+            "on that host: /usr/bin/python3 -m pip install 'pyarrow==21.0.0'",
+        ),
+        (
+            {"versions": {**SOUND["versions"], "penstock": ("", "not installed")}},
+            "penstock: not installed",
+            "on that host: /usr/bin/python3 -m pip install 'penstock==0.1.0'",
+        ),
+        (
+            {"versions": {**SOUND["versions"], "lmdb": ("1.5", "")}},
+            "lmdb: 1.5 (needs >=1.6)",
+            "on that host: /usr/bin/python3 -m pip install 'lmdb>=1.6'",
+        ),
+        (
+            {"unreachable": {"kafka:9092": "refused"}},
+            "the broker kafka:9092 cannot be reached: refused",
+            "open that port",
+        ),
+        (
+            {"directories": {"/state": ("cannot be written: no", 1 << 40)}},
+            "/state cannot be written: no",
+            "chmod 700",
+        ),
+        ({"directories": {"/state": ("", 1 << 29)}}, "/state has 0.5 GiB free", "with 1 GiB"),
+    ],
+)
+def test_each_thing_that_is_wrong_has_its_line_and_what_to_do(
+    other: dict[str, Any], detail: str, fix: str
+) -> None:
+    (finding,) = executor_findings({**SOUND, **other}, {"lmdb": ">=1.6"}, OWN)
+    assert (finding.ok, finding.detail) == (False, detail)
+    assert fix in finding.fix
+
+
+def test_the_probe_finds_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as other:
+        there, gone = open_port.getsockname(), other.getsockname()
+        other.close()
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o777)
+        wanted = Wanted(
+            {"pyspark": "pyspark", "no-such-package": "no_such_package"},
+            [there, gone],
+            [str(tmp_path / "new"), str(shared)],
+            5.0,
+        )
+        found: dict[str, Any] = look(wanted, lambda _: "7")
+    assert (found["executor"], found["python"]) == ("7", platform.python_version())
+    assert found["versions"]["no-such-package"] == ("", "not installed")
+    assert found["versions"]["pyspark"][1] == ""
+    assert list(found["unreachable"]) == [f"127.0.0.1:{gone[1]}"]
+    assert [why for why, _ in found["directories"].values()] == ["", "can be written by other users"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
+
+
+def test_what_spark_says_is_told_in_one_line() -> None:
+    error = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.Foo\n"
+        "pyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11"
+    )
+    finding = refused_finding("spark://h:7077", error)
+    assert not finding.ok
+    assert finding.detail.startswith("nothing runs on spark://h:7077: pyspark.errors")
+    assert finding.detail.endswith("3.10 than that in driver: 3.11")
+
+
+def test_without_a_cluster_no_executor_is_looked_at(tmp_path: Path) -> None:
+    assert check_executors(Inquiry(None, (), tmp_path, {})) == []
+    (finding,) = check_executors(Inquiry(None, (), tmp_path, {}, master="local[2]"))
+    assert finding.ok
