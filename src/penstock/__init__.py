@@ -46,9 +46,8 @@ from penstock.core.model.windows import (
     on_window_update,
 )
 from penstock.core.topology import stores
-from penstock.core.topology.processor import Processor, ProcessorContext
+from penstock.core.topology.processor import Processor, ProcessorContext, ValueTransformer
 from penstock.core.topology.topology import Topology
-from penstock.core.topology.transforming import ValueTransformer
 
 if TYPE_CHECKING:
     from penstock import secret, spark, testing

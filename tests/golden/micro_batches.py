@@ -23,7 +23,7 @@ from penstock.core.ports import Threads
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 from penstock.core.topology.nodes import Sink
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 

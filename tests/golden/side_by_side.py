@@ -15,7 +15,7 @@ from typing import Any
 import penstock as ps
 from penstock.core.topology.global_nodes import GlobalSource
 from penstock.core.topology.nodes import Node
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 NAMES = {"name", "parents", "routes", "stores", "other", "parts", "closes", "topic_name", "topics", "topic"}
 """The fields of nodes that hold names, or tuples of names, of nodes, stores and topics."""

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.core.model.ids import TaskId
 from penstock.core.state.log import decode_manifest
 from penstock.core.state.opening import open_store
-from penstock.core.topology.specs import StoreSpec
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
+from penstock.core.topology.stores import StoreSpec
 from penstock.drivers.lmdb import open_local_copy
 from penstock.drivers.memory.copy import MemoryCopy
 from penstock.drivers.spark.submit.placement import grouping_keys

@@ -17,7 +17,7 @@ from golden.micro_batches import read
 from golden.replay import APPLICATION_ID, DATA, Entry, Recording, collect
 from golden.scenarios import SCENARIOS
 from penstock.core.topology.nodes import Sink
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.testing.kafka import ConsumedRecord
 
 EARLIEST_WRITTEN = 1

@@ -26,7 +26,7 @@ import penstock as ps
 from golden.replay import row_of
 from golden.side_by_side import EPOCH_ON_THE_WIRE
 from penstock.core.runtime.pausing import resting
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 from .clock import HandClock
 from .helpers import eventually

@@ -15,7 +15,7 @@ from golden.scenarios import SCENARIOS
 from golden.side_by_side import side_by_side
 from golden.test_golden import ASKING, first_difference
 from penstock.core.model.ids import TaskId
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.testing.kafka import ConsumedRecord
 
 from .checkpoints import LeftBehind

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.core.topology.evolution import Part, continued, parts_of
 from penstock.core.topology.layout import lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 
 class Quiet(ps.Processor):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.core.model.errors import CoPartitioningError
 from penstock.core.topology.layout import lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 from .engines import Visits
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 import penstock as ps
 from penstock.core.state.keys import FOREVER
-from penstock.core.topology.specs import TimedSpec
+from penstock.core.topology.stores import TimedSpec
 
 from .engines import ENGINES, STORE, Engine, Memory, Visits
 from .shelves import Shelf
@@ -114,7 +114,7 @@ def window_machine(
     spec = ps.stores.window(
         STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
     )
-    spec = replace(spec, by_time=by_time, strict=strict)
+    spec = replace(spec, order="time" if by_time else "key", strict=strict)
 
     class Windows(Timed):
         def __init__(self) -> None:

@@ -9,8 +9,8 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.state.changelog import from_records
 from penstock.core.state.memory import MemoryStores
-from penstock.core.topology.specs import StoreSpec
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
+from penstock.core.topology.stores import StoreSpec
 from simulation.broker import Broker, Entry
 from simulation.topologies import RESULTS, STORE, TOPIC, Kind, word_of
 

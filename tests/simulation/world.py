@@ -16,7 +16,7 @@ from penstock.core.state.log import decode_manifest
 from penstock.core.state.memory import MemoryStores
 from penstock.core.topology.evolution import Lineage, parts_of
 from penstock.core.topology.layout import lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.kafka import publish, transactions
 from penstock.drivers.spark.inputs import WaitSettings
 from penstock.drivers.spark.spec import SourceSpec, TopologySpec

@@ -17,6 +17,7 @@ from penstock.core.model.errors import (
     TopologyError,
 )
 from penstock.core.model.ids import TaskId
+from penstock.core.model.topics import checked_name
 from penstock.core.ports import PartitionGrouper
 from penstock.core.runtime.changes import changes, recreated_error
 from penstock.core.runtime.threads import threads_of_tasks
@@ -24,8 +25,7 @@ from penstock.core.topology.asynchronous import with_their_parts
 from penstock.core.topology.describe import short_lines, started_text
 from penstock.core.topology.evolution import checked_renames
 from penstock.core.topology.layout import Layout, default_grouper
-from penstock.core.topology.split import Plan
-from penstock.core.topology.stores import checked_name
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.internal_topics import InternalTopics

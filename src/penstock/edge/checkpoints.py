@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.model.errors import CheckpointError
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.submit.checkpoint import Files, Progress, progress_from
 from penstock.drivers.spark.submit.damage import findings, look
 

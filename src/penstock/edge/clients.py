@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.model.ids import TaskId
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.changelog import KafkaChangelogs
 from penstock.drivers.kafka.clients import hang_up

@@ -16,6 +16,7 @@ from penstock.core.engine.outcome import Snapshot
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.ports import PartitionGrouper, TopicFacts
 from penstock.core.runtime.changes import recreated, recreated_error
+from penstock.core.runtime.older import assumed, check_older
 from penstock.core.state.log import decode_manifest
 from penstock.core.topology.evolution import (
     Lineage,
@@ -27,10 +28,9 @@ from penstock.core.topology.evolution import (
     with_new_names,
 )
 from penstock.core.topology.layout import Layout, lay_out
-from penstock.core.topology.older import assumed, check_older
 from penstock.core.topology.patterns import source_of
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.routing import Routing, check_routing, left_by, routing_of
-from penstock.core.topology.split import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.submit.checkpoint import Progress
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.core.model.errors import SettingsError
 from penstock.core.ports import OpenLocalCopy
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.worker.copies import CopiesSpec
 from penstock.edge.settings import Settings
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.layout import missing_topics
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 
 def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:

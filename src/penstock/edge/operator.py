@@ -12,7 +12,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
 from penstock.core.topology.layout import lay_out
 from penstock.core.topology.nodes import Sink
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.topology import Topology
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.fetch import KafkaFetcher

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from penstock.core.model.errors import OtherCheckpointError
 from penstock.core.ports import BatchId
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.offsets import batch_id
 from penstock.drivers.spark.submit.checkpoint import Progress

@@ -25,7 +25,7 @@ from penstock.core.ports import TopicFacts
 from penstock.core.runtime.intake import topics_in_front
 from penstock.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
 from penstock.core.runtime.pausing import chosen_topics, resting
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.private import process_directory
 from penstock.drivers.spark.control import ControlServer
 from penstock.drivers.spark.submit.classes import keep_classes

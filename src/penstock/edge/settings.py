@@ -32,8 +32,8 @@ from pydantic_settings import SettingsError as UnreadableSettingsError
 from penstock.core.engine.caching import DEFAULT_CACHE_BYTES
 from penstock.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
 from penstock.core.model.errors import SettingsError
+from penstock.core.model.topics import checked_topic_config
 from penstock.core.runtime.threads import check_threads
-from penstock.core.topology.topic_config import checked_topic_config
 from penstock.drivers.directory import DEFAULT_MEMORY_BYTES
 from penstock.drivers.kafka.callbacks import Callback
 from penstock.drivers.kafka.secret import Secret

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.core.asynchronous.station import Station
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.asynchronous import Asynchronous, IssuingProcess
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.station import StationAddress, StationLine
 
 _LINES: dict[StationAddress, StationLine] = {}

@@ -15,7 +15,7 @@ from penstock.core.topology.internal import (
     wrong_config,
 )
 from penstock.core.topology.layout import Layout
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.kafka.internal_topics import InternalTopics
 

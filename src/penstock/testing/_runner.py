@@ -26,7 +26,7 @@ from penstock.core.topology.internal import is_internal
 from penstock.core.topology.layout import Layout
 from penstock.core.topology.nodes import Sink, Source
 from penstock.core.topology.patterns import check_one_source, mark_of, source_of
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 from penstock.testing._calls import ManualStation
 from penstock.testing._sent import Sent, Serdes
 from penstock.testing._tasks import DriverTask

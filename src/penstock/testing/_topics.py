@@ -10,7 +10,7 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.partitioning import partition_of
 from penstock.core.model.record import Records
 from penstock.core.topology.layout import Layout, default_grouper, lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 PerTopic = int | Mapping[str, int]
 """One number of partitions for all topics, or one per topic; a topic that is not named has 1."""

@@ -13,7 +13,7 @@ from penstock.core.model.punctuation import PunctuationType, Punctuator
 from penstock.core.model.record import Record, RecordMetadata
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 
 class Forwarded(NamedTuple):

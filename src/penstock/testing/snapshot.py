@@ -21,8 +21,8 @@ from penstock.core.topology.evolution import (
     with_new_names,
 )
 from penstock.core.topology.layout import Layout
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.routing import check_routing, routing_of
-from penstock.core.topology.split import Plan
 from penstock.testing._topics import Topics
 
 Content = Mapping[str, tuple[StoreChange, ...]]

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import CheckpointError
 from penstock.core.runtime.reset import Move
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 from penstock.edge.checkpoints import sound_progress, ways_out
 from penstock.edge.cli.reset import told

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock.core.model.errors import IncompatibleTopologyError
 from penstock.core.state.log import Manifest, encode_manifest
 from penstock.core.topology.asynchronous import with_their_parts
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.submit.checkpoint import Progress
 from penstock.edge.continuity import Continuity, check_finished, continuity
 

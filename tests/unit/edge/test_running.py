@@ -15,7 +15,7 @@ from penstock.core.model.errors import BrokerUnavailableError, ControlError
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.positions import Offsets
 from penstock.core.runtime.origins import first_offset
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.worker.report import CallReport, Report
 from penstock.edge.continuity import continuity
 from penstock.edge.group_offsets import GroupOffsets

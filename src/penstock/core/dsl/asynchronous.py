@@ -9,8 +9,8 @@ from penstock.core.model.calls import CallOptions, Calls
 from penstock.core.model.durations import Duration
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
-from penstock.core.topology.functions import check_takes
-from penstock.core.topology.specs import Kept, KeyValueSpec, LruSpec
+from penstock.core.topology.checks import check_takes
+from penstock.core.topology.stores import Kept, KeyValueSpec, LruSpec
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream

@@ -16,7 +16,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
 from penstock.core.topology.nodes import Aggregate, Cogroup, Materialised
-from penstock.core.topology.specs import Kept, StoreSpec
+from penstock.core.topology.stores import Kept, StoreSpec
 from penstock.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,

@@ -12,12 +12,11 @@ from penstock.core.model import serdes
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.subscriptions import SUBSCRIPTION, answer
-from penstock.core.topology import foreign_keys as nodes
-from penstock.core.topology.foreign_keys import ForeignKey
-from penstock.core.topology.joins import Joiner, JoinKind, stores_of_table
+from penstock.core.topology import joins as nodes
+from penstock.core.topology.joins import ForeignKey, Joiner, JoinKind, stores_of_table
 from penstock.core.topology.nodes import StreamPartitioner, TableSource
 from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, key_value
-from penstock.core.topology.suppress import is_windowed_here
+from penstock.core.topology.windowed import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable_table import JoinableTable
@@ -173,9 +172,7 @@ def _subscriptions(
         name,
         pairs,
         serdes.bytes,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
     )
     graph.topology.add_state_store(spec)
     return spec

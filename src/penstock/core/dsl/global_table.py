@@ -10,7 +10,7 @@ from penstock.core.model.arguments import checked_methods
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.global_nodes import GlobalJoin
 from penstock.core.topology.joins import Joiner, JoinKind
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream

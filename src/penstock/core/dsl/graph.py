@@ -9,10 +9,11 @@ from typing import Any, Final, TypeAlias
 from penstock.core.dsl.naming import Names, Naming
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
+from penstock.core.model.topics import checked_name
 from penstock.core.topology.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
 from penstock.core.topology.patterns import merged_with
 from penstock.core.topology.processor import Wrap
-from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, checked_name, key_value, versioned
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from penstock.core.topology.topology import Topology
 
 _NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
@@ -135,12 +136,12 @@ class Graph:
 
     def store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Give the timestamped store of a table, without adding it."""
-        if kept.history_retention_ms is not None:
+        if kept.history_retention is not None:
             raise TopologyError(
                 f"store {kept.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
                 "versions come with their records; the rows of this table are results. Leave it out"
             )
-        if kept.retention_ms is not None:
+        if kept.retention is not None:
             raise TopologyError(
                 f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
@@ -150,24 +151,20 @@ class Graph:
             key,
             value,
             timestamped=True,
-            engine=kept.engine,
-            changelog=kept.changelog,
-            changelog_config=kept.changelog_config,
+            **kept.storage,
         )
         return replace(spec, cache=kept.cache)
 
     def add_table_store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Add the store of a table whose rows come as records: with versions, if they are asked for."""
-        if kept.history_retention_ms is None:
+        if kept.history_retention is None:
             return self.add_store(kept, key, value)
         spec = versioned(
             kept.name,
             key,
             value,
-            history_retention=kept.history_retention_ms,
-            engine=kept.engine,
-            changelog=kept.changelog,
-            changelog_config=kept.changelog_config,
+            history_retention=kept.history_retention,
+            **kept.storage,
         )
         self.topology.add_state_store(spec)
         return spec

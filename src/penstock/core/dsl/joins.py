@@ -16,7 +16,7 @@ from penstock.core.model.serdes import Serde
 from penstock.core.topology import joins
 from penstock.core.topology.joins import Joiner, JoinKind, JoinTimes
 from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
-from penstock.core.topology.suppress import is_windowed_here
+from penstock.core.topology.windowed import is_windowed_here
 
 if TYPE_CHECKING:
     from penstock.core.dsl.joinable import JoinableStream
@@ -295,9 +295,7 @@ def _buffer(
         kept.name,
         times,
         records,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
     )
     graph.topology.add_state_store(spec)
     return graph.add(joins.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
@@ -314,9 +312,7 @@ def _records(
         retention=size + times.grace,
         size=size,
         retain_duplicates=True,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
     )
     spec = dataclasses.replace(spec, expired="late for a join")
     graph.topology.add_state_store(spec)
@@ -326,7 +322,8 @@ def _records(
 def _unmatched(graph: Graph, kept: StoreOptions, name: str) -> StoreSpec:
     spec = key_value(name, serdes.bytes, serdes.bytes)
     spec = dataclasses.replace(
-        spec, engine=kept.engine, changelog=kept.changelog, changelog_config=kept.changelog_config
+        spec,
+        **kept.storage,
     )
     graph.topology.add_state_store(spec)
     return spec

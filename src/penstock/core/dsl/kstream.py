@@ -20,9 +20,8 @@ from penstock.core.model.serdes import Serde, window_bytes
 from penstock.core.topology import nodes
 from penstock.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
 from penstock.core.topology.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
-from penstock.core.topology.processor import checked_supplier
+from penstock.core.topology.processor import ProcessValues, checked_supplier
 from penstock.core.topology.stores import Kept
-from penstock.core.topology.transforming import ProcessValues
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,8 @@ from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
 from penstock.core.topology import nodes
 from penstock.core.topology.folds import RECIPES, Fold
-from penstock.core.topology.processor import checked_supplier
+from penstock.core.topology.processor import TransformRows, ValueTransformer, checked_supplier
 from penstock.core.topology.stores import Kept
-from penstock.core.topology.transforming import TransformRows, ValueTransformer
 
 K = TypeVar("K")
 V = TypeVar("V")

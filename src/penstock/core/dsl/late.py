@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.dsl.graph import Graph
 from penstock.core.model.serdes import Serde
-from penstock.core.topology.late import Late
+from penstock.core.topology.nodes import Late
 
 if TYPE_CHECKING:
     from penstock.core.dsl.kstream import KStream

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from penstock.core.model.errors import TopologyError
+from penstock.core.model.topics import checked_name
 from penstock.core.topology.nodes import Node, Source
-from penstock.core.topology.specs import checked_name
 
 Naming = Literal["stable", "numbered"]
 """How what an operator keeps is called when the program gives it no name."""

@@ -11,8 +11,8 @@ from penstock.core.model.errors import TopologyError
 from penstock.core.model.held import held
 from penstock.core.model.serdes import Serde
 from penstock.core.model.suppressed import Suppressed
-from penstock.core.topology.specs import Kept, StoreOptions, StoreSpec
-from penstock.core.topology.suppress import Closing, Suppress, check_no_versions, closing_of
+from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec
+from penstock.core.topology.windowed import Closing, Suppress, check_no_versions, closing_of
 
 if TYPE_CHECKING:
     from penstock.core.dsl.ktable import KTable

@@ -12,13 +12,14 @@ from penstock.core.dsl.late import with_late
 from penstock.core.model import serdes
 from penstock.core.model.arguments import checked_methods
 from penstock.core.model.calendars import NO_END, UnlimitedWindows, Windows
+from penstock.core.model.durations import millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.windowed import Windowed
 from penstock.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from penstock.core.topology.folds import RECIPES, Fold, fits_always, kept_with
 from penstock.core.topology.nodes import Materialised
-from penstock.core.topology.specs import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
+from penstock.core.topology.stores import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
 from penstock.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,
@@ -366,14 +367,12 @@ def window_store(
         key=key,
         value=value,
         timestamped=True,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
         cache=kept.cache,
-        retention_ms=retention,
-        size_ms=size,
+        retention=retention,
+        size=size,
         windows=windows if isinstance(windows, Windows) else None,
-        by_time=emit.at_close and not isinstance(windows, SlidingWindows),
+        order="time" if emit.at_close and not isinstance(windows, SlidingWindows) else "key",
         with_open=emit.at_close and isinstance(windows, SlidingWindows),
     )
 
@@ -390,11 +389,9 @@ def session_store(
         name=kept.name,
         key=key,
         value=value,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
         cache=kept.cache,
-        retention_ms=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
+        retention=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
         with_open=emit.at_close,
     )
 
@@ -405,9 +402,7 @@ def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
         name=graph.names.part(kept.name, "-open"),
         key=serdes.bytes,
         value=serdes.bytes,
-        engine=kept.engine,
-        changelog=kept.changelog,
-        changelog_config=kept.changelog_config,
+        **kept.storage,
     )
     graph.topology.add_state_store(spec)
     return spec
@@ -415,7 +410,7 @@ def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
 
 def _retention(kept: StoreOptions, least: int, length: str) -> int:
     """Give how long a store keeps windows; not less than they can change."""
-    retention = least if kept.retention_ms is None else kept.retention_ms
+    retention = least if kept.retention is None else millis(kept.retention)
     if retention < least:
         raise TopologyError(
             f"store {kept.name!r}: a retention of {retention} ms would drop windows that can still change; give at "

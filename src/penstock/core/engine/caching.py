@@ -14,7 +14,7 @@ The rules of order:
 * A row goes out in the place of its *newest* update. So times come in the order in which they came in, and no record behind
   is late that would not be late without a cache.
 * Caches in front are flushed before those behind, which merge what comes out of them. Caches of the same *height*
-  (``penstock.core.topology.caching``) are flushed together, in the order of their updates.
+  (``penstock.core.topology.analysis``) are flushed together, in the order of their updates.
 * Each cache may hold its share of a number of bytes. One that holds more forwards the rows early that have not been updated
   for the longest time, until it is down to three quarters. It forwards only its own rows: nothing behind it can be at work,
   whereas another cache may stand in front of a function that is.
@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.engine.runtime import Piece, Runtime
 from penstock.core.model.record import Headers
 from penstock.core.model.windowed import Windowed
-from penstock.core.topology.caching import cached_tables, heights_of
+from penstock.core.topology.analysis import cached_tables, heights_of
 from penstock.core.topology.nodes import Node
-from penstock.core.topology.specs import SessionSpec, StoreSpec, WindowSpec
+from penstock.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 if TYPE_CHECKING:
     from penstock.core.engine.columns import Column, Columns
-    from penstock.core.topology.split import SubTopology
+    from penstock.core.topology.plan import SubTopology
 
 DEFAULT_CACHE_BYTES: Final = 10 << 20
 """What the caches of a task may hold, unless somebody says otherwise."""

@@ -38,8 +38,8 @@ from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.model.serdes import Serde, quickly
 from penstock.core.topology import nodes as n
-from penstock.core.topology.late import Late
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.nodes import Late
+from penstock.core.topology.plan import SubTopology
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ from penstock.core.engine.runtime import Runtime
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology import joins as j
 from penstock.core.topology import nodes as n
-from penstock.core.topology.foreign_keys import Subscribe
-from penstock.core.topology.late import Late
-from penstock.core.topology.split import SubTopology
-from penstock.core.topology.suppress import Suppress
-from penstock.core.topology.transforming import KeepStore, ProcessValues, TransformRows
+from penstock.core.topology.joins import Subscribe
+from penstock.core.topology.nodes import Late
+from penstock.core.topology.plan import SubTopology
+from penstock.core.topology.processor import KeepStore, ProcessValues, TransformRows
+from penstock.core.topology.windowed import Suppress
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""

@@ -17,7 +17,7 @@ from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.task import Task
 from penstock.core.model.ids import TaskId
 from penstock.core.ports import ByteStores
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.plan import SubTopology
 
 
 def global_task(

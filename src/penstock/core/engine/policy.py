@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from penstock.core.model.calls import DeadLetter
 from penstock.core.model.errors import SettingsError
 from penstock.core.model.record import Headers, Record
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 Word = Literal["fail", "skip", "dead_letter"]
 Stage = Literal["deserialize", "process", "produce"]

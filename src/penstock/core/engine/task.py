@@ -46,7 +46,7 @@ from penstock.core.state.opening import open_store
 from penstock.core.state.readonly import read_only
 from penstock.core.topology.nodes import Source
 from penstock.core.topology.patterns import source_of
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.plan import SubTopology
 
 
 def _unknown(topic: str) -> int:

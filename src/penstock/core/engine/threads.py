@@ -3,7 +3,7 @@
 Records are taken in their order, as always, and set aside until there is a *block* of them. Then
 
 1. **issue**: the records of a block are put in *lines*, one for each key and one for each record without a key;
-2. **execute**: each thread takes a line and runs the front (``penstock.core.topology.fronts``) on its records, in their order. The
+2. **execute**: each thread takes a line and runs the front (``penstock.core.topology.analysis``) on its records, in their order. The
    front is compiled once more for each thread, with a runtime that does nothing: what a record would do, it writes down
    (``penstock.core.engine.recorder``);
 3. **commit in order**: when the block has been executed, the task's own thread does what was written down, record by record.
@@ -32,8 +32,8 @@ from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.recorder import Effect, Effects, Recorder, named
 from penstock.core.engine.runtime import Piece
 from penstock.core.ports import Threads
-from penstock.core.topology.fronts import front_of
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.analysis import front_of
+from penstock.core.topology.plan import SubTopology
 
 _RECORDS_PER_THREAD = 128
 """How many records of a block there are for each thread: so many may have been called in vain when one of them fails."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.topology.layout import Layout
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 
 class Input(NamedTuple):

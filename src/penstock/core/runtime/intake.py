@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.topology.fronts import calls_in_order
-from penstock.core.topology.split import Plan
+from penstock.core.topology.analysis import calls_in_order
+from penstock.core.topology.plan import Plan
 
 
 def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:

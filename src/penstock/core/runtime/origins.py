@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.positions import Offsets, positions_from_json, positions_to_json
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 _BITS: Final = 30
 _LANE_BITS: Final = 20

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from penstock.core.model.errors import ControlError
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 
 def chosen_topics(

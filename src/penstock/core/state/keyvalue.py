@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from penstock.core.state.contract import Drained
 from penstock.core.state.objects import Objects
 from penstock.core.state.rows import Rows
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

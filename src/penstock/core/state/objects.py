@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from penstock.core.model.errors import PenstockError, SerdeError, StoreError
 from penstock.core.model.record import ValueAndTimestamp
 from penstock.core.state.values import Values
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -17,7 +17,7 @@ from penstock.core.state.rows import PlainRows
 from penstock.core.state.session import SessionStore
 from penstock.core.state.versioned import VersionedStore
 from penstock.core.state.window import WindowStore
-from penstock.core.topology.specs import (
+from penstock.core.topology.stores import (
     KeyValueSpec,
     LruSpec,
     SessionSpec,

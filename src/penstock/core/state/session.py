@@ -20,7 +20,7 @@ from penstock.core.state.keys import FOREVER, checked_time
 from penstock.core.state.objects import Objects
 from penstock.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
 from penstock.core.state.slices import Slices
-from penstock.core.topology.specs import SessionSpec
+from penstock.core.topology.stores import SessionSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

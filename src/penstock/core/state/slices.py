@@ -27,7 +27,7 @@ from penstock.core.state.contract import Drained
 from penstock.core.state.keys import FOREVER
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.values import Values
-from penstock.core.topology.specs import SlicedSpec
+from penstock.core.topology.stores import SlicedSpec
 
 
 class Slice:

@@ -26,7 +26,7 @@ from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.slices import Slices
 from penstock.core.state.values import Values
-from penstock.core.topology.specs import LATEST, VersionedSpec
+from penstock.core.topology.stores import LATEST, VersionedSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

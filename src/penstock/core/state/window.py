@@ -22,7 +22,7 @@ from penstock.core.state.layouts import ByKey, ByTime, Layout
 from penstock.core.state.objects import Objects
 from penstock.core.state.overlay import Overlay
 from penstock.core.state.slices import Slices
-from penstock.core.topology.specs import WindowSpec
+from penstock.core.topology.stores import WindowSpec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -15,8 +15,7 @@ from penstock.core.model.calls import Calls
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.topology import nodes as n
-from penstock.core.topology.specs import StoreOptions, StoreSpec
-from penstock.core.topology.stores import key_value
+from penstock.core.topology.stores import StoreOptions, StoreSpec, key_value
 
 MAX_UNACKNOWLEDGED: Final = 10_000
 """How many records a processor that acknowledges has in a task before no more are read; each new processor is given all of them."""
@@ -189,9 +188,7 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
             name,
             by,
             serdes.pickle,
-            engine=store.engine,
-            changelog=store.changelog,
-            changelog_config=store.changelog_config,
+            **store.storage,
         )
 
     delayed, delayed_keys, parked = (kept(part, serdes.bytes) for part in _PARTS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from inspect import Parameter, iscoroutinefunction, signature
+from typing import Any
 
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.nodes import Source
-from penstock.core.topology.specs import KeyValueSpec, StoreSpec
+from penstock.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_reset(node: Source) -> None:
@@ -45,3 +48,52 @@ def check_kept(store: StoreSpec, what: str) -> None:
         raise TopologyError(
             f"{what} store {store.name!r}: leave changelog={store.changelog!r} out; its topic is its changelog"
         )
+
+
+def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
+    """Refuse a function that cannot be called with so many arguments; what tells nothing of itself passes.
+
+    Args:
+        function: The function.
+        takes: What it will be given, by position; the names are for the message.
+
+    Raises:
+        TopologyError: If it cannot take them.
+
+    Example:
+        >>> check_takes(len, ["value"])
+        >>> check_takes(lambda value: value, ["key", "value"])
+        Traceback (most recent call last):
+        ...
+        penstock.core.model.errors.TopologyError: '<lambda>' is called with (key, value), but it takes (value)
+    """
+    given = tuple(takes)
+    try:
+        known = signature(function)
+    except (TypeError, ValueError):  # built-in functions
+        return
+    try:
+        known.bind(*given)
+    except TypeError:
+        name = getattr(function, "__qualname__", repr(function))
+        own = ", ".join(str(each.replace(annotation=Parameter.empty)) for each in known.parameters.values())
+        raise TopologyError(f"{name!r} is called with ({', '.join(given)}), but it takes ({own})") from None
+
+
+def check_plain(node: str, parts: Iterable[object]) -> None:
+    """Refuse coroutine functions where nobody would await what they give.
+
+    Args:
+        node: The node.
+        parts: What it is made of, functions among it.
+
+    Raises:
+        TopologyError: If one of the parts is a coroutine function, or has one in a tuple.
+    """
+    for part in parts:
+        for each in part if isinstance(part, tuple) else (part,):
+            if iscoroutinefunction(each):
+                raise TopologyError(
+                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, and nobody would wait for it there. Calls of the "
+                    "world outside are made by map_values_async, foreach_async and process_async, or issued by a processor"
+                )

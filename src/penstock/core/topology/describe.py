@@ -1,19 +1,22 @@
-"""A plan as text: as Kafka Streams writes it, and what an application reads, keeps and writes."""
+"""A plan as text, as Kafka Streams writes it, and the *parts* and *shapes* that text and drawings have in common.
+
+A *shape* is a node as a picture shows it: its kind, the topics it reads or writes, its stores, what comes before and after it. A
+*part* is a sub-topology, or what fills a global store. Text, Mermaid, DOT and SVG are four ways to write the same parts,
+so none of them can show what the others leave out.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
+from penstock.core.model.expressions import Expression
 from penstock.core.topology.internal import COMMITS_CONFIG, changelog_config, repartition_config
-from penstock.core.topology.nodes import Sink
-from penstock.core.topology.walk import Shape, parts_of
-
-if TYPE_CHECKING:
-    from penstock.core.topology.layout import Layout
-    from penstock.core.topology.specs import StoreSpec
-    from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.layout import Layout
+from penstock.core.topology.nodes import Cogroup, Node, Sink, Source
+from penstock.core.topology.plan import Plan, SubTopology, counted, plan_lines
 
 
 def text(plan: Plan) -> str:
@@ -51,11 +54,6 @@ def _shape_lines(shape: Shape) -> list[str]:
     return [f"    Processor: {shape.name} (stores: [{stores}])", *computes, after, before]
 
 
-def plan_text(plan: Plan) -> str:
-    """Say what an application will read, keep and write."""
-    return "\n".join([f"Application {plan.application_id}", *_plan_lines(plan, {})])
-
-
 def short_lines(plan: Plan, layout: Layout) -> list[str]:
     """Say in one line per sub-topology what an application reads, keeps and writes.
 
@@ -65,7 +63,7 @@ def short_lines(plan: Plan, layout: Layout) -> list[str]:
     """
     tasks = Counter(task.subtopology for task in layout.tasks)
     return [
-        f"sub-topology {sub.id} ({_counted(tasks[sub.id], 'task') if tasks[sub.id] else 'before the shuffle'}): "
+        f"sub-topology {sub.id} ({counted(tasks[sub.id], 'task') if tasks[sub.id] else 'before the shuffle'}): "
         + "; ".join(_brief(plan, sub))
         for sub in plan.subtopologies
         if sub.nodes
@@ -100,8 +98,11 @@ def started_text(
     """
     given = given or {}
     tasks = Counter(task.subtopology for task in layout.tasks)
-    notes = {sub.id: f", {_counted(tasks[sub.id], 'task')}" for sub in plan.subtopologies}
-    lines = [f"Application {plan.application_id} (consumer group {group})", *_plan_lines(plan, notes, layout)]
+    notes = {sub.id: f", {counted(tasks[sub.id], 'task')}" for sub in plan.subtopologies}
+    lines = [
+        f"Application {plan.application_id} (consumer group {group})",
+        *plan_lines(plan, notes, layout.partitions),
+    ]
     for topic in plan.internal_topics.values():
         if not topic.through_shuffle:
             lines.append(_internal(topic.name, layout.partitions[topic.name], repartition_config(given)))
@@ -118,45 +119,124 @@ def started_text(
 
 def _internal(topic: str, partitions: int, config: Mapping[str, str]) -> str:
     told = ", ".join(f"{name}={value}" for name, value in config.items())
-    return f"  internal topic {topic} ({_counted(partitions, 'partition')}, {told})"
+    return f"  internal topic {topic} ({counted(partitions, 'partition')}, {told})"
 
 
-def _plan_lines(plan: Plan, notes: Mapping[int, str], layout: Layout | None = None) -> list[str]:
-    lines: list[str] = []
-    for sub in (sub for sub in plan.subtopologies if sub.nodes):
-        where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
-        lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
-        lines.extend(f"    reads  {topic}{_how(plan, topic, layout)}" for topic in sub.source_topics)
-        patterns = (source.pattern for source in sub.sources if source.pattern is not None)
-        lines.extend(f"    reads  topics that match {pattern.pattern}" for pattern in patterns)
-        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in sub.stores.values())
-        for node in sub.nodes.values():
-            if isinstance(node, Sink):
-                topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
-                lines.append(f"    writes {topic}{_how(plan, topic, None)}")
-    for part in plan.global_parts:
-        lines.append(f"  sub-topology {part.id} (for a global store, read by every task)")
-        lines.extend(f"    reads  {topic}" for topic in part.source_topics)
-        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in part.stores.values())
-    return lines
+Kind = Literal["Source", "Processor", "Sink"]
 
 
-def _kept(plan: Plan, store: StoreSpec) -> str:
-    notes = [store.fingerprint]
-    if store.engine is not None:
-        notes.append(f"engine {store.engine}")
-    if store.name in plan.changelogs:
-        notes.append(f"changelog {plan.changelogs[store.name]}")
-    return ", ".join(notes)
+@dataclass(frozen=True)
+class Shape:
+    """A node.
+
+    Attributes:
+        name: Its name.
+        kind: What Kafka Streams calls it.
+        topics: What a source reads; what a sink writes, nothing if a function chooses per record.
+        pattern: What the names of the topics of a source match, if it has a pattern that was not resolved; it is its only topic.
+        stores: The stores it keeps; that of a cogroup is shown at its aggregations.
+        reads: The global stores it asks.
+        before: Names of its parents.
+        after: Names of its children.
+        expression: What it computes, if that is an expression; else nothing.
+    """
+
+    name: str
+    kind: Kind
+    topics: tuple[str, ...]
+    stores: tuple[str, ...]
+    reads: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    expression: str = ""
+    pattern: bool = False
 
 
-def _how(plan: Plan, topic: str, layout: Layout | None) -> str:
-    internal = plan.internal_topics.get(topic)
-    notes = [] if internal is None else ["Spark's shuffle" if internal.through_shuffle else "internal topic"]
-    if layout is not None:
-        notes.append(_counted(layout.partitions[topic], "partition"))
-    return f" ({', '.join(notes)})" if notes else ""
+@dataclass(frozen=True)
+class Part:
+    """A sub-topology, or what fills a global store.
+
+    Attributes:
+        number: Its number.
+        fills_global_store: Whether no task runs it.
+        shapes: Its nodes, parents before children.
+        stores: The stores it keeps.
+    """
+
+    number: int
+    fills_global_store: bool
+    shapes: tuple[Shape, ...]
+    stores: tuple[str, ...]
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+@dataclass(frozen=True)
+class Line:
+    """A line between two things of a picture, each given by kind and name.
+
+    Attributes:
+        start: Where it begins: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
+        end: Where it ends.
+        carries_records: Whether records go along it; else it says who uses a store.
+    """
+
+    start: tuple[str, str]
+    end: tuple[str, str]
+    carries_records: bool
+
+
+def parts_of(plan: Plan) -> tuple[Part, ...]:
+    """Give the parts of a plan but those that only keep the number of one that is gone."""
+    present = [(sub, False) for sub in plan.subtopologies if sub.nodes]
+    filling = [(part, True) for part in plan.global_parts]
+    return tuple(
+        Part(sub.id, fills, tuple(_shape(sub, node) for node in sub.nodes.values()), tuple(sub.stores))
+        for sub, fills in (*present, *filling)
+    )
+
+
+def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
+    """Give every topic that is read or written, once."""
+    return tuple(dict.fromkeys(topic for part in parts for shape in part.shapes for topic in shape.topics))
+
+
+def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
+    """Give the lines between nodes, stores and topics."""
+    for part in parts:
+        for shape in part.shapes:
+            node = ("node", shape.name)
+            if shape.kind == "Source":
+                yield from (Line(("topic", topic), node, True) for topic in shape.topics)
+            yield from (Line(("node", parent), node, True) for parent in shape.before)
+            yield from (Line(node, ("store", store), False) for store in shape.stores)
+            yield from (Line(("store", store), node, False) for store in shape.reads)
+            if shape.kind == "Sink":
+                yield from (Line(node, ("topic", topic), True) for topic in shape.topics)
+
+
+def _shape(sub: SubTopology, node: Node) -> Shape:
+    kind: Kind = "Processor"
+    topics: tuple[str, ...] = ()
+    pattern = False
+    if isinstance(node, Source):
+        kind, topics = "Source", node.topics
+        if node.pattern is not None and not topics:
+            topics, pattern = (node.pattern.pattern,), True
+    elif isinstance(node, Sink):
+        kind, topics = "Sink", (node.topic,) if isinstance(node.topic, str) else ()
+    after = tuple(child.name for child in sub.children(node.name))
+    return Shape(
+        node.name,
+        kind,
+        topics,
+        () if isinstance(node, Cogroup) else tuple(node.store_names),
+        tuple(node.global_store_names),
+        node.parents,
+        after,
+        _expression(node),
+        pattern,
+    )
+
+
+def _expression(node: Node) -> str:
+    function = getattr(node, "predicate", getattr(node, "mapper", None))
+    return repr(function) if isinstance(function, Expression) else ""

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
 from penstock.core.model.ids import TaskId
 from penstock.core.model.positions import positions_from_json
+from penstock.core.model.topics import checked_name
 from penstock.core.topology.internal import repartition_topic
 from penstock.core.topology.layout import Layout
 from penstock.core.topology.patterns import mark_of
+from penstock.core.topology.plan import Plan, SubTopology
 from penstock.core.topology.routing import Routing
-from penstock.core.topology.split import Plan, SubTopology
-from penstock.core.topology.stores import checked_name
 
 V = TypeVar("V")
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from penstock.core.topology.joins import Joiner, JoinKind
 from penstock.core.topology.nodes import Node, Process, Source, TableSource
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.core.topology.specs import SlicedSpec, StoreSpec, VersionedSpec
+from penstock.core.topology.stores import SlicedSpec, StoreSpec, VersionedSpec
 
 _TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
 """The times of records stay as they are, whatever the broker's default is."""

@@ -15,7 +15,7 @@ from penstock.core.model.errors import CoPartitioningError, TopicNotFoundError, 
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.ports import PartitionGrouper
 from penstock.core.topology.nodes import Source
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 
 
 @dataclass(frozen=True)

@@ -360,3 +360,8 @@ class GroupTable(Node):
     """Re-keys the rows of a table; gives a stream of changes (``KTableRepartitionMap``)."""
 
     selector: Callable[[Any, Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Late(Node):
+    """The late records of its parent, which hands it these and nothing else. To stream; not in Kafka Streams."""

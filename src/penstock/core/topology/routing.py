@@ -28,7 +28,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.topology.layout import Layout, sources_of_stores
 from penstock.core.topology.nodes import Sink, StreamPartitioner
 from penstock.core.topology.patterns import mark_of
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 
 BY_PRODUCER: Final = "producer"
 BY_KEY: Final = "key"

@@ -16,9 +16,9 @@ from penstock.core.model.calls import Calls
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.model.serdes import string as _string
+from penstock.core.model.topics import checked_name
 from penstock.core.topology import describe as _describe
 from penstock.core.topology import drawing as _drawing
-from penstock.core.topology import svg as _svg
 from penstock.core.topology.asynchronous import (
     MAX_UNACKNOWLEDGED,
     AcknowledgingProcess,
@@ -26,8 +26,7 @@ from penstock.core.topology.asynchronous import (
     IssuingProcess,
     finishing_later,
 )
-from penstock.core.topology.checks import check_kept, check_reset
-from penstock.core.topology.functions import check_plain
+from penstock.core.topology.checks import check_kept, check_plain, check_reset
 from penstock.core.topology.global_nodes import GlobalProcess, GlobalSource
 from penstock.core.topology.nodes import (
     Node,
@@ -41,10 +40,10 @@ from penstock.core.topology.nodes import (
     source_reading,
 )
 from penstock.core.topology.patterns import check_overlap, resolved
-from penstock.core.topology.processor import Wrap, checked_supplier, provided_stores
-from penstock.core.topology.split import Plan, split
-from penstock.core.topology.stores import StoreSpec, checked_name
-from penstock.core.topology.transforming import KeepStore
+from penstock.core.topology.plan import Plan
+from penstock.core.topology.processor import KeepStore, Wrap, checked_supplier, provided_stores
+from penstock.core.topology.split import split
+from penstock.core.topology.stores import StoreSpec
 
 
 @checked_methods
@@ -538,7 +537,7 @@ class Topology:
 
     def svg(self) -> str:
         """Draw the topology as SVG, as notebooks show it."""
-        return _svg.svg(self.plan())
+        return _drawing.svg(self.plan())
 
     def __repr__(self) -> str:
         return f"<Topology of {len(self._nodes)} nodes and {len(self._stores)} stores>"

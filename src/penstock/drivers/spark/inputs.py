@@ -28,7 +28,7 @@ from penstock.core.ports import OffsetRange, TimeIndex
 from penstock.core.runtime.alignment import Pace, Situation, aligned
 from penstock.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
 from penstock.core.topology.layout import Layout
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.written import until_written
 
 Facts = Mapping[str, Any]

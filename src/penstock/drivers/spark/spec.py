@@ -11,7 +11,7 @@ from penstock.core.model.ids import TaskId
 from penstock.core.ports import Fetcher, Publisher, Threads, TopicReader
 from penstock.core.topology.evolution import Lineage
 from penstock.core.topology.layout import Layout
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.clock import Clock, host_clock
 from penstock.drivers.spark.control import ControlAddress
 from penstock.drivers.spark.inputs import WaitSettings

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.core.model.ids import TopicPartition
 from penstock.core.model.positions import Offsets, flat, nested, positions_from_json, positions_to_json
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 
 PartitionTimes = Mapping[TopicPartition, int]
 

@@ -15,16 +15,16 @@ from typing import Any
 
 from penstock.core.dsl.builder import StreamsBuilder
 from penstock.core.model.errors import PenstockError
-from penstock.core.topology import describe, drawing, svg
-from penstock.core.topology.split import Plan
+from penstock.core.topology import describe, drawing
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.topology import Topology
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "text": describe.text,
     "mermaid": drawing.mermaid,
     "dot": drawing.dot,
-    "svg": svg.svg,
-    "plan": describe.plan_text,
+    "svg": drawing.svg,
+    "plan": str,
 }
 """How a plan can be shown."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from penstock.core.model.errors import PenstockError
-from penstock.core.topology.stores import checked_name
+from penstock.core.model.topics import checked_name
 from penstock.drivers.spark.submit.checkpoint import Progress, files_of
 from penstock.edge.checkpoints import sound_progress
 from penstock.edge.cli.sessions import Sessions

@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from penstock.core.model.errors import SettingsError
+from penstock.core.model.topics import checked_name
 from penstock.core.runtime.reset import Target, listed_offsets, timestamp_ms
-from penstock.core.topology.stores import checked_name
 from penstock.drivers.kafka.broker import Broker
 from penstock.drivers.spark.submit.checkpoint import Files, files_of
 from penstock.edge.cli.sessions import Sessions

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from penstock.core.model.errors import ControlError
-from penstock.core.topology.stores import checked_name
+from penstock.core.model.topics import checked_name
 from penstock.edge.contact import send
 from penstock.edge.settings import Settings
 

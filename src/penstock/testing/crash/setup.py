@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.topology.asynchronous import Asynchronous, IssuingProcess
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.testing.crash.app import App, Guarantee, Topics
 from penstock.testing.crash.clock import JumpingClock
 from penstock.testing.crash.faults import Surroundings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.core.topology.suppress import closing_of
+from penstock.core.topology.windowed import closing_of
 from unit.helpers import Host, sent
 
 FINAL = ps.Suppressed.until_window_closes()

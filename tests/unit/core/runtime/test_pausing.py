@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import ControlError
 from penstock.core.runtime.pausing import chosen_topics, resting
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 INTERNAL = "app-words-repartition"
 

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.ids import TaskId
 from penstock.core.runtime.threads import threads_of_tasks
-from penstock.core.topology.fronts import front_of
+from penstock.core.topology.analysis import front_of
 
 Stream = ps.KStream[Any, Any]
 

@@ -15,7 +15,6 @@ from penstock.core.state.changelog import from_records, is_live, to_records
 from penstock.core.state.memory import MemoryStores
 from penstock.core.state.opening import open_store
 from penstock.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config
-from penstock.core.topology.specs import SlicedSpec
 from penstock.edge.settings import settings_from
 
 HOUR = 3_600_000
@@ -107,9 +106,10 @@ def test_topics_are_configured_as_kafka_streams_does() -> None:
 
 def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
     longest = (1 << 63) - 1
-    for kind, name in ((WINDOW, "retention.ms"), (KINDS["versioned"], "min.compaction.lag.ms")):
-        assert isinstance(kind, SlicedSpec)
-        assert changelog_config(replace(kind, retention_ms=longest - 5))[name] == str(longest)
+    window = replace(WINDOW, retention=longest - 5)
+    assert changelog_config(window)["retention.ms"] == str(longest)
+    versioned = ps.stores.versioned("s", ps.serdes.string, ps.serdes.int64, history_retention=longest - 5)
+    assert changelog_config(versioned)["min.compaction.lag.ms"] == str(longest)
 
 
 def test_what_a_store_says_of_its_topic_goes_before_what_is_said_for_all() -> None:

@@ -9,11 +9,10 @@ import pytest
 
 import penstock as ps
 from penstock.core.model.errors import TopologyError
-from penstock.core.topology.describe import started_text
+from penstock.core.topology.describe import parts_of, started_text
+from penstock.core.topology.drawing import laid_out
 from penstock.core.topology.evolution import Part, continued
 from penstock.core.topology.layout import lay_out
-from penstock.core.topology.svg import laid_out
-from penstock.core.topology.walk import parts_of
 
 STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
 

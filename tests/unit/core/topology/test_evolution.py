@@ -19,8 +19,8 @@ from penstock.core.topology.evolution import (
     parts_of,
 )
 from penstock.core.topology.layout import lay_out
+from penstock.core.topology.plan import Plan
 from penstock.core.topology.routing import Route, Routing
-from penstock.core.topology.split import Plan
 
 
 class Quiet(ps.Processor):

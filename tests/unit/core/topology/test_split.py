@@ -7,7 +7,7 @@ import pytest
 import penstock as ps
 from penstock.core.model.errors import TopologyError
 from penstock.core.topology.nodes import Repartition
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 
 STORE = ps.stores.key_value("shared", ps.serdes.string, ps.serdes.string)
 

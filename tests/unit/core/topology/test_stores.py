@@ -106,9 +106,7 @@ def test_a_duration_is_a_timedelta_or_an_int() -> None:
 
 def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
     with pytest.raises(TopologyError, match="store 's': duplicates are kept in the order of keys only"):
-        ps.stores.WindowSpec(
-            name="s", key=TEXT, value=INT, retention_ms=10, size_ms=10, retain_duplicates=True, by_time=True
-        )
+        ps.stores.window("s", TEXT, INT, retention=10, size=10, retain_duplicates=True, order="time")
 
 
 def test_an_order_is_that_of_keys_or_of_time() -> None:

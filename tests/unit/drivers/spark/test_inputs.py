@@ -10,7 +10,7 @@ from penstock.core.engine.readiness import InputFacts
 from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.ports import OffsetRange, TimedOffset
 from penstock.core.topology.layout import Layout, lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark.inputs import (
     Held,
     InputPlanner,

@@ -9,7 +9,7 @@ from penstock.core.engine.operators.lookups import lookup
 from penstock.core.model.record import Headers
 from penstock.core.model.subscriptions import Answer, Instruction, Subscription, mark_of
 from penstock.core.state.keys import FOREVER, closed
-from penstock.core.topology import foreign_keys as f
+from penstock.core.topology import joins as f
 
 Asked = tuple[tuple[bool, Instruction], ...]
 

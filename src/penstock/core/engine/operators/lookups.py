@@ -24,8 +24,8 @@ from penstock.core.model.windowed import Windowed
 from penstock.core.state.keys import FOREVER
 from penstock.core.topology import joins as j
 from penstock.core.topology import nodes as n
-from penstock.core.topology.specs import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
-from penstock.core.topology.suppress import Suppress
+from penstock.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
+from penstock.core.topology.windowed import Suppress
 
 Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
 """Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""

@@ -10,7 +10,7 @@ from penstock.core.engine.context import NodeContext
 from penstock.core.model.errors import ProcessingError, TopologyError
 from penstock.core.model.record import Headers, Record
 from penstock.core.topology import nodes as n
-from penstock.core.topology.transforming import ProcessValues, TransformRows
+from penstock.core.topology.processor import ProcessValues, TransformRows
 
 C = TypeVar("C", bound=NodeContext)
 

@@ -18,7 +18,7 @@ from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
 from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Headers
 from penstock.core.topology import nodes as n
-from penstock.core.topology.late import Late
+from penstock.core.topology.nodes import Late
 
 _NO_KEY = "null key at a repartition"
 

@@ -22,7 +22,7 @@ from penstock.core.model.errors import ProcessingError
 from penstock.core.model.held import Held
 from penstock.core.model.record import Headers
 from penstock.core.state.values import Values
-from penstock.core.topology.suppress import Suppress
+from penstock.core.topology.windowed import Suppress
 
 
 @compile_node.register

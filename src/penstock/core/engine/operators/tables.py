@@ -20,7 +20,7 @@ from penstock.core.model.expressions import Expression
 from penstock.core.model.record import Change, Headers
 from penstock.core.state.keys import FOREVER
 from penstock.core.topology import nodes as n
-from penstock.core.topology.specs import LATEST, VersionedSpec
+from penstock.core.topology.stores import LATEST, VersionedSpec
 
 
 @compile_node.register

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from penstock.core.engine.runtime import NEVER, Runtime
 from penstock.core.topology.joins import StreamJoin
-from penstock.core.topology.specs import StoreSpec
+from penstock.core.topology.stores import StoreSpec
 
 _PLACE: Final = struct.Struct(">QB")
 _TIME: Final = struct.Struct(">Q")

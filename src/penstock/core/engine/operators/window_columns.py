@@ -34,7 +34,7 @@ from penstock.core.model.windowed import Windowed, window_end
 from penstock.core.state.overlay import Overlay
 from penstock.core.topology import nodes as n
 from penstock.core.topology.folds import Fold
-from penstock.core.topology.late import Late
+from penstock.core.topology.nodes import Late
 from penstock.core.topology.windowed import WindowedAggregate
 
 _START: Final = struct.Struct(">q")

@@ -16,7 +16,7 @@ from penstock.core.model.ids import TaskId
 from penstock.core.model.record import Records
 from penstock.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from penstock.core.state.changelog import from_records, is_live, to_records
-from penstock.core.topology.split import Plan, SubTopology
+from penstock.core.topology.plan import Plan, SubTopology
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 
 _PUBLISHED_AT_ONCE = 20_000

@@ -27,7 +27,7 @@ from penstock.core.state.global_copy import (
     why_begun_anew,
     with_progress,
 )
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.plan import SubTopology
 from penstock.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell
 from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 

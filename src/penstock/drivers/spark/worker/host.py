@@ -40,7 +40,7 @@ from penstock.core.ports import ByteStores, ChangelogReader
 from penstock.core.state.log import Manifest, decode_manifest, encode_manifest, rehomed, with_renamed_stores
 from penstock.core.topology.asynchronous import kept_by
 from penstock.core.topology.evolution import check_stores, with_new_names
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.plan import SubTopology
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.executor import this_executor
 from penstock.drivers.spark.globals import positions_from

@@ -18,7 +18,7 @@ from penstock.core.model.ids import TopicPartition
 from penstock.core.state.log import decode_manifest
 from penstock.core.topology.evolution import Lineage, Part, continued, parts_of
 from penstock.core.topology.layout import Layout, lay_out
-from penstock.core.topology.split import Plan
+from penstock.core.topology.plan import Plan
 from penstock.drivers.spark import wire
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys

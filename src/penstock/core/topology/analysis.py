@@ -1,23 +1,32 @@
-"""Fronts: the part of a sub-topology that several threads may run (KIP-408).
+"""Analysis of a sub-topology: which part of it several threads may run, and which of its tables have a cache.
 
-The *front* of a source is what a record of it meets before it comes to anything that remembers: the operators without state
+**Fronts** (KIP-408). The *front* of a source is what a record of it meets before it comes to anything that remembers: the operators without state
 behind the source, and the sinks among them. No function in it can see what another record has done, so the functions of many
 records may be called at once. What they do to the world inside, their *effects*, is applied later, in the order of the records.
 
 The front ends where a record comes to a node of another kind, and, for the same record, with all that follows in program order:
 a function that is called behind a stateful operator there is called behind it in a front, too. So a record sees its functions
 in one order, however many threads there are. Branches exclude each other, so each has an end of its own.
+
+**Caches.** What a cache is, is said in ``penstock.core.engine.caching``. A table has one if it is kept in a store and forwards a change
+with each update. Versioned tables have none, since all their versions count; nor have aggregations that give results at the
+close of windows, which give each once anyway; nor have streams that are joined, whose records are no updates of each other.
+The aggregations of a cogroup have one in common, behind them.
+
+Source: the stores that Kafka Streams wraps in a caching store (``Materialized.withCachingEnabled``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.model.expressions import Expression
 from penstock.core.topology import nodes as n
-from penstock.core.topology.split import SubTopology
+from penstock.core.topology.nodes import Late
+from penstock.core.topology.plan import SubTopology
+from penstock.core.topology.stores import VersionedSpec
 
 
 @dataclass(frozen=True)
@@ -141,3 +150,36 @@ class _Walk:
             return True
         self.inside.add(node.name)
         return self._children(node, ended=False)
+
+
+def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
+    """Give the nodes whose updates may wait in a cache.
+
+    Args:
+        sub: The sub-topology.
+    """
+    return tuple(
+        node for node in sub.nodes.values() if isinstance(node, n.Materialised) and _is_cached(node, sub)
+    )
+
+
+def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
+    """Give the height of each node: the most cached ones that follow one another behind it, itself included.
+
+    Args:
+        sub: The sub-topology.
+        cached: The names of the nodes that have a cache.
+    """
+    heights: dict[str, int] = {}
+    for name in reversed(list(sub.nodes)):
+        behind = max((heights[child.name] for child in sub.children(name)), default=0)
+        heights[name] = behind + (name in cached)
+    return heights
+
+
+def _is_cached(node: n.Materialised, sub: SubTopology) -> bool:
+    emit = getattr(node, "emit", None)
+    if not node.store.cache or isinstance(node.store, VersionedSpec) or (emit is not None and emit.at_close):
+        return False
+    children = [child for child in sub.children(node.name) if not isinstance(child, Late)]
+    return bool(children) and not any(isinstance(child, n.Cogroup) for child in children)

@@ -1,9 +1,11 @@
-"""Configuration of internal topics: what a user may add, and what the application decides."""
+"""Topics: how they may be called, and which configuration of internal ones a user may set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from penstock.core.model.errors import TopologyError
 
 _DECIDED: Final[Mapping[str, str]] = {
     "cleanup.policy": "a repartition topic must not lose records of equal keys, and a changelog keeps the newest of each key",
@@ -41,3 +43,25 @@ def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
                 f"{name!r} can only be {_HARMLESS[name]} for internal topics: records that were acknowledged would be lost"
             )
     return dict(config)
+
+
+_ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the name if it can be part of a topic's name, as Kafka Streams demands of ``Named``.
+
+    Raises:
+        TopologyError: If it is empty, too long or has other characters.
+    """
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) < 250
+        or not _ALLOWED.issuperset(name)
+        or name in (".", "..")
+    ):
+        raise TopologyError(
+            f"{name!r} cannot be the name of a {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
+            "because topic names are made from it"
+        )
+    return name
