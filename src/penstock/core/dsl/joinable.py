@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock.core.dsl import joins
-from penstock.core.dsl.global_table import GlobalKTable, join_global
+from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.joins import JoinOptions
@@ -491,7 +491,7 @@ class JoinableStream(Generic[K, V]):
         joiner = joins.joiner_of(functions[-1], with_key=with_key)
         if isinstance(other, GlobalKTable):
             joins.check_options(given, "a global table")
-            node = join_global(self, other, functions[0], joiner, kind, name)
+            node = joins.join_global(self, other, functions[0], joiner, kind, name=name)
             return self._stream(node, self._key, rekeyed=self._rekeyed)
         if isinstance(other, JoinableStream):
             joins.check_options(given, "another stream")

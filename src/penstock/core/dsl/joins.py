@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.core.dsl.global_table import GlobalKTable
 from penstock.core.dsl.graph import Graph
 from penstock.core.dsl.join_windows import JoinWindows
 from penstock.core.dsl.late import OfLate, with_late
@@ -14,6 +15,7 @@ from penstock.core.model.durations import Duration, millis
 from penstock.core.model.errors import TopologyError
 from penstock.core.model.serdes import Serde
 from penstock.core.topology import joins
+from penstock.core.topology.global_nodes import GlobalJoin
 from penstock.core.topology.joins import Joiner, JoinKind, JoinTimes
 from penstock.core.topology.stores import Kept, StoreOptions, StoreSpec, WindowSpec, key_value, window
 from penstock.core.topology.windowed import is_windowed_here
@@ -327,3 +329,34 @@ def _unmatched(graph: Graph, kept: StoreOptions, name: str) -> StoreSpec:
     )
     graph.topology.add_state_store(spec)
     return spec
+
+
+def join_global(
+    stream: JoinableStream[Any, Any],
+    table: GlobalKTable[Any, Any],
+    selector: Callable[[Any, Any], Any],
+    joiner: Joiner,
+    kind: JoinKind,
+    *,
+    name: str | None,
+) -> str:
+    """Add the join of a stream with a global table; return its node.
+
+    Args:
+        stream: The stream.
+        table: The global table.
+        selector: Key and value of a record to the key of a row.
+        joiner: Key, value and row to the new value.
+        kind: inner, or left: records without a row are kept.
+        name: Name of the node; None generates one, ``KSTREAM-LEFTJOIN-...`` for both kinds, as Kafka Streams does.
+
+    Raises:
+        TopologyError: If the table was made by another builder.
+    """
+    graph = stream._graph
+    if table._graph is not graph:
+        raise TopologyError(
+            f"the global table {table.store_name!r} belongs to another StreamsBuilder; make stream and table with the same"
+        )
+    made = graph.name("KSTREAM-LEFTJOIN", name)
+    return graph.add(GlobalJoin(made, (stream._node,), table._store, selector, joiner, kind))
