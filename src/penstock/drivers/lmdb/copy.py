@@ -129,7 +129,7 @@ class LmdbCopy:
 
         Raises:
             StoreError: If the disk is full or the directory cannot be written.
-            CopyMovedError: If another process has written the copy since :meth:`version`.
+            CopyMovedError: If another process has written the copy, or begun it anew, since :meth:`version`.
             DamagedCopyError: If the copy is damaged; it is empty by now.
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
@@ -288,8 +288,12 @@ class LmdbCopy:
     def _make_room(self, wanted: int) -> None:
         """Open the environment anew when its table of handles is nearly full; dropped slices leave theirs behind."""
         if len(self._databases) + wanted > _MAX_STORES // 2:
+            before = self._inode
             self._env.close()
             self._env = self._opened()
+            if self._seen and self._inode != before:
+                # The version is the same if both restore from nothing.
+                raise self._directory.moved(self._seen[0], self.version())
 
     def _database(self, store: str) -> Any:
         if store not in self._databases:

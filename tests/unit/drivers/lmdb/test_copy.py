@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from penstock.core.model.errors import CopyMovedError, DamagedCopyError
-from penstock.core.ports import ByteReader, Version
+from penstock.core.ports import RESTORING, ByteReader, Version
 from penstock.drivers.lmdb.copy import LmdbCopy, open_local_copy
 from penstock.drivers.lmdb.rows import DATA_FILE, SHORT_BYTES, stored_key
 
@@ -66,6 +66,22 @@ class TestAnotherProcess:
             moved.open_view()
         moved.close_view()
         assert moved.open_view().open("s").get(b"a") == b"2", "what is asked for anew is of one moment"
+
+    def test_that_began_anew_is_noticed_when_the_file_is_opened_again(
+        self, copy: LmdbCopy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both restore from nothing, so the version is the same. Only the file tells them apart."""
+        copy.apply({"s": [(b"a", b"1")]}, RESTORING)
+        assert copy.version() == RESTORING
+        work = (
+            "import sys; from penstock.core.ports import RESTORING; from penstock.drivers.lmdb.copy import open_local_copy\n"
+            "copy = open_local_copy(sys.argv[1]); copy.wipe(); copy.apply({'s': [(b'a', b'2')]}, RESTORING)"
+        )
+        subprocess.run([sys.executable, "-c", work, str(copy._directory.path)], check=True)
+        monkeypatch.setattr("penstock.drivers.lmdb.copy._MAX_STORES", 4)
+        with pytest.raises(CopyMovedError):
+            copy.apply({"s": [(b"a", b"wrong")], "t": [(b"a", b"wrong")]}, ONE)
+        assert copy.version() == RESTORING
 
 
 class TestVerification:
