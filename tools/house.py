@@ -161,16 +161,23 @@ def source_lines(found: Iterable[Module]) -> Iterator[str]:
     return chain.from_iterable(module.text.splitlines() for module in found)
 
 
-OVER_MODULES: Final[dict[str, Callable[[Iterable[Module]], Iterator[str]]]] = {
+Measure: TypeAlias = Callable[[Iterable[Module]], Iterator[str]]
+"""The places of a figure; those of a limit end with their size."""
+
+LIMITS: Final[dict[str, Measure]] = {
+    f"modules over {FILE_LINES} lines": long_files,
+    f"functions over {FUNCTION_LINES} lines": long_functions,
+    f"functions with more than {POSITIONAL} positional parameters": many_parameters,
+    f"folders with more than {FOLDER_MODULES} modules": full_folders,
+}
+
+OVER_MODULES: Final[dict[str, Measure]] = {
     "lines in src": source_lines,
     "docstring lines": docstring_lines,
     "comment lines": comment_lines,
     'docstrings that begin with "Give"': docstrings_of_give,
-    f"modules over {FILE_LINES} lines": long_files,
-    f"functions over {FUNCTION_LINES} lines": long_functions,
-    f"functions with more than {POSITIONAL} positional parameters": many_parameters,
+    **LIMITS,
     "functions called _": unnamed_functions,
-    f"folders with more than {FOLDER_MODULES} modules": full_folders,
     "file names that occur more than once": repeated_files,
     "class names that occur more than once": repeated_classes,
     "lines with dict[str, Any]": untyped_messages,
@@ -180,21 +187,14 @@ OVER_MODULES: Final[dict[str, Callable[[Iterable[Module]], Iterator[str]]]] = {
 Broken: TypeAlias = Mapping[str, Mapping[str, int]]
 """By limit: each place that breaks it, with its size."""
 
-LIMITS: Final = (
-    f"modules over {FILE_LINES} lines",
-    f"functions over {FUNCTION_LINES} lines",
-    f"functions with more than {POSITIONAL} positional parameters",
-    f"folders with more than {FOLDER_MODULES} modules",
-)
-
 
 def broken() -> Broken:
     """Return the places that break a limit. A module in an import circle has no size; one more in the circle is one place more."""
     found = modules()
     places: dict[str, dict[str, int]] = {}
-    for limit in LIMITS:
+    for limit, measure in LIMITS.items():
         sizes = places[limit] = {}
-        for place in OVER_MODULES[limit](found):
+        for place in measure(found):
             name, _, size = place.rpartition(": ")
             sizes[name] = max(sizes.get(name, 0), int(size))
     in_circles = chain.from_iterable(circle.partition(": ")[2].split(", ") for circle in circles())

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from penstock.edge.cli.doctor import brokers, machine, report
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
+from penstock.edge.cli.doctor.probe import existing_part
 from penstock.testing import EmbeddedKafka
 from penstock.testing.kafka import KAFKA_VERSION
 
@@ -131,7 +132,7 @@ class TestStateDirectory:
     def test_below_a_file_cannot_be(self, tmp_path: Path) -> None:
         (tmp_path / "state").write_text("a file")
 
-        assert machine.existing_part(tmp_path / "state" / "deeper") == tmp_path
+        assert existing_part(tmp_path / "state" / "deeper") == tmp_path
 
     def test_with_little_space_is_a_problem(self, tmp_path: Path) -> None:
         assert machine.disk_finding(tmp_path, 1 << 30).ok

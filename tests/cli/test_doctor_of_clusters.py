@@ -5,17 +5,17 @@ from __future__ import annotations
 import platform
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.edge.cli.doctor.executors import check_executors, executor_findings, refused_finding
 from penstock.edge.cli.doctor.finding import Inquiry
 from penstock.edge.cli.doctor.machine import MINIMUM_DISK
-from penstock.edge.cli.doctor.probe import Wanted, look
+from penstock.edge.cli.doctor.probe import Facts, Wanted, look
 
 OWN = {"python": "3.11.9", "pyspark": "4.3.0", "pyarrow": "21.0.0", "penstock": "0.1.0"}
-SOUND: dict[str, Any] = {
+SOUND: Facts = {
     "host": "node",
     "executor": "3",
     "interpreter": "/usr/bin/python3",
@@ -75,7 +75,8 @@ def test_an_executor_with_nothing_wrong_has_one_line() -> None:
 def test_each_thing_that_is_wrong_has_its_line_and_what_to_do(
     other: dict[str, Any], detail: str, fix: str
 ) -> None:
-    (finding,) = executor_findings({**SOUND, **other}, {"lmdb": ">=1.6"}, OWN)
+    facts = cast("Facts", {**SOUND, **other})
+    (finding,) = executor_findings(facts, {"lmdb": ">=1.6"}, OWN)
     assert (finding.ok, finding.detail) == (False, detail)
     assert fix in finding.fix
 
@@ -93,7 +94,7 @@ def test_the_probe_finds_what_is_there_and_what_is_not(tmp_path: Path) -> None:
             [str(tmp_path / "new"), str(shared)],
             5.0,
         )
-        found: dict[str, Any] = look(wanted, lambda _: "7")
+        found = look(wanted, lambda _: "7")
     assert (found["executor"], found["python"]) == ("7", platform.python_version())
     assert found["versions"]["no-such-package"] == ("", "not installed")
     assert found["versions"]["pyspark"][1] == ""

@@ -55,7 +55,7 @@ def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Give the planned pieces between two positions.
+    """Return the planned pieces between two positions.
 
     Partitions that do not advance are left out, and so are those that ``start`` does not know: they begin where ``end`` is.
     """

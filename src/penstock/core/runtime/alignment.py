@@ -164,12 +164,12 @@ class _Search:
         return min((at.timestamp_ms for at in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> Positions:
-        """Give the first offset at or after a time, the end where there is none."""
+        """Return the first offset at or after a time, the end where there is none."""
         found = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
         return {p: found[p].offset if p in found else self._now.log_ends[p] for p in self._lagging}
 
     def _reach(self, offsets: Positions) -> dict[TopicPartition, int]:
-        """Give how far partitions are read up to offsets: not back, and not beyond what can be read."""
+        """Return how far partitions are read up to offsets: not back, and not beyond what can be read."""
         now = self._now
         return {
             p: max(at, min(offsets[p], now.log_ends[p])) if p in offsets else at
@@ -242,7 +242,7 @@ def _offset(found: Mapping[TopicPartition, TimedOffset], p: TopicPartition, othe
 def _waited_for(
     group: CoProcessed, now: Situation, ends: Positions
 ) -> dict[TopicPartition, tuple[Input, ...]]:
-    """Give the inputs that are at their end and may be waited for, for each partition that another one of them holds up.
+    """Return the inputs that are at their end and may be waited for, for each partition that another one of them holds up.
 
     All partitions of a task are kept behind the same horizon, and those of all tasks if some are re-keyed: what feeds several tasks
     holds them all up.
@@ -268,7 +268,7 @@ def _may_be_waited_for(i: Input, now: Situation, ends: Positions) -> bool:
 def _horizons(
     inputs: Iterable[Input], group: CoProcessed, now: Situation, index: TimeIndex, ends: Positions
 ) -> Positions:
-    """Give the time of the last record of inputs, where it is known: of those held, or of those to be read."""
+    """Return the time of the last record of inputs, where it is known: of those held, or of those to be read."""
     inputs = set(inputs)
     horizons = {i.partition: now.newest[i.partition] for i in inputs if i.partition in now.newest}
     direct = [i.partition for i in inputs if i.direct and ends[i.partition] > now.start[i.partition]]

@@ -50,7 +50,7 @@ def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> 
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the topics whose id has changed; a broker that gives no ids gives empty ones, which say nothing."""
+    """Return the topics whose id has changed; a broker that gives no ids gives empty ones, which say nothing."""
     return tuple(topic for topic, known in before.items() if known and now.get(topic) and now[topic] != known)
 
 

@@ -99,7 +99,7 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
 
 
 def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[Input, ...]]:
-    """Give the tasks that must know whether their inputs have more on the broker, with these inputs.
+    """Return the tasks that must know whether their inputs have more on the broker, with these inputs.
 
     Args:
         plan: The topology, split.

@@ -15,7 +15,7 @@ from penstock.core.topology.plan import Plan
 
 
 def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
-    """Give the topics read from the broker whose records come to a sub-topology through Spark's shuffle.
+    """Return the topics read from the broker whose records come to a sub-topology through Spark's shuffle.
 
     Args:
         plan: The topology.
@@ -32,7 +32,7 @@ def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
 
 
 def topics_finished_later(plan: Plan) -> frozenset[str]:
-    """Give the topics whose records come to what finishes them later, straight or through Spark's shuffle."""
+    """Return the topics whose records come to what finishes them later, straight or through Spark's shuffle."""
     in_front = topics_in_front(plan)
     return frozenset(
         topic

@@ -19,7 +19,7 @@ from penstock.core.topology.plan import Plan
 def chosen_topics(
     plan: Plan, topics: Collection[str] | None = None, subtopologies: Collection[int] | None = None
 ) -> frozenset[str]:
-    """Give the topics that an order is about.
+    """Return the topics that an order is about.
 
     Args:
         plan: The topology.
@@ -45,7 +45,7 @@ def chosen_topics(
 
 
 def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
-    """Give the numbers of the sub-topologies that nothing can reach while topics are paused.
+    """Return the numbers of the sub-topologies that nothing can reach while topics are paused.
 
     Args:
         plan: The topology.
@@ -65,7 +65,7 @@ def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
 
 
 def _topics_of(plan: Plan, number: int) -> frozenset[str]:
-    """Give what a sub-topology reads from the broker."""
+    """Return what a sub-topology reads from the broker."""
     subs = {sub.id: sub for sub in plan.subtopologies if sub.nodes}
     if number not in subs:
         raise ControlError(

@@ -87,7 +87,7 @@ class Throttle:
             bucket.content -= ahead * _TOKEN
 
     def take_held_back_ms(self) -> int:
-        """Give the time in which throttled topics had more records than they were allowed, since this was asked last."""
+        """Return the time in which throttled topics had more records than they were allowed, since this was asked last."""
         taken, self._held_back_ms = self._held_back_ms, 0
         return taken
 

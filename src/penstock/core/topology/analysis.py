@@ -51,7 +51,7 @@ _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
 
 
 def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
-    """Give the front of a source, as a sub-topology of its own that ends in borders.
+    """Return the front of a source, as a sub-topology of its own that ends in borders.
 
     Args:
         sub: Where the source belongs.
@@ -131,7 +131,7 @@ class _Walk:
         return {self._source.name, *self.inside, *self._found}
 
     def node(self, name: str) -> n.Node:
-        """Give a node of the front."""
+        """Return a node of the front."""
         node = self._sub.nodes[name]
         return Border(name, node.parents) if name in self.borders else node
 
@@ -153,7 +153,7 @@ class _Walk:
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
-    """Give the nodes whose updates may wait in a cache.
+    """Return the nodes whose updates may wait in a cache.
 
     Args:
         sub: The sub-topology.
@@ -164,7 +164,7 @@ def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
 
 
 def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
-    """Give the height of each node: the most cached ones that follow one another behind it, itself included.
+    """Return the height of each node: the most cached ones that follow one another behind it, itself included.
 
     Args:
         sub: The sub-topology.

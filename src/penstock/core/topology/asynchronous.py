@@ -110,10 +110,13 @@ class ProcessAsync(Asynchronous):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IssuingProcess(n.Process):
-    """Runs a processor that issues calls (``context.issue``)."""
+class UnfinishedProcess(n.Process):
+    """Runs a processor whose records may not be finished when ``process`` returns.
 
-    calls: Calls
+    Attributes:
+        carried: What keeps unfinished records.
+    """
+
     carried: Carried
 
     @property
@@ -128,36 +131,31 @@ class IssuingProcess(n.Process):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcknowledgingProcess(n.Process):
+class IssuingProcess(UnfinishedProcess):
+    """Runs a processor that issues calls (``context.issue``)."""
+
+    calls: Calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgingProcess(UnfinishedProcess):
     """Runs a processor that does work of its own elsewhere, and says when a record is finished (``context.acknowledge``).
 
     Attributes:
-        carried: What keeps unfinished records.
         most: While so many are unfinished in a task, no more records are read for it.
     """
 
-    carried: Carried
     most: int
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor, and of those of unfinished records."""
-        return (*self.stores, *self.carried.names)
-
-    @property
-    def remembered_as(self) -> str:
-        """Name of the store of unfinished records."""
-        return self.carried.store.name
 
 
 def kept_by(nodes: Iterable[n.Node]) -> dict[str, str]:
-    """Give the name of the store of unfinished records of each operator that has one, by the operator's name."""
-    keeping = (Asynchronous, IssuingProcess, AcknowledgingProcess)
+    """Return the name of the store of unfinished records of each operator that has one, by the operator's name."""
+    keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
 
 def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
-    """Give new names of stores, with those of what belongs to a store of unfinished records.
+    """Return new names of stores, with those of what belongs to a store of unfinished records.
 
     Args:
         renamed: New name per old name.
@@ -174,7 +172,7 @@ def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> di
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
-    """Give what keeps the unfinished records of an operator.
+    """Return what keeps the unfinished records of an operator.
 
     Args:
         store: Name of the store and how it is kept.
@@ -204,7 +202,7 @@ def finishing_later(
     key: Serde[Any],
     value: Serde[Any],
 ) -> n.Process | IssuingProcess | AcknowledgingProcess:
-    """Give the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
+    """Return the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
 
     Args:
         node: The node.

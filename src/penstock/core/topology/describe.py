@@ -185,7 +185,7 @@ class Line:
 
 
 def parts_of(plan: Plan) -> tuple[Part, ...]:
-    """Give the parts of a plan but those that only keep the number of one that is gone."""
+    """Return the parts of a plan but those that only keep the number of one that is gone."""
     present = [(sub, False) for sub in plan.subtopologies if sub.nodes]
     filling = [(part, True) for part in plan.global_parts]
     return tuple(
@@ -195,12 +195,12 @@ def parts_of(plan: Plan) -> tuple[Part, ...]:
 
 
 def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
-    """Give every topic that is read or written, once."""
+    """Return every topic that is read or written, once."""
     return tuple(dict.fromkeys(topic for part in parts for shape in part.shapes for topic in shape.topics))
 
 
 def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
-    """Give the lines between nodes, stores and topics."""
+    """Return the lines between nodes, stores and topics."""
     for part in parts:
         for shape in part.shapes:
             node = ("node", shape.name)

@@ -110,7 +110,7 @@ def svg(plan: Plan) -> str:
 
 
 def laid_out(part: Part, top: int) -> dict[str, Box]:
-    """Give each node of a part its place.
+    """Assign each node of a part its place.
 
     Args:
         part: The part.

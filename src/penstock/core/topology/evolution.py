@@ -87,7 +87,7 @@ class Remembered:
         )
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
-        """Give the same with new names of stores, and of the repartitions that are named after them.
+        """Return the same with new names of stores, and of the repartitions that are named after them.
 
         Args:
             names: New name per old name.
@@ -134,14 +134,14 @@ class Lineage:
     routing: Routing = field(default_factory=Routing)
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the offset carries."""
+        """Return what the offset carries."""
         parts = {
             str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
         }
         return {"parts": parts, "topic_ids": dict(self.topic_ids), "routing": self.routing.to_json()}
 
     def gone_tasks(self) -> list[TaskId]:
-        """Give the tasks of all parts whose sub-topology is gone."""
+        """Return the tasks of all parts whose sub-topology is gone."""
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
@@ -151,7 +151,7 @@ def parts_from_json(data: Mapping[str, Any]) -> dict[int, Part]:
 
 
 def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
-    """Give a plan the numbers of sub-topologies under which a checkpoint has their state.
+    """Return a plan with the numbers of sub-topologies under which a checkpoint has their state.
 
     Args:
         plan: The plan, numbered by ``split``.
@@ -176,7 +176,7 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
 
 
 def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int, Part]:
-    """Give the parts that the checkpoint of a running plan has to remember.
+    """Return the parts that the checkpoint of a running plan has to remember.
 
     Args:
         plan: The plan, with the numbers of :func:`continued`.
@@ -190,7 +190,7 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
-    """Give the topics that patterns match now and did not before: all of their records belong to the stream."""
+    """Return the topics that patterns match now and did not before: all of their records belong to the stream."""
     looked_for = {topic for part in before.parts.values() for topic in part.topics}
     return frozenset(
         topic
@@ -218,7 +218,7 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def newly_gone(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskId]:
-    """Give the tasks whose state is to be deleted in the micro-batch between two offsets."""
+    """Return the tasks whose state is to be deleted in the micro-batch between two offsets."""
     before = parts_from_json(start.get("parts", {}))
     after = parts_from_json(end.get("parts", {}))
     gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
@@ -230,7 +230,7 @@ def _tasks(numbers: Iterable[int], parts: Mapping[int, Part]) -> list[TaskId]:
 
 
 def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
-    """Give the number in the checkpoint for each number of ``split``."""
+    """Return the number in the checkpoint for each number of ``split``."""
     rest = list(subs)
     numbers = _by_stores(rest, before)
     rest = [sub for sub in rest if sub.id not in numbers]
@@ -285,7 +285,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
-    """Give a mapping by store, or by user of a store (``with_number``), with the new names of stores.
+    """Return a mapping by store, or by user of a store (``with_number``), with the new names of stores.
 
     Example:
         >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})

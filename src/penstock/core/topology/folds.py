@@ -88,7 +88,7 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 
 
 def kept_with(fold: Fold, value: Serde[Any]) -> Serde[Any]:
-    """Give the serde of a fold's aggregates, of that of its values."""
+    """Return the serde of a fold's aggregates, of that of its values."""
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}
     return own.get(fold, value)
 

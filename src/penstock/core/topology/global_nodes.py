@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from penstock.core.topology.joins import Joiner, JoinKind
+from penstock.core.topology.joins import Joiner, JoinKind, JoinsByKind
 from penstock.core.topology.nodes import Node, Process, Source, TableSource
 from penstock.core.topology.stores import StoreSpec
 
@@ -36,7 +36,7 @@ class GlobalProcess(Process):
 
 
 @dataclass(frozen=True)
-class GlobalJoin(Node):
+class GlobalJoin(JoinsByKind, Node):
     """Joins each record with the row of a global table that a function names (``KStreamGlobalKTableJoin``).
 
     Not pure, although it keeps nothing: it reads a store, and before Spark's shuffle there are none.
@@ -54,11 +54,6 @@ class GlobalJoin(Node):
     kind: JoinKind
 
     pure: ClassVar[bool] = False
-
-    @property
-    def joins_null_keys(self) -> bool:
-        """Whether records without a key have results."""
-        return self.kind != "inner"
 
     @property
     def global_store_names(self) -> tuple[str, ...]:

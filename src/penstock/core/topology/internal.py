@@ -48,7 +48,7 @@ def repartition_topic(application_id: str, name: str) -> str:
 
 
 def changelog_topic(application_id: str, store: str) -> str:
-    """Give the name of a store's changelog topic, as Kafka Streams does.
+    """Return the name of a store's changelog topic, as Kafka Streams does.
 
     Example:
         >>> changelog_topic("shop", "counts")
@@ -58,7 +58,7 @@ def changelog_topic(application_id: str, store: str) -> str:
 
 
 def commits_topic(application_id: str) -> str:
-    """Give the name of the topic, and of the group, that say what an application has committed.
+    """Return the name of the topic, and of the group, that say what an application has committed.
 
     Example:
         >>> commits_topic("shop")

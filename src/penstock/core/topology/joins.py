@@ -34,8 +34,19 @@ JoinKind = Literal["inner", "left", "outer"]
 """Which side's records give a result without a partner: none, the left one's, both."""
 
 
+class JoinsByKind:
+    """What joins of a stream have in common: their kind says whether a record without a key has a result (KIP-962)."""
+
+    kind: JoinKind
+
+    @property
+    def joins_null_keys(self) -> bool:
+        """Whether records without a key have results."""
+        return self.kind != "inner"
+
+
 @dataclass(frozen=True)
-class StreamTableJoin(Node):
+class StreamTableJoin(JoinsByKind, Node):
     """Looks up each record in a table, with versions as of its time (``KStreamKTableJoin``). Stream to stream.
 
     Attributes:
@@ -51,11 +62,6 @@ class StreamTableJoin(Node):
     kind: JoinKind
 
     pure: ClassVar[bool] = False
-
-    @property
-    def joins_null_keys(self) -> bool:
-        """Whether records without a key have results."""
-        return self.kind != "inner"
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -130,7 +136,7 @@ class TableMerge(Node):
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
-    """Give the names of the stores that the rows of a table are read from: its own, or those of the tables in front of it."""
+    """Return the names of the stores that the rows of a table are read from: its own, or those of the tables in front of it."""
     node = nodes[table]
     if isinstance(getattr(node, "store", None), StoreSpec):
         return node.store_names
@@ -144,7 +150,7 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
 
 
 def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | None:
-    """Give the store of the versions of a table's rows, which may be that of a table in front of it; None if there is none.
+    """Return the store of the versions of a table's rows, which may be that of a table in front of it; None if there is none.
 
     Results have no versions (KIP-914): a table that was joined, aggregated or put into a store of its own has none.
     """
@@ -180,12 +186,12 @@ class JoinTimes:
     prior: bool = False
 
     def closes(self, *, left: bool) -> int:
-        """Give how long after its own time the window of a record of a side closes."""
+        """Return how long after its own time the window of a record of a side closes."""
         return (self.after if left else self.before) + self.grace
 
 
 @dataclass(frozen=True)
-class StreamJoin(Node):
+class StreamJoin(JoinsByKind, Node):
     """One side of a join of two streams (``KStreamJoinWindow`` and ``KStreamKStreamJoin``). Stream to stream.
 
     Attributes:
@@ -207,11 +213,6 @@ class StreamJoin(Node):
     left: bool
 
     pure: ClassVar[bool] = False
-
-    @property
-    def joins_null_keys(self) -> bool:
-        """Whether records without a key have results."""
-        return self.kind != "inner"
 
     @property
     def store_names(self) -> tuple[str, ...]:

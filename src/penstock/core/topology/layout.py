@@ -161,7 +161,7 @@ def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
-    """Give the sets of source topics whose records reach one store."""
+    """Return the sets of source topics whose records reach one store."""
     per_store = (
         {topic for source in sources for topic in source.topics}
         for sources in sources_of_stores(sub).values()

@@ -23,7 +23,7 @@ from penstock.core.topology.nodes import Node, Source
 
 
 def mark_of(pattern: re.Pattern[str]) -> str:
-    """Give the mark of a pattern.
+    """Return the mark of a pattern.
 
     Example:
         >>> mark_of(re.compile("orders-.*"))
@@ -38,7 +38,7 @@ def matches(pattern: re.Pattern[str], topic: str) -> bool:
 
 
 def source_of(sources: Iterable[Source], topic: str) -> Source | None:
-    """Give the source whose pattern means a topic; None if no pattern does."""
+    """Return the source whose pattern means a topic; None if no pattern does."""
     return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
 
 
@@ -98,7 +98,7 @@ def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
 
 
 def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
-    """Give each source with a pattern the topics that it means.
+    """Assign each source with a pattern the topics that it means.
 
     Args:
         nodes: The nodes by name.

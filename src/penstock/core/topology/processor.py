@@ -91,7 +91,7 @@ class ProcessorContext(Protocol[K2, V2]):
         """
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Give this processor's schedules that call a function, those of earlier micro-batches included.
+        """Return this processor's schedules that call a function, those of earlier micro-batches included.
 
         What ``schedule`` returned does not outlive a micro-batch; this finds it again, to cancel it.
         """
@@ -153,7 +153,7 @@ class ProcessorContext(Protocol[K2, V2]):
         """
 
     def state_store(self, name: str) -> Any:
-        """Give a store that is connected to this processor, or any global store, which can only be read.
+        """Return a store that is connected to this processor, or any global store, which can only be read.
 
         Raises:
             StoreError: If there is no such global store, and no such store is connected.
@@ -202,7 +202,7 @@ class Processor(Generic[K, V, K2, V2]):
 
 
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
-    """Give the stores that a supplier brings along: those in its attribute ``stores``, or that its function of that name gives.
+    """Return the stores that a supplier brings along: those in its attribute ``stores``, or that its function of that name gives.
 
     Args:
         name: The processor's name.
@@ -229,7 +229,7 @@ def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, 
 
 
 def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
-    """Give a supplier back if it can make a processor, or a value transformer, for each task.
+    """Return a supplier if it can make a processor, or a value transformer, for each task.
 
     A function is called twice to see that it makes a new one each time; a class always does.
 
@@ -270,7 +270,7 @@ class ValueTransformer(Generic[K, V, V2]):
         self.context = context
 
     def transform(self, key: K, value: V | None) -> V2 | None:
-        """Give the new value of a row.
+        """Return the new value of a row.
 
         Args:
             key: The row's key.

@@ -21,9 +21,8 @@ from penstock.core.topology import describe as _describe
 from penstock.core.topology import drawing as _drawing
 from penstock.core.topology.asynchronous import (
     MAX_UNACKNOWLEDGED,
-    AcknowledgingProcess,
     Asynchronous,
-    IssuingProcess,
+    UnfinishedProcess,
     finishing_later,
 )
 from penstock.core.topology.checks import check_kept, check_plain, check_reset
@@ -186,7 +185,7 @@ class Topology:
         """
         provided = self.supplied_stores(node)
         names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
-        if isinstance(node, (IssuingProcess, AcknowledgingProcess)):
+        if isinstance(node, UnfinishedProcess):
             for store in node.carried.stores:
                 self.add_state_store(store)
         self.add(dataclasses.replace(node, supplier=self._wrapped(node), stores=tuple(names)))
@@ -426,7 +425,7 @@ class Topology:
         return self
 
     def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
-        """Give the serdes of what comes from nodes: those of sources that agree, else the default ones."""
+        """Return the serdes of what comes from nodes: those of sources that agree, else the default ones."""
         nodes = [self._nodes.get(parent) for parent in parents]
         sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
         known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)

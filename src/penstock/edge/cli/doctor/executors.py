@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SAME: Final = ("penstock", "pyspark", "pyarrow")
 """Packages that have to be the driver's version: what one writes the other reads."""
-_COME_S: Final = 60.0
+_EXECUTORS_TIMEOUT_S: Final = 60.0
 _SETTLED_S: Final = 5.0
 _POLL_S: Final = 0.2
 _CONF: Final = {
@@ -42,7 +42,7 @@ def check_executors(inquiry: Inquiry) -> list[Finding]:
     try:
         session = session_for("penstock-doctor", master, {**inquiry.spark, **_CONF})
         try:
-            return _looked_at(session, inquiry)
+            return _probed(session, inquiry)
         finally:
             session.stop()
     except Exception as error:  # of Spark, py4j or Python: the text is all that is common to them
@@ -63,7 +63,7 @@ def refused_finding(master: str, error: str) -> Finding:
     return Finding("executors", False, f"nothing runs on {master}: {why}", fix)
 
 
-def _looked_at(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
+def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     from pyspark import cloudpickle
 
     from penstock.drivers.spark import executor
@@ -72,8 +72,13 @@ def _looked_at(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     context = session.sparkContext
     if not (cores := _cores(context)):
         fix = "add workers, or free cores and memory: another application may have them (spark.cores.max limits an application)"
-        return [Finding("executors", False, f"{inquiry.master} gave none within {_COME_S:.0f} s", fix)]
-    wanted, look, named = _wanted(inquiry), probe.look, executor.executor_in
+        return [
+            Finding(
+                "executors", False, f"{inquiry.master} gave none within {_EXECUTORS_TIMEOUT_S:.0f} s", fix
+            )
+        ]
+    limits = dict(requirements(_required()))
+    wanted, look, named = _wanted(inquiry, limits), probe.look, executor.executor_in
     by_value = (probe, executor)
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -86,10 +91,11 @@ def _looked_at(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     finally:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
-    places = {(facts["host"], facts["executor"]): facts for facts in found}
-    limits = dict(requirements(_required()))
+    by_executor = {(facts["host"], facts["executor"]): facts for facts in found}
     return [
-        finding for _, facts in sorted(places.items()) for finding in executor_findings(facts, limits, _own())
+        finding
+        for _, facts in sorted(by_executor.items())
+        for finding in executor_findings(facts, limits, _own())
     ]
 
 
@@ -100,7 +106,7 @@ def _cores(context: Any) -> int:
     """
     scala = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
-    end, settled, count = time.monotonic() + _COME_S, 0.0, 0
+    end, settled, count = time.monotonic() + _EXECUTORS_TIMEOUT_S, 0.0, 0
     while time.monotonic() < end and not (count and time.monotonic() > settled):
         now: int = scala.maxNumConcurrentTasks(profile)
         if now != count:
@@ -127,17 +133,14 @@ def _own() -> dict[str, str]:
     return found
 
 
-def _wanted(inquiry: Inquiry) -> Wanted:
-    packages = {*_SAME, *(name for name, _ in requirements(_required()))}
+def _wanted(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
+    modules = {name: module_of(name) for name in sorted({*_SAME, *packages})}
     servers = (inquiry.bootstrap_servers or "").split(",")
-    places = [place for place in map(_place, servers) if place is not None]
-    directories = [str(inquiry.state_dir)]
-    return Wanted(
-        {name: module_of(name) for name in sorted(packages)}, places, directories, inquiry.timeout_s
-    )
+    addresses = [address for address in map(_address, servers) if address is not None]
+    return Wanted(modules, addresses, [str(inquiry.state_dir)], inquiry.timeout_s)
 
 
-def _place(server: str) -> tuple[str, int] | None:
+def _address(server: str) -> tuple[str, int] | None:
     """Return host and port; None for what is no address, which the check of the brokers tells."""
     host, _, port = server.strip().rpartition(":")
     return (host.strip("[]"), int(port)) if port.isdigit() else None
@@ -154,28 +157,29 @@ def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str])
     Returns:
         One finding for each thing that is wrong, or one that says what is there.
     """
-    told: Any = facts
-    name, interpreter = f"executor {told['executor']} on {told['host']}", told["interpreter"]
-    wrong = list(_wrong_packages(name, told, limits, own))
-    for place, why in told["unreachable"].items():
+    name = f"executor {facts['executor']} on {facts['host']}"
+    wrong = list(_wrong_packages(name, facts, limits, own))
+    for address, why in facts["unreachable"].items():
         fix = "open that port from this host to the broker (firewall, network policy), and let it resolve the name"
-        wrong.append(Finding(name, False, f"the broker {place} cannot be reached: {why}", fix))
-    for directory, (why, free) in told["directories"].items():
+        wrong.append(Finding(name, False, f"the broker {address} cannot be reached: {why}", fix))
+    for directory, (why, free) in facts["directories"].items():
         said = why or (f"has {free / 2**30:.1f} GiB free" if free < MINIMUM_DISK else "")
         if said:
             fix = f"give the user of the executor a directory of its own with {MINIMUM_DISK >> 30} GiB (chmod 700), or choose another state_dir"
             wrong.append(Finding(name, False, f"{directory} {said}", fix))
-    free = min((free for _, free in told["directories"].values()), default=0)
-    versions = ", ".join(f"{package} {told['versions'][package][0]}" for package in _SAME)
-    detail = f"Python {told['python']} ({interpreter}), {versions}, {free / 2**30:.1f} GiB free"
+    free = min((free for _, free in facts["directories"].values()), default=0)
+    versions = ", ".join(f"{package} {facts['versions'][package][0]}" for package in _SAME)
+    detail = f"Python {facts['python']} ({facts['interpreter']}), {versions}, {free / 2**30:.1f} GiB free"
     return wrong or [Finding(name, True, detail)]
 
 
-def _wrong_packages(name: str, told: Any, limits: dict[str, str], own: dict[str, str]) -> Iterator[Finding]:
-    if told["python"].split(".")[:2] != own["python"].split(".")[:2]:
+def _wrong_packages(
+    name: str, facts: Facts, limits: dict[str, str], own: dict[str, str]
+) -> Iterator[Finding]:
+    if facts["python"].split(".")[:2] != own["python"].split(".")[:2]:
         fix = "let PYSPARK_PYTHON name a Python of the same minor version on every host"
-        yield Finding(name, False, f"Python {told['python']}, and the driver has {own['python']}", fix)
-    for package, (found, why) in told["versions"].items():
+        yield Finding(name, False, f"Python {facts['python']}, and the driver has {own['python']}", fix)
+    for package, (found, why) in facts["versions"].items():
         wanted = own.get(package)
         other = wanted is not None and found != wanted
         said = why or (f"{found}, and the driver has {wanted}" if other else "")
@@ -187,5 +191,5 @@ def _wrong_packages(name: str, told: Any, limits: dict[str, str], own: dict[str,
                 name,
                 False,
                 f"{package}: {said}",
-                f"on that host: {told['interpreter']} -m pip install '{what}'",
+                f"on that host: {facts['interpreter']} -m pip install '{what}'",
             )

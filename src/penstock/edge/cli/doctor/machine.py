@@ -5,15 +5,13 @@ What might be missing is imported by the check that needs it.
 
 from __future__ import annotations
 
-import importlib
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -23,6 +21,7 @@ from packaging.version import InvalidVersion
 from penstock.core.model.errors import PenstockError
 from penstock.core.ports import Version
 from penstock.edge.cli.doctor.finding import Finding, Inquiry
+from penstock.edge.cli.doctor.probe import existing_part, imported, written
 
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_MEMORY = 2 << 30
@@ -91,14 +90,9 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
 def package_finding(name: str, limits: str) -> Finding:
     """Import a package and judge its version."""
     fix = f"{sys.executable} -m pip install '{name}{limits}'"
-    module = module_of(name)
-    try:
-        found = version(name)
-        importlib.import_module(module)
-    except PackageNotFoundError:
-        return Finding(name, False, "not installed", fix)
-    except Exception as error:  # whatever a broken package raises
-        return Finding(name, False, f"{module} cannot be imported: {error!r}", f"{fix} --force-reinstall")
+    found, why = imported(name, module_of(name))
+    if why:
+        return Finding(name, False, why, f"{fix} --force-reinstall" if found else fix)
     return Finding(name, satisfies(found, limits), f"{found}{f' (needs {limits})' if limits else ''}", fix)
 
 
@@ -156,14 +150,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def check_disk(inquiry: Inquiry) -> Finding:
     """Check that state can be written, and that there is space for it."""
-    place = existing_part(inquiry.state_dir)
-    free = shutil.disk_usage(place).free
+    why, free = written(inquiry.state_dir)
     fix = "choose another directory: state_dir=... or the environment variable PENSTOCK_STATE_DIR"
-    try:
-        with tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=place):
-            pass
-    except OSError as error:
-        return Finding("state_dir", False, f"{inquiry.state_dir} cannot be written: {error}", fix)
+    if why:
+        return Finding("state_dir", False, f"{inquiry.state_dir} {why}", fix)
     return disk_finding(inquiry.state_dir, free)
 
 
@@ -191,14 +181,6 @@ def check_lmdb_file(inquiry: Inquiry) -> Finding:
     return Finding(
         "LMDB file", found == Version(1, "doctor"), f"written and read in {inquiry.state_dir}", fix
     )
-
-
-def existing_part(directory: Path) -> Path:
-    """Give the nearest directory above, or the directory itself, that exists."""
-    path = directory.absolute()
-    while not path.is_dir():
-        path = path.parent
-    return path
 
 
 def check_loopback(inquiry: Inquiry) -> list[Finding]:

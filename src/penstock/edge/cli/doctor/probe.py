@@ -1,4 +1,7 @@
-"""What an executor is looked at with. It is sent by value and imports nothing but Python's own, for Penstock may be missing there."""
+"""Checks that run on this machine and on executors.
+
+Executors get them by value, so they import the standard library alone: Penstock may be missing there.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -21,19 +25,37 @@ class Wanted:
 
     Attributes:
         modules: The module of each package.
-        places: Host and port of what has to be reached.
+        addresses: Host and port of what has to be reached.
         directories: Directories that must be writable.
         timeout_s: How long a port may take to answer.
     """
 
     modules: Mapping[str, str]
-    places: Sequence[tuple[str, int]]
+    addresses: Sequence[tuple[str, int]]
     directories: Sequence[str]
     timeout_s: float
 
 
-Facts = dict[str, object]
-"""What was found, as Python's own values: a class of ours could not be read back by value."""
+class Facts(TypedDict):
+    """What was found on an executor.
+
+    Attributes:
+        host: The name of its host.
+        executor: Its id.
+        interpreter: Path of its Python.
+        python: Version of that Python.
+        versions: By package: the version, and why it cannot be used.
+        unreachable: By address: why it cannot be reached.
+        directories: By directory: why it cannot be used, and the bytes that are free.
+    """
+
+    host: str
+    executor: str
+    interpreter: str
+    python: str
+    versions: dict[str, tuple[str, str]]
+    unreachable: dict[str, str]
+    directories: dict[str, tuple[str, int]]
 
 
 def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Facts:
@@ -43,15 +65,15 @@ def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Fac
         "executor": executor_in(os.environ),
         "interpreter": sys.executable,
         "python": platform.python_version(),
-        "versions": {package: _version(package, module) for package, module in wanted.modules.items()},
+        "versions": {package: imported(package, module) for package, module in wanted.modules.items()},
         "unreachable": {
-            f"{host}:{port}": why for host, port in wanted.places if (why := _tried(host, port, wanted))
+            f"{host}:{port}": why for host, port in wanted.addresses if (why := _tried(host, port, wanted))
         },
         "directories": {directory: _directory(directory) for directory in wanted.directories},
     }
 
 
-def _version(package: str, module: str) -> tuple[str, str]:
+def imported(package: str, module: str) -> tuple[str, str]:
     """Return the version of a package, and why it cannot be used."""
     try:
         found = importlib.metadata.version(package)
@@ -74,15 +96,27 @@ def _tried(host: str, port: int, wanted: Wanted) -> str:
 
 def _directory(directory: str) -> tuple[str, int]:
     """Return what is wrong with a directory, and how many bytes are free where it is or will be."""
-    place = Path(directory).absolute()
-    while not place.is_dir():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    path = Path(directory).absolute()
+    why, free = written(path)
+    if not why and path.is_dir() and path.stat().st_mode & 0o022:
+        why = "can be written by other users"
+    return why, free
+
+
+def written(directory: Path) -> tuple[str, int]:
+    """Write where a directory is or will be; return why it cannot be written, and how many bytes are free."""
+    existing = existing_part(directory)
+    free = shutil.disk_usage(existing).free
     try:
-        tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=place).cleanup()
+        tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=existing).cleanup()
     except OSError as error:
         return f"cannot be written: {error}", free
-    found = place.stat()
-    if place == Path(directory).absolute() and found.st_mode & 0o022:
-        return "can be written by other users", free
     return "", free
+
+
+def existing_part(directory: Path) -> Path:
+    """Return the nearest directory above, or the directory itself, that exists."""
+    path = directory.absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path
