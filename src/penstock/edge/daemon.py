@@ -15,7 +15,7 @@ import sys
 from pyspark.daemon import manager
 
 _OPERATORS = "pyspark.worker"
-_PRELOADED = (
+PRELOADED = (
     "pandas",
     "pyspark.worker",
     "pyspark.sql.streaming.stateful_processor_api_client",
@@ -26,9 +26,10 @@ _PRELOADED = (
 
 def preload() -> None:
     """Import what every worker of an operator imports, keep the garbage collector from it, and say whose the workers are."""
-    for module in _PRELOADED:
+    for module in PRELOADED:
         importlib.import_module(module)
-    os.environ[importlib.import_module("penstock.drivers.station").EXECUTOR] = str(os.getppid())
+    # A fork of the fork server has been told: its parent is not the executor.
+    os.environ.setdefault(importlib.import_module("penstock.drivers.station").EXECUTOR, str(os.getppid()))
     gc.freeze()
 
 

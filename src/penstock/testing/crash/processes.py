@@ -41,8 +41,10 @@ _MARK = "CRASH_TEST_RUN"
 _TASKS = "pyspark.worker"
 _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
-_WORKERS = {_TASKS, _PLANNER, _COMMIT}
-"""Modules of Spark's Python workers. Others work for a moment at the start of a query only."""
+_WORKERS = {_TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
+"""Modules of Spark's Python workers, and the names of those that the fork server forks. Others work for a moment only."""
+_FORK_SERVER = "penstock.edge.forks.server"
+_FORK_CLIENT = "forks/client.py"
 _GONE_S = 30.0
 _PAUSE_S = 0.01
 _LOG_LINES = 40
@@ -184,9 +186,11 @@ def kill_one(process: psutil.Process) -> str:
 
 
 def named(process: psutil.Process) -> str:
-    """Return the id of a process and of its parent, and the last words of its command line."""
+    """Return the id of a process and of its parent, and the last words of its command line; of a fork, its name."""
     try:
         parent, command = process.parent(), process.cmdline()
+        if _FORK_SERVER in command:
+            command = ["fork", process.name()]
     except _processes().Error:
         return f"pid {process.pid}"
     return f"pid {process.pid} of {None if parent is None else parent.pid}: {' '.join(command[-2:])}"
@@ -249,10 +253,18 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Tell a worker that takes part in micro-batches; a fork has the command line of its daemon, which is none."""
+    return any(_works_as(process, module) for module in _WORKERS)
+
+
+def _works_as(process: psutil.Process, module: str) -> bool:
+    """Tell a worker that takes part in micro-batches; one that a daemon forks has the command line of the daemon, which is none."""
     parent, command = process.parent(), process.cmdline()
+    if _FORK_SERVER in command:
+        return process.name() == _WORKERS[module]
+    if any(part.endswith(_FORK_CLIENT) for part in command):
+        return False  # waits for a fork, which is found too
     forked = any("daemon" in part for part in command)
-    return bool(_WORKERS.intersection(command[-1:])) and (not forked or _same_command(parent, command))
+    return command[-1:] == [module] and (not forked or _same_command(parent, command))
 
 
 def _is_station(process: psutil.Process) -> bool:
@@ -264,9 +276,9 @@ _KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
     "executor": _is_executor,
     "worker": _is_worker,
     "station": _is_station,
-    "task": lambda process: _is_worker(process) and _TASKS in process.cmdline(),
-    "planner": lambda process: _is_worker(process) and _PLANNER in process.cmdline(),
-    "commit": lambda process: _is_worker(process) and _COMMIT in process.cmdline(),
+    "task": lambda process: _works_as(process, _TASKS),
+    "planner": lambda process: _works_as(process, _PLANNER),
+    "commit": lambda process: _works_as(process, _COMMIT),
     "main": lambda process: PROGRAM in process.cmdline(),
 }
 

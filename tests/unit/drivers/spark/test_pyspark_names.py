@@ -55,6 +55,17 @@ PRIVATE_MODULES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "the crash harness knows the commit of the sink",
     ),
     "pyspark.worker": (("main",), "the daemon imports it, and the crash harness knows workers"),
+    **dict.fromkeys(
+        (
+            "pyspark.sql.streaming.transform_with_state_driver_worker",
+            "pyspark.sql.worker.create_data_source",
+            "pyspark.sql.worker.lookup_data_sources",
+            "pyspark.sql.worker.plan_data_source_read",
+            "pyspark.sql.worker.write_into_data_source",
+        ),
+        (("main",), "the fork server imports it, or each process of this kind does"),
+    ),
+    "pyspark.sql.streaming.proto.StateMessage_pb2": ((), "the fork server imports it, or each worker does"),
 }
 """Per module what is used of it, and what for."""
 

@@ -25,7 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from penstock.core.model.errors import SparkRuntimeError
 from penstock.drivers.java import ADVICE, look_for_java, packaged_java
 from penstock.drivers.spark.submit.classes import archive_options
-from penstock.drivers.spark.submit.worker_python import import_path, worker_python
+from penstock.drivers.spark.submit.worker_python import import_path, start_fork_server, worker_python
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -63,7 +63,10 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
         log: A file for what a JVM that is started here, and its Python workers, write; None is this program's output.
     """
     if SparkContext._gateway is None:
-        with _variables({"PYSPARK_PYTHON": worker_python()} if _will_be_local(ours) else {}):
+        local = _will_be_local(ours)
+        if local and _starts_jvm():
+            start_fork_server(log)
+        with _variables({"PYSPARK_PYTHON": worker_python()} if local else {}):
             _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
     return _without_what_nobody_gave(
         dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
