@@ -125,6 +125,8 @@ class Book:
     _planned_at: float = field(default_factory=time.monotonic)
     _batch_s: float | None = None
     _placed: dict[str, str] = field(default_factory=dict)
+    _asked_ms: int = 0
+    """When it was last asked which tasks are due, by the application's clock."""
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
@@ -240,12 +242,18 @@ class Book:
             return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
 
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
-        """Give the tasks that want to be woken by now, those of sub-topologies that rest only for their unfinished records."""
+        """Return the tasks to wake by now, those of sub-topologies that rest only for their unfinished records.
+
+        When the clock goes back, all are woken that wait for a time: by the new clock they may have to wait for less.
+        """
         with self.lock:
+            if now_ms < self._asked_ms:
+                self.tasks = {task: report.waking_at(now_ms) for task, report in self.tasks.items()}
+            self._asked_ms = now_ms
             return sorted(
                 task
                 for task, report in self.tasks.items()
-                if (at := _wakes_at(report, rests=TaskId.parse(task).subtopology in resting)) is not None
+                if (at := report.wakes_at(rests=TaskId.parse(task).subtopology in resting)) is not None
                 and at <= now_ms
             )
 
@@ -385,12 +393,6 @@ class Book:
                 **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
                 **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
             }
-
-
-def _wakes_at(report: Report, *, rests: bool) -> int | None:
-    if not rests:
-        return report.wake_at_ms
-    return None if report.calls is None else report.calls.look_at_ms
 
 
 def _waits(waiting: Waiting) -> str:

@@ -24,6 +24,7 @@ from penstock.core.ports import PartitionGrouper
 from penstock.core.state.log import Manifest, encode_manifest
 from penstock.core.topology.layout import Layout, default_grouper
 from penstock.core.topology.topology import Topology
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.offsets import offset_after
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.checkpoint import Progress
@@ -99,7 +100,7 @@ class Program:
         positions = {
             topic: dict.fromkeys(range(layout.partitions[topic]), 9) for topic in found.plan.broker_topics
         }
-        offset = offset_after({"checkpoint": "x", "batch": 0}, positions, 0, 0, spec)
+        offset = offset_after({"checkpoint": "x", "batch": 0}, positions, 0, Reading(0), spec)
         kept: dict[str, Any] = json.loads(json.dumps(offset))
         if older:
             del kept["routing"]

@@ -88,6 +88,19 @@ def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
     assert book.metrics()["dropped_records"] == 3
 
 
+def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None:
+    book = Book()
+    calls = CallReport(look_at_ms=5_000)
+    book.committed(
+        0, [Report("0_0", wake_at_ms=5_000, calls=calls), Report("0_1", calls=calls), Report("0_2")]
+    )
+    assert book.due(4_000) == []
+    assert book.due(1_000) == book.due(1_000) == ["0_0"]
+    assert book.due(1_000, resting=[0]) == ["0_0", "0_1"]
+    book.committed(1, [Report("0_0", wake_at_ms=1_500)])
+    assert book.due(1_000) == []
+
+
 class TestIntake:
     """Partitions are read as far as the tasks that their records come to have room for calls."""
 

@@ -17,8 +17,8 @@ What comes back for a ticket is *settled*:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from penstock.core.model.calls import (
     Calls,
@@ -36,7 +36,7 @@ from penstock.core.model.durations import millis
 from penstock.core.model.errors import ProcessingError
 
 _NOT_CALLED = (skip, retry, delay, dead_letter)
-_LEAST_MS = 1
+LEAST_MS: Final = 1
 """How long a record waits at least: one that would not wait at all would be called again and again in the same moment."""
 
 
@@ -114,6 +114,9 @@ class Done(NamedTuple):
     value: Any
 
 
+Why: TypeAlias = Literal["retry", "delay", "until"]
+
+
 @dataclass(frozen=True)
 class Waits:
     """Another attempt is due.
@@ -122,15 +125,22 @@ class Waits:
         due_ms: When, ms since the epoch.
         attempt: The number of that attempt.
         begun_ms: When the first attempt began; None if that one counts as the first.
-        why: Whether an attempt failed, or it was too early.
+        why: Whether an attempt failed, or it was too early: for a while, or until a time that the function named.
         cause: Why it failed, for people; empty if it was too early.
     """
 
     due_ms: int
     attempt: int
     begun_ms: int | None
-    why: Literal["retry", "delay"]
+    why: Why
     cause: str = ""
+
+    def moved(self, by_ms: int) -> Waits:
+        """Return the same by a clock that is ahead; a time that the function named stays."""
+        if self.why == "until":
+            return self
+        begun_ms = None if self.begun_ms is None else self.begun_ms + by_ms
+        return replace(self, due_ms=self.due_ms + by_ms, begun_ms=begun_ms)
 
 
 @dataclass(frozen=True)
@@ -189,8 +199,9 @@ def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, se
     if isinstance(answer, DeadLetter):
         return Failed(call.attempt, answer.text, to_dead_letters=True)
     if isinstance(answer, Later):
-        due = answer.until_ms if answer.until_ms is not None else now_ms + (answer.in_ms or 0)
-        return Waits(max(due, now_ms + _LEAST_MS), call.attempt, None, "delay")
+        if answer.until_ms is not None:
+            return Waits(answer.until_ms, call.attempt, None, "until")
+        return Waits(now_ms + max(answer.in_ms or 0, LEAST_MS), call.attempt, None, "delay")
     if isinstance(answer, TryAgain):
         return _again(calls, call, begun_ms, answer.in_ms, now_ms, seed, None)
     if isinstance(answer, Raised):
@@ -255,7 +266,7 @@ def _again(
 ) -> Settled:
     policy = calls.retry or Retry()
     wait = in_ms if in_ms is not None else policy.wait_ms(call.attempt, f"{seed}:{call.ticket.number}")
-    due = now_ms + max(wait, _LEAST_MS)
+    due = now_ms + max(wait, LEAST_MS)
     cause = "the call asked for another attempt" if error is None else in_words(error)
     if not policy.allows(call.attempt, begun_ms, due):
         return Failed(call.attempt, cause, error)

@@ -136,6 +136,11 @@ class Handover:
         heappush(self._due, (due_ms, number))
         self._give_turn(key, line)
 
+    def bring_forward(self, number: int, due_ms: int) -> None:
+        """Let a record that waits be due earlier."""
+        self._waiting[number] = due_ms
+        heappush(self._due, (due_ms, number))
+
     def resume(self, number: int, line: Hashable, *, due_ms: int | None, out: bool) -> None:
         """Take in a record as it was before a restart; records come in the order of their numbers.
 

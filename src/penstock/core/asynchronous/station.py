@@ -85,8 +85,10 @@ class Station(Protocol):
         self,
         task: str,
         batch: int,
+        now_ms: int,
         held: Collection[Ticket] | None,
         calls: Iterable[Call] = (),
+        *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
         """Tell which tickets a task holds, let calls be made, and hear what has come of the others.
@@ -94,6 +96,7 @@ class Station(Protocol):
         Args:
             task: The task.
             batch: Number of the micro-batch; a question of an earlier one than was heard of last is refused.
+            now_ms: The application's wall clock, ms since the epoch.
             held: All tickets that the task holds, those of ``calls`` among them; None if it has told in this micro-batch: then
                 nothing is said of what has been settled.
             calls: What to call.

@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from penstock.core.asynchronous.book import CallFigures
 from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.frontier import Frontier
-from penstock.core.engine.ledger import CallFigures
 from penstock.core.engine.runtime import Runtime
 from penstock.core.engine.unfinished import Unfinished, UnfinishedRows
 from penstock.core.model.calls import Calls

@@ -17,15 +17,25 @@ from __future__ import annotations
 import pickle
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heappop, heappush
 from io import BytesIO
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Ticket, Waits, in_words
+from penstock.core.asynchronous.book import CallFigures
+from penstock.core.asynchronous.call import (
+    LEAST_MS,
+    Call,
+    Done,
+    Failed,
+    Returned,
+    Settled,
+    Ticket,
+    Waits,
+    in_words,
+)
 from penstock.core.asynchronous.frontier import Frontier
 from penstock.core.asynchronous.handover import Handover
 from penstock.core.asynchronous.retirement import Retirement
@@ -56,9 +66,10 @@ _FADES: Final = 3 / 4
 """What is left of it in the next step: some steps follow each other so soon that little has been answered."""
 _IN_OVERFLOW: Final = 100_000
 """How many records of hot keys may be parked before no more records are taken in."""
-_NO_SUMS: Final = frozenset({"room", "most_per_key", "oldest_ms"})
 _AHEAD_MS: Final = 2_000
 """How long before it is due a record is handed over: its call begins in time, whenever the next micro-batch does."""
+_STEP_MS: Final = 1_000
+"""A clock that is less behind than this went on: planners of two hosts may follow each other."""
 _IN_LINE: Final = 128
 """How many records of one key may be handed over at least: they follow each other without a micro-batch in between."""
 _AS_THEY_ARE: Final = frozenset({str, bytes, int, type(None)})
@@ -71,105 +82,6 @@ _CLOSED_LINE: Final = 32
 """How many unfinished records of one key it has at hand while one of them waits and closes the key to the others."""
 _LONG_LINE: Final = 512
 """How many unfinished records of one key a ledger has at hand at least; of a partition whose order is kept, as many as it hands over."""
-
-
-@dataclass(frozen=True)
-class CallCounts:
-    """What there is to see of an asynchronous operator in a task, or of all of them together (docs/reference/metrics.md).
-
-    Attributes:
-        with_station: Records handed to the station.
-        waiting: Records that wait for a retry or a delay.
-        delayed: Those of them that wait for a delay.
-        parked: Records that could be called and have not been handed over.
-        held: Records whose calls have ended, and that wait for those in front of them.
-        room: How many more records can be taken in.
-        most_per_key: Unfinished records of the key that has most.
-        oldest_ms: When the oldest unfinished record came, ms since the epoch; None if there is none.
-        settled: Attempts that ended in this step.
-        retries: Attempts that will be followed by another, in this step.
-        dead_letters: Records that went to a dead-letter topic, in this step.
-        ignored: Answers to tickets that nobody held any more, in this step.
-    """
-
-    with_station: int = 0
-    waiting: int = 0
-    delayed: int = 0
-    parked: int = 0
-    held: int = 0
-    room: int = 0
-    most_per_key: int = 0
-    oldest_ms: int | None = None
-    settled: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    ignored: int = 0
-
-    @property
-    def unfinished(self) -> int:
-        """All records that have come and not retired."""
-        return self.with_station + self.waiting + self.parked + self.held
-
-
-@dataclass(frozen=True)
-class CallFigures(CallCounts):
-    """What there is to see of one asynchronous operator in a task.
-
-    Attributes:
-        hottest: The key that most records of a sample of those that came in this step have, how many, and of how many; None
-            where keys have no order, or nothing came.
-    """
-
-    hottest: tuple[str, int, int] | None = None
-
-
-def together(figures: Collection[CallCounts]) -> CallCounts:
-    """Give what there is to see of several operators as one; there is at least one."""
-    sums = {
-        name: sum(getattr(one, name) for one in figures)
-        for name in CallCounts.__dataclass_fields__
-        if name not in _NO_SUMS
-    }
-    return CallCounts(
-        **sums,
-        room=min(one.room for one in figures),
-        most_per_key=max(one.most_per_key for one in figures),
-        oldest_ms=earliest(*(one.oldest_ms for one in figures)),
-    )
-
-
-class Book(Protocol):
-    """What keeps the unfinished records of an operator, as its task sees it."""
-
-    name: str
-
-    @property
-    def calls(self) -> Calls | None:
-        """How the operator calls; None if it calls by itself."""
-
-    def collect(self) -> None:
-        """Begin a step: treat what has come since the last one."""
-
-    def issue(self) -> Iterable[Call]:
-        """Give the calls to hand to the station now."""
-
-    def save(self) -> None:
-        """End a step: bring the store up to date."""
-
-    def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Take note of an answer."""
-
-    def under_way(self) -> Iterable[Ticket]:
-        """Give the tickets of the records that are with the station."""
-
-    def lost(self, ticket: Ticket) -> None:
-        """Take a record back that the station does not have."""
-
-    def next_due(self) -> int | None:
-        """Give when a record is to be handed over next, ms since the epoch; None if never."""
-
-    def figures(self) -> CallFigures:
-        """Give what there is to see, and begin to count anew."""
 
 
 class Ledger:
@@ -311,6 +223,7 @@ class Ledger:
 
     def collect(self) -> None:
         """Treat the answers that have come, in their order."""
+        self._follow_clock()
         retiring, self._retiring = self._retiring, []
         for number in retiring:
             self._retire(self._unfinished[number])
@@ -363,7 +276,9 @@ class Ledger:
                 self._runtime.notice(self._why_again(one, settled))
             one.attempt, one.begun_ms = settled.attempt, settled.begun_ms
             one.due_ms, one.why = settled.due_ms, settled.why
-            self._handover.wait(number, settled.due_ms)
+            if settled.why == "until":
+                one.due_ms = max(settled.due_ms, self._runtime.now_ms + LEAST_MS)
+            self._handover.wait(number, one.due_ms)
         else:
             if (
                 isinstance(settled, Failed)
@@ -445,6 +360,8 @@ class Ledger:
             one = unfinished.get(number)
             if one is not None and one.due_ms is not None and self._can_be_shelved(one, one.due_ms):
                 self._put_on_shelf(one, one.due_ms)
+        if self._changed:
+            self._memory["now_ms"] = self._runtime.now_ms
         self._rows.write(sorted(self._changed), unfinished)
         self._changed.clear()
         self._shelf.save()
@@ -461,7 +378,7 @@ class Ledger:
     def figures(self) -> CallFigures:
         """Give what there is to see, and begin to count anew."""
         handover = self._handover
-        delayed = sum(self._unfinished[number].why == "delay" for number in handover.waiting_numbers())
+        delayed = sum(self._unfinished[number].why != "retry" for number in handover.waiting_numbers())
         figures = CallFigures(
             with_station=handover.out - len(self._ending),
             waiting=handover.waiting + len(self._shelf),
@@ -555,6 +472,21 @@ class Ledger:
             return
         line, out = one.key_id if self._lined_up else None, one.epoch is not None
         self._handover.resume(one.number, line, due_ms=None if out else one.due_ms, out=out)
+
+    def _follow_clock(self) -> None:
+        """Let nothing wait for longer because the clock went back; only what waits until a time that its function named does."""
+        back_ms = self._memory.get("now_ms", self._runtime.now_ms) - self._runtime.now_ms
+        if back_ms < _STEP_MS:
+            return
+        while self._shelf.next != NEVER:
+            self._again(*self._shelf.take())
+        for number in list(self._handover.waiting_numbers()):
+            one = self._unfinished[number]
+            if one.due_ms is not None and one.why != "until":
+                one.due_ms -= back_ms
+                one.begun_ms = None if one.begun_ms is None else one.begun_ms - back_ms
+                self._handover.bring_forward(number, one.due_ms)
+            self._changed.add(number)
 
     def _take_down(self, one: Unfinished) -> None:
         """Take from the shelf what a record must not overtake."""
@@ -681,8 +613,3 @@ def _has(one: Unfinished, ticket: Ticket) -> bool:
 
 def _bytes_of(group: Hashable) -> bytes:
     return pickle.dumps(group, protocol=5)
-
-
-def first_due(books: Iterable[Book]) -> int | None:
-    """Give when a record of any ledger is to be handed over next; None if never."""
-    return earliest(*(book.next_due() for book in books))

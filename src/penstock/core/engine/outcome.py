@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.core.asynchronous.book import CallFigures
 from penstock.core.asynchronous.call import Call
 from penstock.core.asynchronous.frontier import Progress
-from penstock.core.engine.ledger import CallFigures
 from penstock.core.engine.queue import Buffered, QueueId
 from penstock.core.engine.readiness import Waiting
 from penstock.core.engine.threads import ThreadFigures

@@ -19,9 +19,9 @@ from penstock.core.model.punctuation import PunctuationType
 from penstock.core.model.record import Headers, RecordContext, RecordMetadata, Records
 
 if TYPE_CHECKING:
+    from penstock.core.asynchronous.book import Book
     from penstock.core.asynchronous.frontier import Frontier
     from penstock.core.engine.idle import IdleClock
-    from penstock.core.engine.ledger import Book
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 """A serialised record on its way out."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
+from penstock.core.asynchronous.book import first_due
 from penstock.core.asynchronous.call import Call as AsyncCall
 from penstock.core.asynchronous.call import Settled, Ticket
 from penstock.core.asynchronous.frontier import Frontier, Progress
@@ -24,7 +25,6 @@ from penstock.core.engine import columns
 from penstock.core.engine import operators as operators  # how the nodes run
 from penstock.core.engine.compile import Call, Compiled
 from penstock.core.engine.failures import Attempt, Failure
-from penstock.core.engine.ledger import first_due
 from penstock.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from penstock.core.engine.policy import ErrorPolicies
 from penstock.core.engine.punctuate import Schedule

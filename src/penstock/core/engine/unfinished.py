@@ -100,7 +100,7 @@ class Unfinished:
     begun_ms: int | None
     due_ms: int | None
     why: str | None
-    """What it waits for until then: a ``retry``, or a ``delay``."""
+    """What it waits for until then: a ``retry``, a ``delay``, or ``until`` a time that its function named."""
     turn: int
     """How often it was handed to a station."""
     epoch: str | None

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final, NamedTuple
+
+_STEP_MS: Final = 1_000
+"""Clocks that differ by less are the same."""
 
 Clock = Callable[[], int]
 """Gives the wall clock, ms since the epoch."""
@@ -17,3 +21,22 @@ Clock = Callable[[], int]
 def host_clock() -> int:
     """Read the clock of this host."""
     return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock
+
+
+class Reading(NamedTuple):
+    """The time of a micro-batch.
+
+    Attributes:
+        now_ms: The application's wall clock, ms since the epoch.
+        ahead_ms: By how much it was ahead of its host's, ms; 0 if it is the host's.
+    """
+
+    now_ms: int
+    ahead_ms: int = 0
+
+
+def reading(clock: Clock) -> Reading:
+    """Read a clock, and compare it with that of this host."""
+    now_ms, host_ms = clock(), host_clock()
+    ahead_ms = now_ms - host_ms
+    return Reading(now_ms, ahead_ms if abs(ahead_ms) >= _STEP_MS else 0)

@@ -123,10 +123,22 @@ def with_positions(
     """
     told: set[str] = set()
     for batch in rows:
-        for row in batch.select(["group", "task", "batch", "now_ms"]).to_pylist():
+        for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
             task = row["task"]
             if task not in told and _reads(topology, TaskId.parse(task)):
-                cells = (row["group"], wire.GLOBAL, task, "", 0, "", 0, 0, row["batch"], row["now_ms"])
+                cells = (
+                    row["group"],
+                    wire.GLOBAL,
+                    task,
+                    "",
+                    0,
+                    "",
+                    0,
+                    0,
+                    row["batch"],
+                    row["now_ms"],
+                    row["ahead_ms"],
+                )
                 yield wire.arrow_rows([(*cells, positions)])
             told.add(task)
         yield batch

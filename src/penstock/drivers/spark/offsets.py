@@ -3,6 +3,7 @@
 An offset is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
+     "ahead_ms": ms,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
      "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
      "routing": {"routes": {topic: [tasks, by]}, "stores": {store: [topic]}}, "woken": [task], "inputs": facts,
@@ -19,6 +20,7 @@ An offset is JSON:
 * ``origins`` says where the micro-batches began, in the topics in front of Spark's shuffle, that records may be unfinished of; the batch
   itself is the last of them (see ``penstock.core.runtime.origins``).
 * ``now_ms`` is the wall clock of the batch: it lies in the checkpoint, so that a batch that is run again sees the same time.
+* ``ahead_ms`` is by how much the application's clock was ahead of that of the planner's host, if it was.
 * ``stores`` and ``internal`` are what a later topology is checked against; ``unfinished`` names the stores that hold unfinished
   records of asynchronous operators, which must not go without a word; by ``parts`` it finds its state (see
   ``penstock.core.topology.evolution``), and ``topic_ids`` tell a topic that was made again.
@@ -32,11 +34,12 @@ from typing import Any
 
 from penstock.core.model.positions import Offsets, positions_from_json, positions_to_json
 from penstock.core.ports import BatchId
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.spec import TopologySpec
 
 
 def offset_after(
-    start: Mapping[str, Any], positions: Offsets, tick: int, now_ms: int, topology: TopologySpec
+    start: Mapping[str, Any], positions: Offsets, tick: int, now: Reading, topology: TopologySpec
 ) -> dict[str, Any]:
     """Give the offset that follows ``start``: a batch number further, at other positions."""
     return {
@@ -44,7 +47,8 @@ def offset_after(
         "checkpoint": batch_id(start).checkpoint,
         "batch": batch_id(start).number + 1,
         "tick": tick,
-        "now_ms": now_ms,
+        "now_ms": now.now_ms,
+        **({"ahead_ms": now.ahead_ms} if now.ahead_ms else {}),
         "stores": topology.plan.store_fingerprints(),
         "internal": topology.internal_partitions(),
         **_unfinished(topology),

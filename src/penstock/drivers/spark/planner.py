@@ -27,6 +27,7 @@ from penstock.core.runtime.origins import (
 from penstock.core.runtime.throttling import Throttle
 from penstock.core.topology.evolution import check_stores, with_new_names
 from penstock.drivers.spark.beginning import first_positions, positions_of_new, updated
+from penstock.drivers.spark.clock import reading
 from penstock.drivers.spark.globals import GlobalEnds
 from penstock.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from penstock.drivers.spark.offsets import batch_id, offset_after, positions_of, woken
@@ -71,7 +72,7 @@ class Planner:
         """Decide where a query without a checkpoint begins."""
         positions = first_positions(self._spec, self._counts())
         begun = {"checkpoint": self._spec.checkpoint, "batch": -1}
-        return offset_after(begun, positions, 0, self._spec.clock(), self._spec.topology)
+        return offset_after(begun, positions, 0, reading(self._spec.clock), self._spec.topology)
 
     def fix_end(self) -> None:
         """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
@@ -108,7 +109,7 @@ class Planner:
         return begun_to_json(begun_after(begun_from_json(before), batch, self._oldest))
 
     def _planned(self, start: dict[str, Any]) -> dict[str, Any]:
-        spec, now = self._spec, self._spec.clock()
+        spec, now = self._spec, reading(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
         ends = self._ends()
@@ -119,7 +120,7 @@ class Planner:
                     "positions": positions_of(start),
                     "ends": ends,
                     "waiting": ends is None,
-                    "now_ms": now,
+                    "now_ms": now.now_ms,
                     "held_back_ms": self._throttle.take_held_back_ms(),
                     "origins": start.get("origins") if self._begun else None,
                 },
@@ -142,7 +143,7 @@ class Planner:
             begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
             _, facts = self._aligned(start, positions, positions, {}, ends and self._limited(ends), orders)
             return {**begun, **facts, "begin": dict(spec.begin)}
-        due = self._due(orders, now)
+        due = self._due(orders, now.now_ms)
         tick = start["tick"] + bool(due)
         facts = {}
         if ends is not None:

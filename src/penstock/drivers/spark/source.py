@@ -28,6 +28,7 @@ from penstock.core.runtime.admission import packed, ranges
 from penstock.core.runtime.intake import topics_read_whole
 from penstock.core.topology.evolution import newly_gone
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.globals import positions_text, with_positions
 from penstock.drivers.spark.inputs import InputReader
 from penstock.drivers.spark.offsets import batch_id, positions_of
@@ -64,7 +65,7 @@ class PlannedRead(InputPartition):
         ranges: Pieces of partitions.
         ticks: Tasks to be woken without records.
         batch: The micro-batch, as it is written in chunk rows.
-        now_ms: Wall clock of the batch.
+        clock: Wall clock of the batch.
         begin: What the tasks are told in the first batch of a run, as JSON.
         inputs: Tasks, and what they are told of their inputs, as JSON.
         positions: How far into their topics the global stores go, as text; empty without global stores.
@@ -74,7 +75,7 @@ class PlannedRead(InputPartition):
     ranges: list[OffsetRange]
     ticks: list[str]
     batch: str
-    now_ms: int
+    clock: Reading
     begin: bytes = b""
     inputs: list[tuple[str, bytes]] = field(default_factory=list)
     positions: bytes = b""
@@ -140,19 +141,18 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned = self._read_now(ranges(positions_of(start), positions_of(end)))
             batch = wire.batch_text(batch_id(end))
             times = times_of(end)
+            clock = Reading(end["now_ms"], end.get("ahead_ms", 0))
             begin = json.dumps(end["begin"]).encode() if end.get("begin") else b""
             reads = [
-                PlannedRead(part, [], batch, end["now_ms"], times=times)
+                PlannedRead(part, [], batch, clock, times=times)
                 for part in packed(planned, self._spec.readers, whole=self._whole)
             ]
             tasks = self._ticked(start, end) if end["tick"] != start["tick"] else []
             readers = min(self._spec.readers, len(tasks))
-            reads.extend(
-                PlannedRead([], tasks[i::readers], batch, end["now_ms"], begin) for i in range(readers)
-            )
+            reads.extend(PlannedRead([], tasks[i::readers], batch, clock, begin) for i in range(readers))
             inputs = list(self._inputs.told(start, end, planned, tasks))
             if inputs and not reads:
-                reads.append(PlannedRead([], [], batch, end["now_ms"]))
+                reads.append(PlannedRead([], [], batch, clock))
             positions = positions_text(end, self._spec)
             for number, read in enumerate(reads):
                 read.inputs, read.positions = inputs[number :: len(reads)], positions
@@ -196,7 +196,7 @@ def _task_row(
     topology: TopologySpec, kind: int, task: str, read: PlannedRead, payload: bytes
 ) -> tuple[Any, ...]:
     where = ("", 0, "", 0, 0)
-    return (topology.groups[TaskId.parse(task)], kind, task, *where, read.batch, read.now_ms, payload)
+    return (topology.groups[TaskId.parse(task)], kind, task, *where, read.batch, *read.clock, payload)
 
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> Iterator[pa.RecordBatch]:
@@ -210,7 +210,7 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> It
         fetched = merged_by_time(fetched)
     if topology.plan.runs_before_shuffle(sub):
         time_ms = read.times.get(planned.topic, {}).get(planned.partition, -1)
-        prefix = Prefix(topology, task, planned, read.batch, read.now_ms, time_ms)
+        prefix = Prefix(topology, task, planned, read.batch, read.clock, time_ms)
         for records in fetched:
             yield from prefix.run(records)
         yield from prefix.finish()
@@ -220,7 +220,7 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> It
 
     def row(end: int, payload: bytes) -> pa.RecordBatch:
         where = (planned.topic, planned.partition, MERGED if merged else "", start, end)
-        cells = (group, wire.RECORDS, str(task), *where, read.batch, read.now_ms, payload)
+        cells = (group, wire.RECORDS, str(task), *where, read.batch, *read.clock, payload)
         return wire.arrow_rows([cells])
 
     for records in fetched:

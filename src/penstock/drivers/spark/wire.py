@@ -50,12 +50,13 @@ CHUNK_ROWS = StructType(
         StructField("end", LongType(), nullable=False),
         StructField("batch", StringType(), nullable=False),
         StructField("now_ms", LongType(), nullable=False),
+        StructField("ahead_ms", LongType(), nullable=False),
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
 """What goes into the task host. ``group`` is the grouping key that puts a task where it belongs; ``topic``, ``partition``
 and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``batch`` is the micro-batch, as :func:`batch_text` writes it, and
-``now_ms`` its wall clock. A range that is read again gives the same rows: Spark compares them."""
+``now_ms`` its wall clock, and ``ahead_ms`` by how much that was ahead of the host's. A range that is read again gives the same rows: Spark compares them."""
 
 CHUNK_ARROW: Final = pa.schema(
     [
@@ -69,6 +70,7 @@ CHUNK_ARROW: Final = pa.schema(
         pa.field("end", pa.int64(), nullable=False),
         pa.field("batch", pa.string(), nullable=False),
         pa.field("now_ms", pa.int64(), nullable=False),
+        pa.field("ahead_ms", pa.int64(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )

@@ -100,8 +100,10 @@ class StationLine:
         self,
         task: str,
         batch: int,
+        now_ms: int,
         held: Collection[Ticket] | None,
         calls: Iterable[Call] = (),
+        *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
         """Tell which tickets a task holds, let calls be made, and hear what has come of the others: see ``Station``."""
@@ -110,7 +112,7 @@ class StationLine:
             self._pickles.clear()
         digests = {name: self._digest(one) for name, one in (options or {}).items()}
         told = None if held is None else grouped(held)
-        answer = self._answer(Question(task, batch, told, self._orders(calls), digests))
+        answer = self._answer(Question(task, batch, now_ms, told, self._orders(calls), digests))
         answered = unpacked(answer)
         if answered is None:
             raise StationError(answer.refused)

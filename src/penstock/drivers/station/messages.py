@@ -64,6 +64,7 @@ class Question:
     Attributes:
         task: The task.
         batch: Number of the micro-batch: a question of an earlier one than the station has seen is refused.
+        now_ms: The application's wall clock, ms since the epoch.
         held: The tickets that the task holds, by operator; None if it has told in this micro-batch.
         orders: Calls to make, by operator.
         options: Digest of the options of each operator that calls.
@@ -73,6 +74,7 @@ class Question:
 
     task: str
     batch: int
+    now_ms: int
     held: Mapping[str, Held] | None = None
     orders: Mapping[str, Orders] = field(default_factory=dict)
     options: Mapping[str, bytes] = field(default_factory=dict)

@@ -3,6 +3,9 @@
 It keeps the calls of the task between its micro-batches: per operator a dispatcher, which says which of them run, behind an exchange,
 which keeps what has been settled until the task has committed it. It has no clock and no thread: the station brings the time and
 runs what is to be run, so everything that is decided can be tested with values.
+
+The task lives by the application's clock, which somebody may set or move; calls live by the station's, which nobody moves. Times cross
+between the two as far from now as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from penstock.core.asynchronous.call import Call, Held, Settled, Ticket, tickets
+from penstock.core.asynchronous.call import Call, Held, Settled, Ticket, Waits, tickets
 from penstock.core.asynchronous.dispatcher import Dispatcher, Start
 from penstock.core.asynchronous.exchange import Exchange
 from penstock.core.asynchronous.station import Answered, Work
@@ -20,6 +23,8 @@ from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import Question
 
 _LATELY = 50
+_STEP_MS = 1_000
+"""Clocks that differ by less are the same: between asking and hearing some time passes, too."""
 
 
 class _Desk(NamedTuple):
@@ -69,7 +74,7 @@ class Post:
         Args:
             question: What it says.
             loaded: Functions and options by digest, all of the question among them.
-            now_ms: The time, ms since the epoch.
+            now_ms: The time by the station's clock, ms since the epoch.
 
         Returns:
             What has come of its calls.
@@ -83,6 +88,9 @@ class Post:
                 f"task {self._task} is in micro-batch {self._batch} already; this attempt at {question.batch} is too late"
             )
         self._batch = question.batch
+        ahead_ms = question.now_ms - now_ms
+        if abs(ahead_ms) < _STEP_MS:
+            ahead_ms = 0
         for operator, digest in question.options.items():
             self._set_options(operator, digest, loaded)
         lost = None if question.held is None else self._begin(question.held)
@@ -93,9 +101,9 @@ class Post:
                 if lost:
                     lost.discard(ticket)
                 if not exchange.knows(ticket):
-                    exchange.offer(Call(ticket, loaded[function], *rest), now_ms)
+                    exchange.offer(_by_our_clock(Call(ticket, loaded[function], *rest), ahead_ms), now_ms)
         return Answered(
-            () if lost is None else tuple(self._settled()),
+            () if lost is None else tuple(self._settled(ahead_ms)),
             tuple(sorted(lost or ())),
             {name: self._seen(desk, now_ms) for name, desk in self._desks.items()},
         )
@@ -134,9 +142,10 @@ class Post:
         lost = (desk.exchange.begin(name, held.get(name, {})) for name, desk in self._desks.items())
         return set().union(*unknown, *lost)
 
-    def _settled(self) -> Iterator[tuple[Ticket, Settled]]:
+    def _settled(self, ahead_ms: int) -> Iterator[tuple[Ticket, Settled]]:
         for desk in self._desks.values():
-            yield from desk.exchange.answers()
+            for ticket, settled in desk.exchange.answers():
+                yield ticket, _by_the_clock_of_the_task(settled, ahead_ms)
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
         """Make the dispatcher of an operator, anew if its options have changed: what it had is lost to the task then."""
@@ -152,3 +161,14 @@ class Post:
         wake_at_ms = now_ms if desk.exchange.has_news else dispatcher.wake_at_ms(now_ms)
         next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
         return Work(len(desk.began), queued, max(ages), min(ages), desk.pace.call_ms, early_ms, next_ms)
+
+
+def _by_our_clock(call: Call, ahead_ms: int) -> Call:
+    if not ahead_ms:
+        return call
+    begun_ms = None if call.begun_ms is None else call.begun_ms - ahead_ms
+    return call._replace(due_ms=call.due_ms and call.due_ms - ahead_ms, begun_ms=begun_ms)
+
+
+def _by_the_clock_of_the_task(settled: Settled, ahead_ms: int) -> Settled:
+    return settled.moved(ahead_ms) if ahead_ms and isinstance(settled, Waits) else settled

@@ -374,6 +374,44 @@ class TestShelf:
         assert host.step(now_ms=2000).committable == {IN: 1}
 
 
+class TestAClockThatGoesBack:
+    """A day back: what waits for a while waits no longer for that; what waits for a time of day does."""
+
+    NOW_MS = 10 * 86_400_000
+    BACK_MS = 9 * 86_400_000
+
+    @classmethod
+    def waiting(cls, waits: Waits, **options: Any) -> Host:
+        """A record that is on the shelf."""
+        host = Host(calling(**options))
+        host.step(now_ms=cls.NOW_MS)
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket, waits)
+        assert host.step().calls["call"].waiting == 1
+        return host
+
+    @pytest.mark.parametrize("order", ["key", "partition", "completion"])
+    @pytest.mark.parametrize("why", ["retry", "delay"])
+    def test_what_waits_for_a_while_waits_as_long(self, order: str, why: Any) -> None:
+        host = self.waiting(Waits(self.NOW_MS + 100, 2, self.NOW_MS - 7, why), order=order)
+        host.restart()
+        outcome = host.step(now_ms=self.BACK_MS)
+        assert (outcome.attempts_due_ms, numbers(outcome)) == (self.BACK_MS + 100, [])
+        host.restart()
+        (call,) = host.step(now_ms=self.BACK_MS + 100).issue
+        assert (call.attempt, call.begun_ms) == (2, self.BACK_MS - 7)
+
+    def test_what_waits_until_a_time_waits_until_then(self) -> None:
+        host = self.waiting(Waits(self.NOW_MS + 100, 1, None, "until"))
+        assert host.step(now_ms=self.BACK_MS).attempts_due_ms == self.NOW_MS + 100
+
+    def test_a_time_that_is_over_is_now(self) -> None:
+        host = Host(calling())
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket, Waits(-5, 1, None, "until"))
+        assert host.step(now_ms=0).attempts_due_ms == 1
+
+
 class TestAhead:
     """What is due soon is handed over before, and begins when it is due."""
 

@@ -161,7 +161,9 @@ class TestReading:
         known = spec(topic).topology
         tasks = [TaskId(1, 0), TaskId(0, 0), TaskId(1, 1), TaskId(1, 0)]
         rows = [
-            wire.arrow_rows([(known.groups[task], wire.RECORDS, str(task), "in", 0, "", 0, 1, "c:7", 9, b"")])
+            wire.arrow_rows(
+                [(known.groups[task], wire.RECORDS, str(task), "in", 0, "", 0, 1, "c:7", 9, 0, b"")]
+            )
             for task in tasks
         ]
         told = pa.Table.from_batches(with_positions(rows, known, b"text")).to_pylist()

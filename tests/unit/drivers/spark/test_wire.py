@@ -38,7 +38,7 @@ def test_columns_that_nobody_needs_are_left_out() -> None:
 
 def test_chunk_rows_have_one_schema_for_arrow_and_spark() -> None:
     assert wire.CHUNK_ARROW.names == wire.CHUNK_ROWS.names
-    row = (7, wire.RECORDS, "0_1", "t", 2, "lane", 10, 12, "5f3a:4", 99, b"payload")
+    row = (7, wire.RECORDS, "0_1", "t", 2, "lane", 10, 12, "5f3a:4", 99, 7, b"payload")
     batch = wire.arrow_rows([row, row])
     assert [tuple(r.values()) for r in batch.to_pylist()] == [row, row]
 

@@ -14,6 +14,7 @@ from penstock.core.asynchronous.call import Call, Settled, Ticket
 from penstock.core.asynchronous.station import Answered
 from penstock.core.model.calls import Calls
 from penstock.drivers.station import StationAddress, StationLine
+from penstock.drivers.station.runner import now_ms
 
 
 class Asker:
@@ -36,7 +37,7 @@ class Asker:
             line = key(value) if callable(key) else key
             self.held[ticket] = call = Call(ticket, self.function, (value,), line)
             calls.append(call)
-        answer = self.line.ask(self.task, self.batch, self.held, calls, self.options)
+        answer = self.line.ask(self.task, self.batch, now_ms(), self.held, calls, options=self.options)
         self.batch += 1
         for ticket, settled in answer.settled:
             self.settled[ticket.number] = settled

@@ -25,6 +25,7 @@ from penstock.core.model.errors import StationError
 from penstock.drivers.private import process_directory
 from penstock.drivers.station import StationAddress, StationLine
 from penstock.drivers.station.messages import Answer, Question
+from penstock.drivers.station.runner import now_ms
 from unit.drivers.station.asking import Asker, added, await_end, doubled, executor
 
 SOON_S = 8
@@ -162,11 +163,11 @@ def test_functions_that_it_forgets_while_it_is_asked_are_sent(
 
     def meanwhile() -> None:
         first = next(starts)
-        line.ask("B", 0, None, calls(first, first + 1_100), options)
+        line.ask("B", 0, now_ms(), None, calls(first, first + 1_100), options=options)
 
     interrupted = Interrupted(address, meanwhile)
-    interrupted.ask("A", 0, None, calls(0, 600), options)
-    assert not interrupted.ask("A", 1, None, calls(300, 1_200), options).settled
+    interrupted.ask("A", 0, now_ms(), None, calls(0, 600), options=options)
+    assert not interrupted.ask("A", 1, now_ms(), None, calls(300, 1_200), options=options).settled
     interrupted.close()
 
 
@@ -211,7 +212,7 @@ def test_a_station_that_cannot_start_is_told_at_once_with_what_it_printed(
     monkeypatch.setattr(sys, "executable", str(python))
     begun = time.monotonic()
     with pytest.raises(StationError, match=r"code 3\. It printed: no module of that name"):
-        StationLine(address).ask("t", 0, None)
+        StationLine(address).ask("t", 0, now_ms(), None)
     assert time.monotonic() - begun < SOON_S
 
 
@@ -228,7 +229,7 @@ def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
     with ThreadPoolExecutor() as other:
         with open(address.socket.with_suffix(".lock"), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            asked = other.submit(line.ask, "t", 0, None)
+            asked = other.submit(line.ask, "t", 0, now_ms(), None)
             await_true(lambda: len(journal.read_text().splitlines()) > 1)
         assert not asked.result(SOON_S).settled
     line.close()

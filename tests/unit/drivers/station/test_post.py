@@ -9,11 +9,12 @@ import pytest
 from penstock.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
 from penstock.core.asynchronous.dispatcher import Start
 from penstock.core.asynchronous.station import Queued
-from penstock.core.model.calls import Calls, CircuitBreaker, Retry
+from penstock.core.model.calls import Calls, CircuitBreaker, Retry, delay
 from penstock.core.model.errors import StationError
 from penstock.drivers.station.messages import Order, Question, columns
 from penstock.drivers.station.post import Post
 
+DAY_MS = 86_400_000
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
 LOADED: dict[bytes, Any] = {
     FUNCTION: str.upper,
@@ -31,10 +32,10 @@ def order(at: Ticket, line: str = "k") -> Order:
 
 
 def question(
-    *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS
+    *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS, now_ms: int = 0
 ) -> Question:
     every = [*held, *(Ticket("call", *each[:3]) for each in orders)]
-    return Question("0_0", batch, grouped(every), {"call": columns(orders)}, {"call": options})
+    return Question("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
 
 
 def starts(post: Post, now_ms: int = 0) -> list[Start]:
@@ -90,6 +91,32 @@ def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
     answer = post.ask(question(order(again)), LOADED, 2)
     assert answer.settled == ()
     assert begun(post) == [again]
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_behind(ahead_ms: int) -> None:
+    post, first = Post("0_0"), ticket(0, "a")
+    now = 2 * DAY_MS
+    post.ask(question(order(first), now_ms=now + ahead_ms), LOADED, now)
+    (start,) = starts(post, now)
+    post.end("call", start.number, [Raised(OSError("down"))], now + 5)
+    answer = post.ask(question(held=(first,), batch=2, now_ms=now + 6 + ahead_ms), LOADED, now + 6)
+    (settled,) = answer.settled
+    waits = Waits(now + ahead_ms + 15, 2, now + ahead_ms, "retry", "OSError: down")
+    assert settled == (first, waits)
+    again = Order(0, 2, "a", FUNCTION, ("v",), "k", 2, waits.begun_ms, "", waits.due_ms)
+    post.ask(question(again, batch=3, now_ms=now + 7 + ahead_ms), LOADED, now + 7)
+    assert begun(post, now + 14) == []
+    assert begun(post, now + 15) == [Ticket("call", 0, 2, "a")]
+
+
+def test_a_time_that_a_function_names_is_one_of_the_applications_clock() -> None:
+    post, first = Post("0_0"), ticket(0, "a")
+    post.ask(question(order(first), now_ms=DAY_MS), LOADED, 0)
+    (start,) = starts(post)
+    post.end("call", start.number, [delay(until=DAY_MS + 500)], 1)
+    answer = post.ask(question(held=(first,), batch=2, now_ms=DAY_MS + 2), LOADED, 2)
+    assert answer.settled == ((first, Waits(DAY_MS + 500, 1, None, "until")),)
 
 
 def waiting(post: Post, first: Ticket, behind: Ticket) -> None:
@@ -207,7 +234,7 @@ def test_it_tells_that_there_is_something_to_fetch() -> None:
     one, other = starts(post)
     post.end("call", one.number, ["V"], 5)
     post.end("call", other.number, [Raised(OSError("down"))], 5)
-    answered = post.ask(Question("0_0", 1, None, {}, {"call": OPTIONS}), LOADED, 6)
+    answered = post.ask(Question("0_0", 1, 6, None, {}, {"call": OPTIONS}), LOADED, 6)
     assert answered.work["call"].next_ms == 0
     answered = post.ask(question(held=(first, second), batch=2), LOADED, 7)
     assert answered.work["call"].next_ms is None

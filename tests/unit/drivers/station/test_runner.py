@@ -16,7 +16,7 @@ from penstock.core.asynchronous.effects import Performing
 from penstock.core.model.calls import Calls
 from penstock.drivers.station import runner as module
 from penstock.drivers.station.messages import Order, Question, columns
-from penstock.drivers.station.runner import Runner, _is_coroutine, ended_ms
+from penstock.drivers.station.runner import Runner, _is_coroutine, ended_ms, now_ms
 
 
 async def coroutine(*args: Any) -> None: ...
@@ -47,7 +47,7 @@ def test_an_end_is_never_counted_before_it_was() -> None:
 
 def question(batch: int, *orders: Any, held: int = 0) -> Question:
     told = {"call": {("e", 1): set(range(held))}}
-    return Question("t", batch, told, {"call": columns(orders)}, {"call": b"options"})
+    return Question("t", batch, now_ms(), told, {"call": columns(orders)}, {"call": b"options"})
 
 
 def order(number: int) -> Order:

@@ -164,7 +164,7 @@ def test_a_micro_batch_that_is_run_again_hears_the_same_again(line: StationLine)
     first = dict(asker.until_settled())
     asker.held, asker.settled = {}, {}
     asker.ask(5, numbers=5)  # other calls, so that the first ones are forgotten
-    assert line.ask(asker.task, asker.batch, held).lost == tuple(sorted(held))
+    assert line.ask(asker.task, asker.batch, now_ms(), held).lost == tuple(sorted(held))
 
     again = Asker(line, doubled)
     again.batch = asker.batch
@@ -172,12 +172,12 @@ def test_a_micro_batch_that_is_run_again_hears_the_same_again(line: StationLine)
     held = dict(again.held)
     deadline = time.monotonic() + 20
     while (
-        len(answer := line.ask(again.task, again.batch, held).settled) < 2
+        len(answer := line.ask(again.task, again.batch, now_ms(), held).settled) < 2
     ):  # the tickets are held all the time
         assert time.monotonic() < deadline
     for _ in range(2):
         assert {ticket.number: settled for ticket, settled in answer} == first
-        answer = line.ask(again.task, again.batch, held).settled
+        answer = line.ask(again.task, again.batch, now_ms(), held).settled
 
 
 def test_an_attempt_at_an_earlier_micro_batch_is_refused(line: StationLine) -> None:
@@ -203,7 +203,7 @@ def test_a_station_that_dies_loses_its_calls_and_the_next_one_takes_them(line: S
     answer = asker.ask()
     assert len(answer.lost) == len(asker.held) == 49
     calls = [asker.held[ticket] for ticket in answer.lost]
-    asker.line.ask(asker.task, asker.batch, asker.held, calls, asker.options)
+    asker.line.ask(asker.task, asker.batch, now_ms(), asker.held, calls, options=asker.options)
     assert len(asker.until_settled()) == 50
 
 
@@ -224,7 +224,7 @@ def test_functions_that_it_has_forgotten_are_sent_again(line: StationLine) -> No
     first.ask(1)
     first.until_settled()
     others = [Call(Ticket("call", n, 1, "e"), partial(added, n), (1,), None) for n in range(1, 1_101)]
-    line.ask("other", 0, [call.ticket for call in others], others, first.options)
+    line.ask("other", 0, now_ms(), [call.ticket for call in others], others, options=first.options)
     first.ask(2, numbers=1)
     assert first.until_settled() == {0: Done(2), 1: Done(4)}
 

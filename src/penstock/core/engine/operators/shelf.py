@@ -122,14 +122,14 @@ class Shelf:
             ages.count(label.came_ms, 1)
         self._memory["shelved_records"] = len(found)
         self._memory["shelved_with_key"] = sum(key is not None for key, _ in found)
-        self._memory["shelved_delayed"] = sum(label.why == "delay" for _, label in found)
+        self._memory["shelved_delayed"] = sum(label.why != "retry" for _, label in found)
         self._memory["shelved"] = offsets.runs()
         self._memory["shelved_ages"] = ages.spans()
 
     def _note(self, key: bytes | None, label: Label, change: int) -> None:
         self._count += change
         self._with_key += change if key is not None else 0
-        self.delayed += change if label.why == "delay" else 0
+        self.delayed += change if label.why != "retry" else 0
         self._offsets.count(label.place, change)
         self._ages.count(label.came_ms, change)
 

@@ -29,12 +29,12 @@ from penstock.core.model.ids import TaskId, TopicPartition
 from penstock.core.model.record import Records
 from penstock.core.ports import OffsetRange
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.clock import Reading, host_clock
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.modules import send_modules
 from penstock.drivers.spark.submit.query import hosted
 from penstock.drivers.spark.worker.host import HostSpec
 from penstock.drivers.spark.worker.prefix import Prefix
-from penstock.drivers.spark.worker.report import host_now_ms
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 RESULT_ROWS = StructType(
@@ -111,7 +111,7 @@ def _chunk_rows(
     records = _records(batch)
     at = TopicPartition(topic, partition % topology.layout.partitions[topic])
     task: TaskId = topology.layout.task_of[at]
-    now, start, end = host_now_ms(), records.offsets[0], records.offsets[-1] + 1
+    now, start, end = Reading(host_clock()), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
         prefix = Prefix(
             topology, task, OffsetRange(topic, partition, start, end), "", now, times.get(partition, -1)
@@ -131,7 +131,7 @@ def _chunk_rows(
         start,
         end,
         "",
-        now,
+        *now,
     )
     yield wire.arrow_rows([(*row, wire.encode(records))])
 

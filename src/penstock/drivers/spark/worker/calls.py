@@ -17,6 +17,7 @@ from penstock.core.asynchronous.station import Answered, Station, Work
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.task import Task
 from penstock.core.ports import BatchId
+from penstock.drivers.spark.clock import host_clock
 
 Stations: TypeAlias = Callable[[str], Station]
 """Gives the station beside this executor, of the calls that belong to a checkpoint."""
@@ -30,12 +31,14 @@ class TaskCalls:
     Args:
         task: The task, before its step.
         batch: The micro-batch.
+        ahead_ms: By how much the application's clock is ahead of that of this host.
         stations: Gives the station.
     """
 
-    def __init__(self, task: Task, batch: BatchId, stations: Stations) -> None:
+    def __init__(self, task: Task, batch: BatchId, ahead_ms: int, stations: Stations) -> None:
         self._task = task
         self._batch = batch.number
+        self._ahead_ms = ahead_ms
         self._station = stations(batch.checkpoint)
         held = task.under_way()
         self._told = bool(held)
@@ -77,7 +80,10 @@ class TaskCalls:
         return self._answered.loop_lag_ms
 
     def _ask(self, held: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
-        return self._station.ask(str(self._task.id), self._batch, held, issue, self._task.calls)
+        now_ms = host_clock() + self._ahead_ms
+        return self._station.ask(
+            str(self._task.id), self._batch, now_ms, held, issue, options=self._task.calls
+        )
 
 
 def _times(work: Work) -> Iterator[int]:

@@ -151,6 +151,7 @@ class _TaskBatch:
         self._id = TaskId.parse(rows[0].task)
         self._batch: str = rows[0].batch
         self._now_ms: int = rows[0].now_ms
+        self._ahead_ms: int = rows[0].ahead_ms
         ticks = [bytes(row.payload) for row in rows if row.kind == wire.TICK and row.payload]
         self._begin: dict[str, Any] = json.loads(ticks[0]) if ticks else {}
         """What the first batch of a run is told; see ``penstock.drivers.spark.spec.SourceSpec``."""
@@ -356,7 +357,7 @@ class _TaskBatch:
     def _with_calls(self, task: Task) -> Outcome:
         """Run a step between what the station has answered and what it is given to do."""
         assert self._spec.stations is not None
-        self._calls = calls = TaskCalls(task, wire.batch_of(self._batch), self._spec.stations)
+        self._calls = calls = TaskCalls(task, wire.batch_of(self._batch), self._ahead_ms, self._spec.stations)
         calls.collect()
         outcome = task.step(self._now_ms)
         calls.hand_over(outcome)

@@ -24,6 +24,7 @@ from penstock.core.ports import OffsetRange
 from penstock.core.runtime.origins import first_offset, offsets_from, origins, topics_committed_later
 from penstock.core.state.memory import MemoryStores
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.partitioning import split_by_partition
 from penstock.drivers.spark.times import encode_times, timed_topics
 from penstock.drivers.spark.worker.letters import sending_letters
@@ -42,7 +43,7 @@ class Prefix:
         task: TaskId,
         planned: OffsetRange,
         batch: str,
-        now_ms: int,
+        clock: Reading,
         time_ms: int = -1,
     ) -> None:
         sub = topology.plan.subtopologies[task.subtopology]
@@ -56,7 +57,7 @@ class Prefix:
         self._id = task
         self._planned = planned
         self._batch = batch
-        self._now_ms = now_ms
+        self._clock = clock
         self._lane = f"{planned.topic}-{planned.partition}"
         self._start = planned.start
         self._read = 0
@@ -73,7 +74,7 @@ class Prefix:
             threads=topology.threads(task),
             snapshot=Snapshot(partition_times={QueueId(self._at, ""): time_ms}) if self._timed else None,
         )
-        self._task.init(now_ms)
+        self._task.init(clock.now_ms)
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
         """Process records; give what comes out as chunk rows."""
@@ -83,7 +84,7 @@ class Prefix:
         self._read_bytes += records.byte_count()
         with sending_letters(self._topology.letters):
             self._task.feed(self._at, records, end)
-            outcome = self._task.step(self._now_ms)
+            outcome = self._task.step(self._clock.now_ms)
         yield from self._rows(outcome, end)
         self._reports.append(report_of(self._id, outcome))
         self._start = end
@@ -106,7 +107,7 @@ class Prefix:
             processed=sum(r.processed for r in self._reports),
             sent=sum(r.sent for r in self._reports),
             dropped=dropped,
-            first_record_ms=self._now_ms if self._read else None,
+            first_record_ms=self._clock.now_ms if self._read else None,
             notices=[notice for r in self._reports for notice in r.notices][:5],
             threads=added(r.threads for r in self._reports),
             times=positions_to_json(nested(self._times())),
@@ -165,6 +166,6 @@ class Prefix:
             self._start,
             end,
             self._batch,
-            self._now_ms,
+            *self._clock,
             payload,
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
+from penstock.core.asynchronous.book import CallCounts, together
 from penstock.core.asynchronous.frontier import Progress
-from penstock.core.engine.ledger import CallCounts, together
 from penstock.core.engine.outcome import Outcome
 from penstock.core.engine.readiness import Reason, Waiting
 from penstock.core.engine.threads import ThreadFigures
@@ -135,6 +134,19 @@ class Report:
     times: dict[str, dict[str, int]] = field(default_factory=dict)
     shuffled: dict[str, dict[str, int]] = field(default_factory=dict)
     executor: str = ""
+
+    def wakes_at(self, *, rests: bool) -> int | None:
+        """Return when the task wants to be woken, ms since the epoch; if it rests, only for its unfinished records."""
+        if not rests:
+            return self.wake_at_ms
+        return None if self.calls is None else self.calls.look_at_ms
+
+    def waking_at(self, now_ms: int) -> Report:
+        """Return the same of a task that wants to be woken at a time, if it waits for one at all."""
+        calls = self.calls
+        if calls is not None and calls.look_at_ms is not None:
+            calls = replace(calls, look_at_ms=now_ms)
+        return replace(self, wake_at_ms=None if self.wake_at_ms is None else now_ms, calls=calls)
 
     def encode(self) -> bytes:
         """Write the report for the wire."""
@@ -295,8 +307,3 @@ def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
                 at = TopicPartition(topic, int(partition))
                 offsets[at] = max(offset, offsets.get(at, 0))
     return offsets
-
-
-def host_now_ms() -> int:
-    """Read the host's clock, for metrics only."""
-    return int(time.time() * 1000)  # noqa: TID251 - metrics, never semantics

@@ -44,7 +44,7 @@ def waiting(next_ms: int | None, early_ms: int | None = None) -> Work:
 
 
 def wakes_in_ms(*works: Work) -> int:
-    calls = TaskCalls(cast(Task, Holding()), BatchId("c", 1), lambda _: Telling(*works))
+    calls = TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
     at = calls.wake_at_ms(NOW_MS)
     assert at is not None
     return at - NOW_MS

@@ -118,7 +118,7 @@ def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "
     payload = wire.encode(records(cells, start)) if cells else b""
     return Row(
         group=0, kind=kind, task="0_0", topic=topic, partition=0, lane=lane, start=start,
-        end=start + len(cells), batch="5f3a:4", now_ms=now_ms, payload=payload,
+        end=start + len(cells), batch="5f3a:4", now_ms=now_ms, ahead_ms=0, payload=payload,
     )  # fmt: skip
 
 

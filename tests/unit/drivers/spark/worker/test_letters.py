@@ -12,6 +12,7 @@ from penstock.core.model.errors import ProcessingError
 from penstock.core.model.ids import TaskId
 from penstock.core.ports import OffsetRange
 from penstock.core.topology.layout import lay_out
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.worker.prefix import Prefix
@@ -58,7 +59,7 @@ def stopping(letterbox: Letterbox) -> ProcessingError:
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies, {})
     crossed: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
     object.__setattr__(crossed, "letters", letterbox)
-    prefix = Prefix(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), "5f3a:4", 0)
+    prefix = Prefix(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), "5f3a:4", Reading(0))
     with pytest.raises(ProcessingError) as caught:
         list(prefix.run(records([("a", "good", 1), ("b", "bad", 2)])))
     return caught.value

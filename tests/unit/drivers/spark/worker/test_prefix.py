@@ -13,6 +13,7 @@ from penstock.core.ports import OffsetRange
 from penstock.core.runtime.origins import batch_of
 from penstock.core.topology.layout import lay_out
 from penstock.drivers.spark import wire
+from penstock.drivers.spark.clock import Reading
 from penstock.drivers.spark.spec import TopologySpec
 from penstock.drivers.spark.submit.placement import grouping_keys
 from penstock.drivers.spark.times import decode_times
@@ -34,7 +35,7 @@ def ran(mapper: Any, threads: int) -> tuple[list[Any], Report]:
     spec = TopologySpec(
         plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
     )
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4", 0)
+    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4", Reading(0))
     rows: list[Any] = []
     for start in (0, 4):
         chunk = records([(None, letter, at) for at, letter in enumerate("abcd")], start)
@@ -72,7 +73,7 @@ def extracted(cuts: list[int]) -> list[int]:
     bounds = [0, *cuts, len(values)]
     for number, (start, end) in enumerate(pairwise(bounds)):
         known = times[TopicPartition("in", 0)]
-        prefix = Prefix(spec, TASK, OffsetRange("in", 0, start, end), f"5f3a:{number}", 0, known)
+        prefix = Prefix(spec, TASK, OffsetRange("in", 0, start, end), f"5f3a:{number}", Reading(0), known)
         chunk = records([("k", value, 7) for value in values[start:end]], start)
         for batch in [*prefix.run(chunk), *prefix.finish(), *prefix.remember()]:
             for row in batch.to_pylist():
@@ -102,7 +103,7 @@ def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {"out": 1})
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4", 0)
+    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4", Reading(0))
     rows = [
         row
         for start in (10, 12)
