@@ -31,7 +31,7 @@ class Telling:
     def __init__(self, *works: Work) -> None:
         self.works = {str(n): work for n, work in enumerate(works)}
 
-    def ask(self, *_: Any) -> Answered:
+    def ask(self, *_: Any, **__: Any) -> Answered:
         return Answered(work=self.works)
 
 
