@@ -35,12 +35,18 @@ _TAKEN: Final = "penstock:read up to "
 """Begins the metadata of a committed offset that records hold back which are finished later."""
 
 _RETRY_S = 0.1
+_ATTEMPT_S = 3.0
+"""How long one attempt at a question about offsets may take: librdkafka sometimes waits for a leader that it does not ask for again."""
 _APPEAR_S = 60.0
 """How long brokers may take to know of a topic that the controller has made or deleted."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids give."""
 # A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
-_ASK_AGAIN = NOT_READY | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
+_ASK_AGAIN = NOT_READY | {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._TIMED_OUT,
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,10 @@ class Broker:
     def servers(self) -> str:
         """The bootstrap servers."""
         return str(self.settings.get("bootstrap.servers"))
+
+    @property
+    def _attempt_s(self) -> float:
+        return min(_ATTEMPT_S, self.timeout_s / 2)
 
     def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
         """Give the number of partitions of the topics that exist; None asks for all topics.
@@ -244,7 +254,7 @@ class Broker:
     def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
         isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         admin = self.admin()
-        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.timeout_s)
+        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._attempt_s)
         return {at: future.result() for at, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
@@ -378,7 +388,7 @@ class Broker:
                 sleep(_RETRY_S)
                 # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
                 with suppress(KafkaException):
-                    self.admin().list_topics(timeout=self.timeout_s)
+                    self.admin().list_topics(timeout=self._attempt_s)
 
 
 def _by_topic(found: Iterable[ClientPartition]) -> Offsets:

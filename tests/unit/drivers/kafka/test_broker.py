@@ -1,0 +1,44 @@
+"""Questions to the broker that are asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.core.model.errors import BrokerUnavailableError
+from penstock.drivers.kafka.broker import Broker
+from penstock.testing._cluster import free_ports
+
+
+def timing_out(times: float) -> Callable[[], int]:
+    """Return a question that takes too long that many times; how often it was asked is the answer."""
+    asked = 0
+
+    def question() -> int:
+        nonlocal asked
+        asked += 1
+        if asked <= times:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed to query partition leaders"))
+        return asked
+
+    return question
+
+
+def nobody(timeout_s: float) -> Broker:
+    return Broker(
+        {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}", "log_level": 0}, "group", timeout_s=timeout_s
+    )
+
+
+def test_an_attempt_that_takes_too_long_is_followed_by_another() -> None:
+    assert nobody(1).ask("asking", timing_out(2)) == 3
+
+
+def test_as_long_as_there_is_time() -> None:
+    began = monotonic()
+    with pytest.raises(BrokerUnavailableError, match="while asking for offsets"):
+        nobody(0.4).ask("asking for offsets", timing_out(float("inf")))
+    assert 0.4 <= monotonic() - began < 5
