@@ -1,0 +1,81 @@
+"""An application goes on from a checkpoint of an earlier version: its formats stay readable.
+
+The archive was made by ``make_checkpoint``, with the version that commit 909230d is.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.testing import EmbeddedKafka
+
+from .helpers import Apps, eventually, values_by_key
+from .test_changing_topics import forget_topic_ids
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+ARCHIVE = Path(__file__).parent / "data" / "checkpoint_909230d.tar.gz"
+APPLICATION = "older-checkpoint"
+DUE_MS = 2_000_000
+BEFORE = ["a b a", "b c"]
+
+
+def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ps.Topology:
+    """Count words behind a repartition; call a function for each line, which lets the first line wait, and the others behind it."""
+
+    def call(line: str) -> Any:
+        return ps.delay(until=DUE_MS) if waits and line == BEFORE[0] else line.upper()
+
+    builder = ps.StreamsBuilder()
+    read = builder.stream(lines)
+    words = read.flat_map_values(str.split)
+    words.group_by(lambda _, word: word).count(store="counts").to_stream().to(counts, value=ps.serdes.int64)
+    read.map_values_async(call, name="call", order="partition").to(loud)
+    return builder.build()
+
+
+def topics(apps: Apps) -> tuple[str, str, str]:
+    lines, counts, loud = (apps.topic(name, 1) for name in ("lines", "counts", "loud"))
+    apps.kafka.produce(lines, [("k", line) for line in BEFORE])
+    return lines, counts, loud
+
+
+def repartition(apps: Apps, words: list[str]) -> None:
+    """Write what tasks of before have sent to the repartition topic: each record names the task that wrote it."""
+    topic = apps.topic("counts-repartition", 1)
+    producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers})
+    for word in words:
+        producer.produce(topic, f"{word} {word}", word, headers=[("penstock.task", b"0_0")])
+    assert producer.flush(30) == 0
+
+
+def make_checkpoint(apps: Apps, archive: Path) -> None:
+    """Run the first micro-batches, and keep the checkpoint."""
+    running = apps.start(topology(*topics(apps), waits=True), clock=lambda: DUE_MS - 1_000_000)
+    eventually(lambda: running.metrics().get("calls_settled", 0) == len(BEFORE), "all calls to be answered")
+    running.stop()
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(apps.home / apps.id / "checkpoint", "checkpoint")
+
+
+def test_it_goes_on_from_a_checkpoint_of_before(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    apps = Apps(kafka, APPLICATION, tmp_path)
+    lines, counts, loud = topics(apps)
+    with tarfile.open(ARCHIVE) as packed:
+        packed.extractall(tmp_path / APPLICATION, filter="data")
+    forget_topic_ids(apps)  # they are of other brokers
+    repartition(apps, [word for line in BEFORE for word in line.split()] + ["unread"])
+    apps.kafka.produce(lines, [("k", "c a")])
+    apps.run(topology(lines, counts, loud, waits=False), clock=lambda: DUE_MS)
+    counted = values_by_key(kafka.consume(counts), ps.serdes.int64)
+    assert counted == {"unread": [1], "c": [2], "a": [3]}
+    assert [record.value for record in kafka.consume(loud)] == [b"A B A", b"B C", b"C A"]
