@@ -32,6 +32,7 @@ from penstock.core.asynchronous.call import (
     Failed,
     Returned,
     Settled,
+    Skipped,
     Ticket,
     Waits,
     in_words,
@@ -311,8 +312,10 @@ class Ledger:
                 self._apply(one, settled.value)
             elif isinstance(settled, Failed):
                 self._give_up(one, settled)
-            else:
+            elif isinstance(settled, Skipped):
                 runtime.drop("skipped call")
+            else:
+                raise TypeError(f"{self.name}: a call cannot have come to {settled!r}")
         finally:
             runtime.held = None
         self._leave(one)
