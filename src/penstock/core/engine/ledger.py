@@ -312,10 +312,9 @@ class Ledger:
                 self._apply(one, settled.value)
             elif isinstance(settled, Failed):
                 self._give_up(one, settled)
-            elif isinstance(settled, Skipped):
-                runtime.drop("skipped call")
             else:
-                raise TypeError(f"{self.name}: a call cannot have come to {settled!r}")
+                assert isinstance(settled, Skipped), settled
+                runtime.drop("skipped call")
         finally:
             runtime.held = None
         self._leave(one)
@@ -566,9 +565,7 @@ class Ledger:
         if type(key) not in _AS_THEY_ARE:
             try:
                 one.key_id = _Pickled.of(key)
-            except (
-                Exception
-            ):  # what cannot be pickled could not be kept either, which is told when it is to be
+            except Exception:  # it could not be kept either: the error says so when it is to be
                 one.key_id = in_bytes(self._serdes[0], key)
 
     def _begin(self, one: Unfinished) -> None:
