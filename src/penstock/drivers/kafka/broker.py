@@ -10,14 +10,7 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicCollection,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -42,11 +35,8 @@ _APPEAR_S = 60.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids give."""
 # A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
-_ASK_AGAIN = NOT_READY | {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._TIMED_OUT,
-}
+_MAY_COME = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
+_ASK_AGAIN = NOT_READY | _MAY_COME
 
 
 @dataclass(frozen=True)
