@@ -28,16 +28,17 @@ _END_S = 20.0
 _POLL_S = 0.1
 _MASTER_AT = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
+_LAUNCHED = re.compile(r"Asked to launch executor \S+/(\d+)")
 
 
 class Daemon:
-    """A master or a worker, and what it starts: its executors die with it, as with their host."""
+    """A master, a worker or a submitted program, and what it starts: executors die with their worker, as with their host."""
 
     def __init__(self, log: Path, environment: dict[str, str], *command: str) -> None:
         self.log = log
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [str(_HOME / "bin" / "spark-class"), *command],
+                [str(_HOME / "bin" / command[0]), *command[1:]],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -54,9 +55,24 @@ class Daemon:
             time.sleep(_POLL_S)
         return found
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def launched_executor(self) -> str:
+        """Wait until a worker has started an executor; return the last one, for earlier ones are of other applications."""
+        self.wait_for(_LAUNCHED)
+        return str(_LAUNCHED.findall(self.log.read_text(errors="replace"))[-1])
+
+    def terminate(self, within_s: float) -> int:
+        """Send it a SIGTERM, and wait for its end; return its exit code."""
+        self._process.terminate()
+        return self._process.wait(within_s)
+
     def kill(self) -> None:
-        """Kill it, and the executors that it has started."""
-        if self._process.poll() is None:
+        """Kill it, and what it has started."""
+        if self.runs:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(_END_S)
 
@@ -82,7 +98,7 @@ class SparkCluster:
         (home / "spark-defaults.conf").touch(mode=0o600)
         (home / "spark-defaults.conf").write_text(
             f"spark.authenticate true\nspark.authenticate.secret {self.secret}\nspark.io.encryption.enabled true\n"
-            "spark.executor.extraJavaOptions -XX:+UseSerialGC\nspark.driver.extraJavaOptions -XX:+UseSerialGC\n"
+            "spark.executor.extraJavaOptions -XX:+UseSerialGC\nspark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1\n"
             "spark.executor.memory 512m\nspark.executor.cores 1\nspark.driver.memory 512m\n"
             "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\n"
         )
@@ -90,7 +106,9 @@ class SparkCluster:
     def __enter__(self) -> Self:
         try:
             where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-            self._master = self._start("master", "org.apache.spark.deploy.master.Master", *where)
+            self._master = self._start(
+                "master", "spark-class", "org.apache.spark.deploy.master.Master", *where
+            )
             self.url = self._master.wait_for(_MASTER_AT)[1]
             for _ in range(2):
                 self.add_worker()
@@ -116,9 +134,21 @@ class SparkCluster:
         name = f"worker-{len(self.workers)}"
         limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.home / name))
         where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        worker = self._start(name, "org.apache.spark.deploy.worker.Worker", *where, *limits, self.url)
+        command = ("spark-class", "org.apache.spark.deploy.worker.Worker", *where, *limits, self.url)
+        worker = self._start(name, *command)
         self.workers.append(worker)
         return worker
+
+    def worker_of(self, executor: str) -> Daemon:
+        """Return the worker on which an executor of the running application runs."""
+        return next(
+            worker for worker in self.workers if worker.runs and worker.launched_executor() == executor
+        )
+
+    def submit(self, name: str, *arguments: str) -> Daemon:
+        """Run a program by ``spark-submit``."""
+        command = ("spark-submit", "--master", self.url, "--deploy-mode", "client", *arguments)
+        return self._start(name, *command)
 
     def python(self, *arguments: str) -> subprocess.Popen[str]:
         """Run a program."""
@@ -135,15 +165,3 @@ class SparkCluster:
 
     def _start(self, name: str, *command: str) -> Daemon:
         return Daemon(self.home / f"{name}.log", self._environment, *command)
-
-
-def ended(program: subprocess.Popen[str], within_s: float) -> str:
-    """Wait for the end of a program, which must be a good one; return what it printed."""
-    try:
-        printed, _ = program.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(program.pid, signal.SIGKILL)
-        printed, _ = program.communicate()
-        pytest.fail(f"the program did not end within {within_s:g} s: {printed[-4000:]}")
-    assert program.returncode == 0, printed[-4000:]
-    return printed

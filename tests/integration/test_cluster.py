@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
+from penstock.edge.contact import send
 from penstock.testing import EmbeddedKafka
 
-from .clusters import SparkCluster, ended
-from .helpers import committed_records
+from .clusters import Daemon, SparkCluster
+from .helpers import committed_records, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
 
+_ENDED_BY_SIGTERM = 143
 PASSWORD = secrets.token_hex(16)
 """A password of Kafka's clients, which this broker does not ask for."""
-REGIONS = {f"c{n}": f"region-{n % 3}" for n in range(9)}
+REGIONS = {f"c{n}": f"region-{n % 3 + 3}" for n in range(9)}
+"""Regions of customers; their names bring records to both partitions."""
 
 _PACKAGE = {
     "orders/__init__.py": "",
@@ -54,11 +58,12 @@ def topology(orders, customers, answers, totals):
 _PROGRAM = """
 import json, sys
 import penstock as ps
+import orders_words  # beside this program; the package comes by --py-files
 from orders.topology import topology
 
 job = json.loads(sys.argv[1])
 app = ps.Application(job["id"], topology(*job["topics"]), **job["settings"])
-running = app.run(until="end")
+running = app.run()
 print("ENDED", running.status().state)
 """
 
@@ -84,6 +89,8 @@ class Shop:
             (self.home / file).parent.mkdir(exist_ok=True)
             (self.home / file).write_text(text)
         (self.home / "main.py").write_text(_PROGRAM)
+        shutil.make_archive(str(self.home / "modules"), "zip", self.home, "orders")
+        shutil.rmtree(self.home / "orders")  # what is left is one module beside the program
 
     def order(self, count: int) -> None:
         """Send some more orders, each of which is to be told from all others."""
@@ -103,6 +110,28 @@ class Shop:
         }
         return json.dumps({"id": self.id, "topics": self.topics, "settings": given})
 
+    def await_results(self, program: Daemon) -> None:
+        """Wait until the program has answered and counted all that was ordered."""
+
+        def there() -> bool:
+            if not program.runs:
+                pytest.fail(f"the program ended: {program.log.read_text()[-6000:]}")
+            totals = {r.key: r.value or b"" for r in committed_records(self.kafka, self.topics[3])}
+            counted = sum(int.from_bytes(total, "big") for total in totals.values())
+            return counted == len(self.ordered) == len(committed_records(self.kafka, self.topics[2]))
+
+        eventually(there, f"results of {len(self.ordered)} orders", within_s=360)
+
+    def placed(self) -> dict[str, str]:
+        """Return the executor on which each task ran last."""
+        status = send(self.home / "state" / self.id, self.id, "status")
+        return {task: where.split("/")[1] for task, where in status["placed"].items()}
+
+    def forget_copies(self, tasks: Collection[str]) -> None:
+        """Remove the local copies of tasks, as if their host was gone."""
+        for task in tasks:
+            shutil.rmtree(self.home / "state" / self.id / "tasks" / task)
+
     def check(self) -> None:
         """Compare what is in the topics with what plain Python makes of the orders."""
         answers = [(r.key, r.value) for r in committed_records(self.kafka, self.topics[2])]
@@ -119,13 +148,31 @@ class Shop:
         assert any("checkpoint" in path.parts for path in looked)
 
 
-def test_modules_beside_a_program_reach_the_workers(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
-    """Exactly once, with a global table, asynchronous calls, a changelog topic and copies in RocksDB, on two executors."""
-    shop = Shop(kafka, cluster, "beside")
+def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
+    """Exactly once, with a global table, asynchronous calls, a changelog topic and copies in RocksDB, on two executors.
+
+    Modules come by ``--py-files`` and lie beside the program. A worker is killed, with its executor and its copies; another one
+    comes. SIGTERM ends the program between two micro-batches.
+    """
+    shop = Shop(kafka, cluster, "submitted")
     shop.order(200)
-    job = shop.job(master=cluster.url, store_engine="rocksdb")
-    printed = ended(cluster.python(str(shop.home / "main.py"), job), 420)
-    assert "ENDED stopped" in printed
+    modules, main = str(shop.home / "modules.zip"), str(shop.home / "main.py")
+    program = cluster.submit(shop.id, "--py-files", modules, main, shop.job(store_engine="rocksdb"))
+    try:
+        shop.await_results(program)
+        placed = shop.placed()
+        lost = placed["1_0"]
+        cluster.worker_of(lost).kill()
+        shop.forget_copies([task for task, executor in placed.items() if executor == lost])
+        cluster.add_worker()
+        shop.order(200)
+        shop.await_results(program)
+        assert lost not in shop.placed().values()
+        assert program.terminate(120) == _ENDED_BY_SIGTERM
+    finally:
+        program.kill()
+    assert "submitted: stopped after" in program.log.read_text()
+    assert "ENDED stopped" in program.log.read_text()
     shop.check()
     shop.check_files()
 

@@ -110,7 +110,7 @@ class Application:
         self._renamed = with_their_parts(renamed, self.plan.keepers)
 
     def run(self, until: Literal["end"] | None = None) -> RunningApplication:
-        """Run until the application is stopped, by SIGTERM, SIGINT or an error.
+        """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
             until: ``"end"`` processes what is in the topics now, and returns.

@@ -1,4 +1,4 @@
-"""Signals: how a program that runs an application is told to stop."""
+"""Signals: how a program that runs an application is told to stop, by itself or under ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from itertools import chain, repeat
 from types import FrameType
 from typing import Any
+
+from penstock.drivers.spark.submit.signals import pass_on_signals
 
 log = logging.getLogger("penstock.application")
 
@@ -29,6 +31,7 @@ class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._stop)
+            pass_on_signals()
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
