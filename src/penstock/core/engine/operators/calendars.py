@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
-from penstock.core.engine.idle import IdleClock
-from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.emission import Aggregation, emitting
 from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -70,34 +69,14 @@ def _(node: CalendarAggregate, compiled: Compiled) -> Call:
             return open_ones.began(end)
         return child(Windowed(key, start, end), new, old, then, headers)
 
-    def move_time(to: int) -> None:
+    def advance(to: int) -> None:
         nonlocal time
         if to > time:
             memory["time"] = time = to
-        if open_ones is not None:
-            open_ones.close(time, ())
 
-    runtime.close_windows[name] = lambda end: move_time(end + grace)
-    call: Call = aggregate
     values = takes_null_values(node.fold)
-    if not values:
-        call = without_null_values(runtime, call)
-    if open_ones is None:
-        return call
-    if not emit.at_once:
-        call = looking(
-            runtime,
-            node.remembered_as,
-            emit,
-            call,
-            open_ones.close,
-            open_ones.gone_at,
-            takes_null_values=values,
-        )
-    if emit.close_idle_after_ms is None:
-        return call
-    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, open_ones.next_close, move_time)
-    return clock.watching(call)
+    call: Call = aggregate if values else without_null_values(runtime, aggregate)
+    return emitting(node, compiled, Aggregation(call, advance, open_ones, emit, grace, values))[0]
 
 
 class _Open:

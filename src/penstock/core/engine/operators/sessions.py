@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
-from penstock.core.engine.idle import IdleClock
-from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.emission import Aggregation, emitting
 from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
@@ -33,9 +32,9 @@ Found = list[tuple[int, int, Any]]
 def _(node: SessionAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
     child = compiled.children(node)
-    emit = node.emit
+    emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
     opened = None if node.open is None else _Open(node, compiled)
-    close_first = opened.close if opened is not None and not emit.every_ms else None
+    close_first = opened.close if opened is not None and emit.at_once else None
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
     gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
@@ -77,37 +76,15 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             child(Windowed(key, old_start, old_end), None, old, old_end, headers)
         return child(Windowed(key, start, end), new, None, end, headers)
 
-    def move_time(to: int) -> None:
+    def advance(to: int) -> None:
         nonlocal time, first_open
         if to > time:
             memory["time"] = time = to
             first_open = to - wait
-        if opened is not None:
-            opened.close(time, ())
 
-    runtime.close_windows[name] = lambda end: move_time(end + wait + 1)
-    call: Call = aggregate
     values = takes_null_values(node.fold)
-    if not values:
-        call = without_null_values(runtime, call)
-    if opened is None:
-        return call
-    if emit.every_ms:
-        emit = replace(emit, loses=False)
-        call = looking(
-            runtime,
-            node.remembered_as,
-            emit,
-            call,
-            opened.close,
-            opened.gone_at,
-            takes_null_values=values,
-        )
-    if emit.close_idle_after_ms is None:
-        return call
-    return IdleClock(
-        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
-    ).watching(call)
+    call: Call = aggregate if values else without_null_values(runtime, aggregate)
+    return emitting(node, compiled, Aggregation(call, advance, opened, emit, wait + 1, values))[0]
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:

@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from penstock.core.engine.compile import Call, Compiled, compile_node, nothing
-from penstock.core.engine.idle import IdleClock
-from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.emission import Aggregation, emitting
 from penstock.core.engine.operators.nulls import INCOMPLETE
 from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
 from penstock.core.engine.runtime import NEVER
@@ -168,32 +167,13 @@ def _(node: SlidingAggregate, compiled: Compiled) -> Call:
         first = max(0, timestamp - 2 * difference)
         return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
 
-    def move_time(to: int) -> None:
+    def advance(to: int) -> None:
         nonlocal time
         if to > time:
             memory["time"] = time = to
-        if opened is not None:
-            opened.close(time, ())
 
-    runtime.close_windows[name] = lambda end: move_time(end + grace + 1)
-    if opened is None:
-        return aggregate
-    call: Call = aggregate
-    if not emit.at_once:
-        call = looking(
-            runtime,
-            node.remembered_as,
-            emit,
-            aggregate,
-            opened.close,
-            opened.gone_at,
-            takes_null_values=False,
-        )
-    if emit.close_idle_after_ms is None:
-        return call
-    return IdleClock(
-        runtime, node.remembered_as, emit.close_idle_after_ms, opened.next_close, move_time
-    ).watching(call)
+    aggregation = Aggregation(aggregate, advance, opened, emit, grace + 1, takes_null_values=False)
+    return emitting(node, compiled, aggregation)[0]
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:

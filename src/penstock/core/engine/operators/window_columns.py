@@ -44,7 +44,7 @@ _windowed: Any = tuple.__new__
 
 
 @columns_of.register
-def _(node: WindowedAggregate, compiled: Compiled) -> Form | None:
+def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | None:
     if node.fold is None or node.shared or (node.emit.at_close and not node.emit.at_once):
         return None
     late, calls_functions = compiled.late(node), not _without_functions(node, compiled)

@@ -6,7 +6,7 @@ have closed, and it is remembered over restarts: a restarted operator accepts no
 When results are given at the close of windows, closed windows are looked for *before* the record that moved stream time is
 added. They are the same windows, since a record is never added to a closed one; but the store's time has not moved yet, so
 that none of them can have expired, however far time jumps. Looking less often, or later, is for those who ask for it
-(``penstock.core.engine.operators.looks``).
+(``penstock.core.engine.operators.emission``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.engine.compile import Call, Compiled, compile_node
 from penstock.core.engine.idle import IdleClock
-from penstock.core.engine.operators.looks import looking
+from penstock.core.engine.operators.emission import Aggregation, emitting
 from penstock.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
 from penstock.core.engine.runtime import NEVER
 from penstock.core.model.record import Headers
@@ -30,8 +30,7 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
     emit = node.emit
     closing = _closing(node, compiled) if emit.at_close else None
-    close = None if closing is None else closing.close
-    close_first = close if emit.at_once else None
+    close_first = closing.close if closing is not None and emit.at_once else None
     child = None if emit.at_close else compiled.children(node)
     windows, key_bytes = node.windows, node.store.key.serialize
     initializer, aggregator = node.initializer, node.aggregator
@@ -87,12 +86,6 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
             memory["time"] = time = to
             last_closed = to - grace - size
 
-    def move_time(to: int) -> None:
-        advance(to)
-        if close is not None:
-            close(time, ())
-
-    runtime.close_windows[name] = lambda end: move_time(end + grace)
     call: Call = aggregate
     late = compiled.late(node)
     if late is not None:
@@ -100,25 +93,9 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
     values = takes_null_values(node.fold)
     if not values:
         call = without_null_values(runtime, call)
-    if closing is None:
-        compiled.shared[name] = Shared(advance)
-        return call
-    if not emit.at_once:
-        call = looking(
-            runtime,
-            node.remembered_as,
-            emit,
-            call,
-            closing.close,
-            closing.gone_at,
-            takes_null_values=values,
-        )
-    if emit.close_idle_after_ms is None:
-        compiled.shared[name] = Shared(advance, closing)
-        return call
-    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, closing.next_close, move_time)
+    call, clock = emitting(node, compiled, Aggregation(call, advance, closing, emit, grace, values))
     compiled.shared[name] = Shared(advance, closing, clock)
-    return clock.watching(call)
+    return call
 
 
 class Shared(NamedTuple):
