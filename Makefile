@@ -24,7 +24,7 @@ help: ## This list
 setup: .venv/.installed ## Make the virtual environment
 
 demo: setup ## Word count on a real broker, through Spark, in the terminal
-	$(BIN)/penstock demo
+	$(BIN)/millstream demo
 
 test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not alone"
@@ -83,11 +83,11 @@ dist: setup ## Build the wheel as a release does, the same bytes each time; writ
 
 soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
-	PENSTOCK_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
-	PENSTOCK_PROOFS=full $(BIN)/python -m pytest tests/proofs
-	PENSTOCK_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	PENSTOCK_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	$(BIN)/python -m penstock.testing.crash --app word-count,windowed,replay,two-stores,calls --guarantee exactly_once \
+	MILLSTREAM_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
+	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs
+	MILLSTREAM_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,calls --guarantee exactly_once \
 		--kills 1000 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 
 clean: ## Remove the environment and what the tools left

@@ -1,4 +1,4 @@
-"""The benchmark: Penstock against Kafka Streams on one broker, and the figures that must not depend on size or time.
+"""The benchmark: Millstream against Kafka Streams on one broker, and the figures that must not depend on size or time.
 
 ``python -m bench`` (or ``make bench``) runs everything and writes ``bench/results.json``. Absolute figures depend on the
 machine and on what else it does; therefore what is compared runs one after the other in one run, on the same broker and

@@ -30,7 +30,7 @@ from bench.states import PARTS as STATE_PARTS
 from bench.states import states
 from bench.store_size import store_size
 from bench.transactions import transactions
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *CALL_PARTS, *STATE_PARTS)
 _HEAP = "1g"
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"[yellow]other programs keep this machine {load:.0f} % busy: expect noise[/]")
     results = Results(this_machine(), load, options.pairs)
     with (
-        tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryDirectory(prefix="millstream-bench-", ignore_cleanup_errors=True) as scratch,
         EmbeddedKafka(heap=_HEAP, java_options=_FULL_SPEED) as kafka,
     ):
         stage = Stage(kafka, Path(scratch), options.records)

@@ -1,4 +1,4 @@
-"""Calls to the outside world: Confluent's Parallel Consumer, then Penstock, from the same topic to topics on the same broker.
+"""Calls to the outside world: Confluent's Parallel Consumer, then Millstream, from the same topic to topics on the same broker.
 
 One partition, 10,000 keys, a call of 10 ms per record, results in the order of their key. A thread per call that sleeps there, a
 coroutine that sleeps here: each as its users are told to.
@@ -28,8 +28,8 @@ from bench.jobs import CALL_MS
 from bench.load import Workload, produce
 from bench.processes import ROOT, ChildError, run_for_json, run_ours
 from bench.stage import Stage
-from penstock.testing._java import find_java
-from penstock.testing.kafka import resolve_jars
+from millstream.testing._java import find_java
+from millstream.testing.kafka import resolve_jars
 
 PARTS = {"calls-100": 100, "calls-1000": 1_000}
 """Calls in flight by the name of the part."""
@@ -67,7 +67,7 @@ class CallPair:
 
     Attributes:
         peer: Parallel Consumer.
-        ours: Penstock.
+        ours: Millstream.
         batches: Durations of our micro-batches by phase, as Spark tells them, in milliseconds.
     """
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import penstock as ps
+import millstream as ms
 from bench.load import rows_topic
-from penstock import serdes
-from penstock.core.topology.topology import Topology
+from millstream import serdes
+from millstream.core.topology.topology import Topology
 
 JOBS = ("count", "map", "windowed-count", "stream-table-join")
 WINDOW_MS = 10_000
@@ -25,13 +25,13 @@ def topology(job: str, source: str, sink: str) -> Topology:
         source: Topic to read.
         sink: Topic to write.
     """
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream(source, key=serdes.bytes, value=serdes.bytes)
     if job == "count":
         counts = stream.group_by_key().count(store="counts").to_stream()
         counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "windowed-count":
-        grouped = stream.group_by_key().windowed_by(ps.TumblingWindows(WINDOW_MS, grace=0))
+        grouped = stream.group_by_key().windowed_by(ms.TumblingWindows(WINDOW_MS, grace=0))
         grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
@@ -45,7 +45,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
 
 def joined(orders: str, rates: str, sink: str) -> Topology:
     """Build a join of a stream with a table: each order with the rate of its key."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = builder.table(rates, key=serdes.bytes, value=serdes.bytes, store="rates")
     stream = builder.stream(orders, key=serdes.bytes, value=serdes.bytes)
     stream.left_join(table, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
@@ -54,7 +54,7 @@ def joined(orders: str, rates: str, sink: str) -> Topology:
 
 def called(source: str, sink: str, max_in_flight: int) -> Topology:
     """Build a call for each record: it sleeps, and the value is written in upper case."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream(source, key=serdes.bytes, value=serdes.bytes)
     results = stream.map_values_async(_answered, max_in_flight=max_in_flight)
     results.to(sink, key=serdes.bytes, value=serdes.bytes)

@@ -11,8 +11,8 @@ from importlib.metadata import version
 
 import psutil
 
-from penstock.testing._java import find_java
-from penstock.testing.kafka import KAFKA_VERSION
+from millstream.testing._java import find_java
+from millstream.testing.kafka import KAFKA_VERSION
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Machine:
     java: str
     spark: str
     kafka: str
-    penstock: str
+    millstream: str
 
     def __str__(self) -> str:
         return (
@@ -47,5 +47,5 @@ def this_machine() -> Machine:
         java=java.group(1) if java else "unknown",
         spark=version("pyspark"),
         kafka=KAFKA_VERSION,
-        penstock=version("penstock"),
+        millstream=version("millstream"),
     )

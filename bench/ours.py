@@ -1,4 +1,4 @@
-"""What is measured of Penstock: ``python -m bench.ours PART JSON`` prints one line of JSON.
+"""What is measured of Millstream: ``python -m bench.ours PART JSON`` prints one line of JSON.
 
 Every measurement has a process of its own, so that it begins from a cold Spark session as the peer begins from a cold JVM.
 The clock of a race is the application's own: from the planning of the first batch with records (``first_record_ms``) to the
@@ -23,12 +23,12 @@ import psutil
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql.streaming import StreamingQuery
 
-import penstock as ps
+import millstream as ms
 from bench import check, jobs
 from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
 from bench.processes import processor_s
-from penstock.core.topology.topology import Topology
+from millstream.core.topology.topology import Topology
 
 _POLL_S = 0.01
 _GENTLE_POLL_S = 0.2
@@ -41,7 +41,7 @@ _WARM_BATCHES = 2
 @contextmanager
 def running(
     job: str, servers: str, source: str, sink: str, **settings: Any
-) -> Iterator[ps.RunningApplication]:
+) -> Iterator[ms.RunningApplication]:
     """Run a job from a topic to another; see :func:`at_work`."""
     with at_work(jobs.topology(job, source, sink), servers, sink, **settings) as app:
         yield app
@@ -50,10 +50,10 @@ def running(
 @contextmanager
 def at_work(
     topology: Topology, servers: str, sink: str, *, until: Literal["end"] | None = None, **settings: Any
-) -> Iterator[ps.RunningApplication]:
+) -> Iterator[ms.RunningApplication]:
     """Run a topology with a state of its own, and the default settings but for those given and caches: as the peer, it has none."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
-        application = ps.Application(
+        application = ms.Application(
             f"bench-{sink}",
             topology,
             bootstrap_servers=servers,
@@ -250,7 +250,7 @@ def _worker_rss_mib() -> list[float]:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return "penstock.edge.daemon" in process.cmdline()
+    return "millstream.edge.daemon" in process.cmdline()
 
 
 @contextmanager
@@ -299,11 +299,11 @@ def _await_messages(consumer: Consumer, count: int) -> None:
             raise TimeoutError(f"{count} records did not come out")
 
 
-def _await_processed(app: ps.RunningApplication, records: int) -> None:
+def _await_processed(app: ms.RunningApplication, records: int) -> None:
     _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
 
 
-def _await_written(app: ps.RunningApplication, servers: str, topic: str, records: int) -> None:
+def _await_written(app: ms.RunningApplication, servers: str, topic: str, records: int) -> None:
     """Wait until a topic of one partition holds a number of records."""
     consumer, place = _tail(servers, topic), TopicPartition(topic, 0)
     try:
@@ -317,7 +317,7 @@ def _await_written(app: ps.RunningApplication, servers: str, topic: str, records
         consumer.close()
 
 
-def _await_progress(app: ps.RunningApplication, batch: int) -> None:
+def _await_progress(app: ms.RunningApplication, batch: int) -> None:
     """Wait until Spark has told how long a batch took, which is after it has committed it."""
     query = _query(app)
     _wait(
@@ -328,7 +328,7 @@ def _await_progress(app: ps.RunningApplication, batch: int) -> None:
 
 
 def _wait(
-    app: ps.RunningApplication, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S
+    app: ms.RunningApplication, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S
 ) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
@@ -340,13 +340,13 @@ def _wait(
         time.sleep(poll_s)  # between two looks at an application, which tells nobody of its progress
 
 
-def _query(app: ps.RunningApplication) -> StreamingQuery:
+def _query(app: ms.RunningApplication) -> StreamingQuery:
     # The one look behind the public surface: an application does not tell (yet) how long Spark took for its batches.
     assert app._query is not None
     return app._query
 
 
-def _took(app: ps.RunningApplication) -> dict[int, dict[str, int]]:
+def _took(app: ms.RunningApplication) -> dict[int, dict[str, int]]:
     """Give the phases of each batch that had input, in milliseconds.
 
     Not the first one, which only initialises the tasks, and not Spark's notes that there was nothing to do.
@@ -358,11 +358,11 @@ def _took(app: ps.RunningApplication) -> dict[int, dict[str, int]]:
     }
 
 
-def _phases(app: ps.RunningApplication) -> list[dict[str, int]]:
+def _phases(app: ms.RunningApplication) -> list[dict[str, int]]:
     return list(_took(app).values())
 
 
-def _batches_s(app: ps.RunningApplication, first: int, end: int) -> list[float]:
+def _batches_s(app: ms.RunningApplication, first: int, end: int) -> list[float]:
     """Give how long each batch from ``first`` until before ``end`` took."""
     took = _took(app)
     return [took[batch]["triggerExecution"] / 1000 for batch in range(first, end)]

@@ -1,4 +1,4 @@
-"""The race: a job on Kafka Streams, then the same job on Penstock, from the same topics on the same broker.
+"""The race: a job on Kafka Streams, then the same job on Millstream, from the same topics on the same broker.
 
 Both clocks leave the start out: they begin with the first record. Ours ends when every output is acknowledged; the peer's
 when it has *processed* its last record (its last outputs may still be on the way), which is in its favour. "With start"
@@ -20,8 +20,8 @@ from bench.jobs import WINDOW_MS
 from bench.load import SPAN_MS, Workload, produce, rows, rows_topic
 from bench.processes import ROOT, run_for_json, run_ours
 from bench.stage import PARTITIONS, Stage
-from penstock.testing._java import find_java
-from penstock.testing.kafka import KAFKA_VERSION, resolve_jars
+from millstream.testing._java import find_java
+from millstream.testing.kafka import KAFKA_VERSION, resolve_jars
 
 _TIMEOUT_S = 900.0
 _THREADS = "2"
@@ -56,7 +56,7 @@ class Pair:
 
     Attributes:
         peer: Kafka Streams.
-        ours: Penstock.
+        ours: Millstream.
         batches: Durations of our batches by phase, as Spark tells them, in milliseconds.
     """
 

@@ -130,7 +130,7 @@ def _table(title: str, what: str, *figures: str) -> Table:
 
 def _race_table(races: Sequence[RaceResult]) -> Table:
     table = _table(
-        "Penstock and Kafka Streams, one after the other (medians; the start is excluded on both sides)",
+        "Millstream and Kafka Streams, one after the other (medians; the start is excluded on both sides)",
         "job",
         "ours, rec/s",
         "peer, rec/s",
@@ -192,7 +192,7 @@ def _other_table(results: Results) -> Table:
 
 def _call_table(found: Sequence[CallResult]) -> Table:
     table = _table(
-        "Penstock and Confluent Parallel Consumer: calls of 10 ms, one partition, order of keys (medians)",
+        "Millstream and Confluent Parallel Consumer: calls of 10 ms, one partition, order of keys (medians)",
         "in flight",
         "ours, results/s",
         "bar",

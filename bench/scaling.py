@@ -23,11 +23,11 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
-import penstock as ps
+import millstream as ms
 from bench.jobs import topology
 from bench.ours import _await_processed, _await_progress, _took
 from bench.processes import run_for_json
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 PHASES = ("plan", "wal", "queryPlanning", "reads and commit", "job", "commit", "total", "JVM", "Python")
 """The planner; the offset log; Spark's plan; what the sink's commit and the planning of reads take; the job; the commit log; all of the
@@ -80,7 +80,7 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
             "spark.executor.memory": "512m",
             "spark.ui.enabled": "false",
         }
-        app = ps.Application(
+        app = ms.Application(
             f"scaling-{sink}",
             topology("count", source, sink),
             bootstrap_servers=servers,
@@ -103,7 +103,7 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
 
 
 def _rounds(
-    running: ps.RunningApplication, case: Case, servers: str, source: str, rounds: int
+    running: ms.RunningApplication, case: Case, servers: str, source: str, rounds: int
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Give the micro-batch of each round that counts, and the processor time that it took."""
     producer = Producer({"bootstrap.servers": servers})
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     found = {axis: list(_cases(axis, options.rounds, options.at)) for axis in options.axes.split(",")}
     if options.out:
-        results = {axis: [{**asdict(case), "ms": ms} for case, ms in runs] for axis, runs in found.items()}
+        results = {axis: [{**asdict(case), "ms": ms} for case, times in runs] for axis, runs in found.items()}
         options.out.write_text(json.dumps(results) + "\n")
     return 0
 
@@ -218,11 +218,11 @@ def _cases(axis: str, rounds: int, at: int | None) -> Iterator[tuple[Case, dict[
                 "rounds": rounds,
             }
             command = [sys.executable, "-m", "bench.scaling", "--case", json.dumps(told)]
-            ms = run_for_json(command, scratch=Path(scratch), timeout_s=_TIMEOUT_S)
-            told_ms = ", ".join(f"{phase} {median(ms[phase]):.0f}" for phase in PHASES)
+            times = run_for_json(command, scratch=Path(scratch), timeout_s=_TIMEOUT_S)
+            told_ms = ", ".join(f"{phase} {median(times[phase]):.0f}" for phase in PHASES)
             console.print(f"{case}, load {os.getloadavg()[0]:.1f}: {told_ms}")
-            runs.append((case, ms))
-            yield case, ms
+            runs.append((case, times))
+            yield case, times
     _show(console, axis, runs)
 
 
@@ -230,14 +230,14 @@ def _show(console: Console, axis: str, runs: Sequence[tuple[Case, Mapping[str, S
     table = Table(title=f"{axis}: ms per micro-batch, median (worst)")
     for head in ("partitions", "active", "Spark tasks", "executors", *PHASES):
         table.add_column(head, justify="right")
-    for case, ms in runs:
-        cells = (f"{median(ms[phase]):.0f} ({max(ms[phase]):.0f})" for phase in PHASES)
+    for case, times in runs:
+        cells = (f"{median(times[phase]):.0f} ({max(times[phase]):.0f})" for phase in PHASES)
         table.add_row(*map(str, (case.partitions, case.active, case.spark_tasks, case.executors)), *cells)
     console.print(table)
     if axis in ("partitions", "quiet") and len(runs) > 1:
         sizes = [case.partitions for case, _ in runs]
         for phase in PHASES:
-            fixed, each = fitted(sizes, [median(ms[phase]) for _, ms in runs])
+            fixed, each = fitted(sizes, [median(times[phase]) for _, ms in runs])
             console.print(f"{phase}: {fixed:.0f} ms and {each:.2f} ms per partition")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 PARTITIONS = 4
 

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import psutil
 
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy, StoreChange
-from penstock.core.state.log import Manifest
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.restore import RestoreSettings
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import LocalCopy, StoreChange
+from millstream.core.state.log import Manifest
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.worker.progress import RestoreProgress
+from millstream.drivers.spark.worker.restore import RestoreSettings
+from millstream.drivers.spark.worker.statelog import StateLog
 
 STORE = "store"
 KEY_BYTES, VALUE_BYTES = 12, 88
@@ -78,7 +78,7 @@ class Worker:
     def __init__(self, home: Path, engine: str, memory_bytes: int) -> None:
         self.home, self.engine, self.memory_bytes = home, engine, memory_bytes
         self._open: Callable[[str, int], LocalCopy] = importlib.import_module(
-            f"penstock.drivers.{engine}"
+            f"millstream.drivers.{engine}"
         ).open_local_copy
         self.state = FileState(home / "log")
         self.manifest = Manifest()

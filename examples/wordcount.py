@@ -9,18 +9,18 @@ The topics must exist; Kafka's own tools make them, or a broker with auto.create
 
 import sys
 
-import penstock as ps
+import millstream as ms
 
-builder = ps.StreamsBuilder()
-lines = builder.stream("lines", key=ps.serdes.string, value=ps.serdes.string)
+builder = ms.StreamsBuilder()
+lines = builder.stream("lines", key=ms.serdes.string, value=ms.serdes.string)
 counts = (
     lines.flat_map_values(str.split)
     .group_by(lambda _, word: word)
     .count(store="counts")
 )  # fmt: skip
-counts.to_stream().to("counts", value=ps.serdes.int64)
+counts.to_stream().to("counts", value=ms.serdes.int64)
 topology = builder.build()
 
 if __name__ == "__main__":
     servers = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
-    ps.Application("word-count", topology, bootstrap_servers=servers).run()
+    ms.Application("word-count", topology, bootstrap_servers=servers).run()

@@ -2,11 +2,11 @@
 
 from wordcount import topology
 
-import penstock as ps
+import millstream as ms
 
 
 def test_counts_words() -> None:
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         driver.pipe("lines", None, "to be or not to be", timestamp=1)
 
         counts = [(record.key, record.value) for record in driver.read("counts")]

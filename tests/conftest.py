@@ -1,7 +1,7 @@
 """What tests share: one real broker and one Spark session per test run, because each of them costs seconds to start.
 
 The session is made by the very function that `Application` uses when the user has none, so the Python workers are forked
-from Penstock's own daemon. Names of topics, groups and directories are what keeps tests apart; nothing else is shared.
+from Millstream's own daemon. Names of topics, groups and directories are what keeps tests apart; nothing else is shared.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from penstock.drivers.spark.submit.session import session_for
-from penstock.testing import EmbeddedKafka
+from millstream.drivers.spark.submit.session import session_for
+from millstream.testing import EmbeddedKafka
 
 settings.register_profile(
-    "penstock",
+    "millstream",
     derandomize=True,
     deadline=None,
     database=None,
@@ -29,14 +29,14 @@ settings.register_profile(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-settings.register_profile("random", settings.get_profile("penstock"), derandomize=False, print_blob=True)
+settings.register_profile("random", settings.get_profile("millstream"), derandomize=False, print_blob=True)
 settings.register_profile(
     "thorough",
     settings.get_profile("random"),
     max_examples=1000,
     stateful_step_count=60,
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "penstock"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "millstream"))
 
 _END_S = 120.0
 _SESSIONS: list[pytest.Session] = []
@@ -56,7 +56,7 @@ def leave() -> None:
     """End when everything is closed that wants to be, without taking the interpreter apart.
 
     Tests leave the clients of brokers behind that they have killed, in whatever refers to them. To destroy them, which can
-    take for ever (see `penstock.drivers.kafka.ending`), shows nothing: that programs end has tests of its own.
+    take for ever (see `millstream.drivers.kafka.ending`), shows nothing: that programs end has tests of its own.
     """
     if _SESSIONS:
         sys.stdout.flush()
@@ -81,7 +81,7 @@ def end_jvm(gateway: Any) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The active session, so every application of the run becomes a query of it."""
-    session_for("penstock-tests", "local[2]", {"spark.ui.enabled": "false"})
+    session_for("millstream-tests", "local[2]", {"spark.ui.enabled": "false"})
     session = SparkSession.getActiveSession()
     assert session is not None
     gateway = session.sparkContext._gateway

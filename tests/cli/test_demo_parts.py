@@ -1,4 +1,4 @@
-"""The parts of ``penstock demo`` that need neither broker nor Spark: text, topology, board, pictures, verdict."""
+"""The parts of ``millstream demo`` that need neither broker nor Spark: text, topology, board, pictures, verdict."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 from rich.spinner import Spinner
 
-import penstock as ps
-from penstock.edge.cli.demo.board import Board, Scene, Step
-from penstock.edge.cli.demo.command import commands, report, set_settings_aside
-from penstock.edge.cli.demo.conductor import Options, Verdict, differences
-from penstock.edge.cli.demo.display import LiveDisplay, PlainDisplay, display_for, picture, progress_line
-from penstock.edge.cli.demo.quiet import quiet
-from penstock.edge.cli.demo.text import repeated, sonnet_lines
-from penstock.edge.cli.demo.wordcount import topology, words
+import millstream as ms
+from millstream.edge.cli.demo.board import Board, Scene, Step
+from millstream.edge.cli.demo.command import commands, report, set_settings_aside
+from millstream.edge.cli.demo.conductor import Options, Verdict, differences
+from millstream.edge.cli.demo.display import LiveDisplay, PlainDisplay, display_for, picture, progress_line
+from millstream.edge.cli.demo.quiet import quiet
+from millstream.edge.cli.demo.text import repeated, sonnet_lines
+from millstream.edge.cli.demo.wordcount import topology, words
 
 SCENE = Scene(
     total=100,
@@ -47,7 +47,7 @@ def test_the_text_is_ten_sonnets_over_and_over() -> None:
 
 def test_the_topology_counts_what_python_counts() -> None:
     lines = repeated(200)
-    with ps.testing.TopologyTestDriver(topology()) as driver:
+    with ms.testing.TopologyTestDriver(topology()) as driver:
         for line in lines:
             driver.pipe("lines", None, line)
         found = {record.key: record.value for record in driver.read("counts")}
@@ -153,26 +153,26 @@ def test_commands_name_broker_topic_and_group() -> None:
     )
     assert all("--bootstrap-server 127.0.0.1:9 " in text for text in texts)
     assert "--topic counts" in texts[0]
-    assert texts[1].endswith("--group penstock-demo")
+    assert texts[1].endswith("--group millstream-demo")
 
 
 def test_settings_of_applications_are_set_aside_and_those_of_the_broker_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in (
-        "PENSTOCK_CHECKPOINT_LOCATION",
-        "penstock_kafka",
-        "PENSTOCK_CONFIG",
-        "PENSTOCK_KAFKA_JARS",
-        "PENSTOCK_X",
+        "MILLSTREAM_CHECKPOINT_LOCATION",
+        "millstream_kafka",
+        "MILLSTREAM_CONFIG",
+        "MILLSTREAM_KAFKA_JARS",
+        "MILLSTREAM_X",
     ):
         monkeypatch.setenv(name, "1")
 
     set_settings_aside()
 
-    left = {name for name in os.environ if name.upper().startswith("PENSTOCK_")}
-    assert {"PENSTOCK_KAFKA_JARS", "PENSTOCK_X"} <= left
-    assert not {"PENSTOCK_CHECKPOINT_LOCATION", "penstock_kafka", "PENSTOCK_CONFIG"} & left
+    left = {name for name in os.environ if name.upper().startswith("MILLSTREAM_")}
+    assert {"MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"} <= left
+    assert not {"MILLSTREAM_CHECKPOINT_LOCATION", "millstream_kafka", "MILLSTREAM_CONFIG"} & left
 
 
 def test_quiet_sends_children_to_the_file_and_leaves_the_terminal_reachable(

@@ -1,4 +1,4 @@
-"""``penstock demo`` as a user runs it: what it prints, how it ends, and that nothing is left, however it ends.
+"""``millstream demo`` as a user runs it: what it prints, how it ends, and that nothing is left, however it ends.
 
 Every process that a demo starts inherits its environment, so a mark in there finds them all, whatever sessions and groups
 they have made for themselves. Every file goes below one ``TMPDIR``, which must be empty afterwards.
@@ -22,7 +22,7 @@ import pytest
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-MARK = "PENSTOCK_TEST_MARK"
+MARK = "MILLSTREAM_TEST_MARK"
 
 
 class Demo:
@@ -35,7 +35,7 @@ class Demo:
         self._output = tmp_path / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.edge.cli", "demo", *arguments],
+                [sys.executable, "-m", "millstream.edge.cli", "demo", *arguments],
                 cwd=tmp_path,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), **environment},
                 stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
 
 def test_counts_words_says_that_they_are_right_and_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
     # A setting of the user's own applications must not reach the demo: with this one it could not connect.
-    demo = Demo(tmp_path, "--lines", "2000", PENSTOCK_KAFKA='{"security.protocol": "SSL"}')
+    demo = Demo(tmp_path, "--lines", "2000", MILLSTREAM_KAFKA='{"security.protocol": "SSL"}')
     demos.append(demo)
 
     assert demo.process.wait(280) == 0, demo.text()
@@ -110,12 +110,12 @@ def test_keep_leaves_everything_running_and_prints_commands_that_work(
     assert re.search(r"^the\t\d+$", read.stdout, re.MULTILINE), read
     lag = subprocess.run(groups, capture_output=True, text=True, check=True).stdout
     rows = re.findall(
-        r"penstock-demo +lines +\d+ +(\d+) +\d+ +(\d+) ", lag
+        r"millstream-demo +lines +\d+ +(\d+) +\d+ +(\d+) ", lag
     )  # none for a partition without lines
     assert sum(int(current) for current, _ in rows) == 500, lag
     assert {left for _, left in rows} == {"0"}, lag
 
-    subprocess.run(producer, input="penstock\n", text=True, check=True, capture_output=True)
+    subprocess.run(producer, input="millstream\n", text=True, check=True, capture_output=True)
     assert demo.process.stdin is not None
     demo.process.stdin.write(b"\n")
     demo.process.stdin.flush()
@@ -136,11 +136,11 @@ def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str)
 
 
 def test_a_failure_is_told_with_the_place_of_the_log(tmp_path: Path, demos: list[Demo]) -> None:
-    demo = Demo(tmp_path, PENSTOCK_KAFKA_JARS=str(tmp_path))
+    demo = Demo(tmp_path, MILLSTREAM_KAFKA_JARS=str(tmp_path))
     demos.append(demo)
 
     assert demo.process.wait(120) == 1, demo.text()
-    assert "✗ The demo failed: PENSTOCK_KAFKA_JARS is" in demo.text()
+    assert "✗ The demo failed: MILLSTREAM_KAFKA_JARS is" in demo.text()
     assert demo.left_processes() == []
     [log] = demo.left_files()
     assert f"What Spark and the clients wrote is in {demo.tmp / log}" in demo.text()

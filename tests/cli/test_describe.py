@@ -1,4 +1,4 @@
-"""``penstock describe`` and the command itself, without starting anything."""
+"""``millstream describe`` and the command itself, without starting anything."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.edge.cli import main
-from penstock.edge.cli.app import Form, app
-from penstock.edge.cli.describe import FORMATS, TargetError, described
+from millstream.edge.cli import main
+from millstream.edge.cli.app import Form, app
+from millstream.edge.cli.describe import FORMATS, TargetError, described
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import penstock as ps
+import millstream as ms
 
-builder = ps.StreamsBuilder()
+builder = ms.StreamsBuilder()
 builder.stream("in").to("out")
 topology = builder.build()
-app = ps.Application("shop", topology, bootstrap_servers="b:1")
+app = ms.Application("shop", topology, bootstrap_servers="b:1")
 
 def build():
     return topology
@@ -93,16 +93,16 @@ def test_the_command_prints_and_ends(program: str) -> None:
 
     bad = runner.invoke(app, ["describe", f"{program}:nothing"])
     assert (bad.exit_code, bad.stdout) == (1, "")
-    assert bad.stderr.startswith("penstock describe: ")
+    assert bad.stderr.startswith("millstream describe: ")
 
-    assert runner.invoke(app, ["--version"]).stdout == f"penstock {version('penstock')}\n"
+    assert runner.invoke(app, ["--version"]).stdout == f"millstream {version('millstream')}\n"
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_the_command_says_how_to_get_it(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("penstock.edge.cli.")]:
+    for name in [name for name in sys.modules if name.startswith("millstream.edge.cli.")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
@@ -112,13 +112,13 @@ def test_without_the_extra_the_command_says_how_to_get_it(
         main()
 
     assert ended.value.code == 1
-    assert "pip install 'penstock[cli]'" in capsys.readouterr().err
+    assert "pip install 'millstream[cli]'" in capsys.readouterr().err
 
 
 _WITHOUT_SPARK = """
 import sys
 sys.modules.update(dict.fromkeys(["pyspark", "py4j", "pyarrow", "pandas", "numpy"]))
-from penstock.edge.cli import main
+from millstream.edge.cli import main
 main()
 """
 
@@ -130,8 +130,8 @@ def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> No
     done = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *command], capture_output=True, text=True)
     (told,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
-    assert told.startswith("penstock: this command needs the package py")
-    assert "pip install 'penstock[spark]'" in told
+    assert told.startswith("millstream: this command needs the package py")
+    assert "pip install 'millstream[spark]'" in told
 
 
 def test_a_topology_is_described_without_spark() -> None:

@@ -1,4 +1,4 @@
-"""The findings of ``penstock doctor``: small functions judge plain values, and the checks run on this machine."""
+"""The findings of ``millstream doctor``: small functions judge plain values, and the checks run on this machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.edge.cli.doctor import brokers, machine, report
-from penstock.edge.cli.doctor.finding import Finding, Inquiry
-from penstock.edge.cli.doctor.probe import existing_part
-from penstock.testing import EmbeddedKafka
-from penstock.testing.kafka import KAFKA_VERSION
+from millstream.edge.cli.doctor import brokers, machine, report
+from millstream.edge.cli.doctor.finding import Finding, Inquiry
+from millstream.edge.cli.doctor.probe import existing_part
+from millstream.testing import EmbeddedKafka
+from millstream.testing.kafka import KAFKA_VERSION
 
 
 def inquiry(tmp_path: Path, servers: str | None = None, topics: tuple[str, ...] = ()) -> Inquiry:
@@ -136,7 +136,7 @@ class TestStateDirectory:
 
     def test_with_little_space_is_a_problem(self, tmp_path: Path) -> None:
         assert machine.disk_finding(tmp_path, 1 << 30).ok
-        assert "PENSTOCK_STATE_DIR" in machine.disk_finding(tmp_path, 1).fix
+        assert "MILLSTREAM_STATE_DIR" in machine.disk_finding(tmp_path, 1).fix
 
 
 class TestLoopback:
@@ -203,15 +203,15 @@ class TestBrokers:
 
 class TestJars:
     def test_may_be_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        monkeypatch.setenv("MILLSTREAM_KAFKA_JARS", str(tmp_path))
         assert not brokers.check_jars(inquiry(tmp_path)).ok
 
         (tmp_path / "kafka_2.13-4.3.0.jar").touch()
         assert brokers.check_jars(inquiry(tmp_path)).ok
 
     def test_are_found_in_the_cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.delenv("PENSTOCK_KAFKA_JARS", raising=False)
-        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
+        monkeypatch.delenv("MILLSTREAM_KAFKA_JARS", raising=False)
+        monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path))
         folder = tmp_path / f"kafka-{KAFKA_VERSION}"
         folder.mkdir()
         (folder / "kafka_2.13-x.jar").touch()
@@ -223,8 +223,8 @@ class TestReport:
     @pytest.fixture(autouse=True)
     def _no_settings(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for name in ("BOOTSTRAP_SERVERS", "CONFIG", "KAFKA"):
-            monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
-        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path))
+            monkeypatch.delenv(f"MILLSTREAM_{name}", raising=False)
+        monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
 
     def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: report.Entry) -> tuple[int, str]:
         monkeypatch.setattr(report, "CHECKS", entries)
@@ -254,8 +254,8 @@ class TestReport:
         assert "problem things: cannot be checked: no module named 'lmdb'\n" in text
 
     def test_asks_what_the_settings_say(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "b:1")
-        monkeypatch.setenv("PENSTOCK_KAFKA", '{"sasl.mechanism": "PLAIN"}')
+        monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "b:1")
+        monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanism": "PLAIN"}')
 
         question, finding = report.inquiry_for(None, ("t",))
 
@@ -269,7 +269,7 @@ class TestReport:
         assert question.bootstrap_servers is None
 
     def test_tells_settings_that_cannot_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "0")
+        monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "0")
 
         question, finding = report.inquiry_for("b:1", ())
 

@@ -1,4 +1,4 @@
-"""What ``penstock doctor --master`` says of executors; tests/integration/test_cluster.py asks a real cluster."""
+"""What ``millstream doctor --master`` says of executors; tests/integration/test_cluster.py asks a real cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.edge.cli.doctor.executors import check_executors, executor_findings, refused_finding
-from penstock.edge.cli.doctor.finding import Inquiry
-from penstock.edge.cli.doctor.machine import MINIMUM_DISK
-from penstock.edge.cli.doctor.probe import Facts, Wanted, look
+from millstream.edge.cli.doctor.executors import check_executors, executor_findings, refused_finding
+from millstream.edge.cli.doctor.finding import Inquiry
+from millstream.edge.cli.doctor.machine import MINIMUM_DISK
+from millstream.edge.cli.doctor.probe import Facts, Wanted, look
 
-OWN = {"python": "3.11.9", "pyspark": "4.3.0", "pyarrow": "21.0.0", "penstock": "0.1.0"}
+OWN = {"python": "3.11.9", "pyspark": "4.3.0", "pyarrow": "21.0.0", "millstream": "0.1.0"}
 SOUND: Facts = {
     "host": "node",
     "executor": "3",
@@ -23,7 +23,7 @@ SOUND: Facts = {
     "versions": {
         "pyspark": ("4.3.0", ""),
         "pyarrow": ("21.0.0", ""),
-        "penstock": ("0.1.0", ""),
+        "millstream": ("0.1.0", ""),
         "lmdb": ("1.7", ""),
     },
     "unreachable": {},
@@ -36,7 +36,7 @@ def test_an_executor_with_nothing_wrong_has_one_line() -> None:
     assert (finding.name, finding.ok) == ("executor 3 on node", True)
     assert (
         finding.detail
-        == "Python 3.11.2 (/usr/bin/python3), penstock 0.1.0, pyspark 4.3.0, pyarrow 21.0.0, 2.0 GiB free"
+        == "Python 3.11.2 (/usr/bin/python3), millstream 0.1.0, pyspark 4.3.0, pyarrow 21.0.0, 2.0 GiB free"
     )
 
 
@@ -50,9 +50,9 @@ def test_an_executor_with_nothing_wrong_has_one_line() -> None:
             "on that host: /usr/bin/python3 -m pip install 'pyarrow==21.0.0'",
         ),
         (
-            {"versions": {**SOUND["versions"], "penstock": ("", "not installed")}},
-            "penstock: not installed",
-            "on that host: /usr/bin/python3 -m pip install 'penstock==0.1.0'",
+            {"versions": {**SOUND["versions"], "millstream": ("", "not installed")}},
+            "millstream: not installed",
+            "on that host: /usr/bin/python3 -m pip install 'millstream==0.1.0'",
         ),
         (
             {"versions": {**SOUND["versions"], "lmdb": ("1.5", "")}},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES = ["to be or not to be", "that is the question", "to die to sleep"]
@@ -32,7 +32,7 @@ def test_word_count_counts_until_it_is_interrupted(tmp_path: Path) -> None:
         for topic in ("lines", "counts"):
             kafka.create_topic(topic)
         kafka.produce("lines", [(None, line) for line in LINES])
-        environment = {**os.environ, "PENSTOCK_STATE_DIR": str(tmp_path / "state")}
+        environment = {**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path / "state")}
         with (tmp_path / "output").open("w+") as output:
             program = subprocess.Popen(
                 [sys.executable, str(EXAMPLES / "wordcount.py"), kafka.bootstrap_servers],

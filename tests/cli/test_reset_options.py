@@ -1,4 +1,4 @@
-"""How the options of ``penstock reset`` are read."""
+"""How the options of ``millstream reset`` are read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import SettingsError
-from penstock.edge.cli.reset import target_of
+from millstream.core.model.errors import SettingsError
+from millstream.edge.cli.reset import target_of
 
 NONE: dict[str, Any] = {
     "to_earliest": False,

@@ -1,4 +1,4 @@
-"""``penstock pause``, ``resume``, ``throttle`` and ``status``, against an application that only listens."""
+"""``millstream pause``, ``resume``, ``throttle`` and ``status``, against an application that only listens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.core.model.errors import ControlError
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark.control import ControlServer
-from penstock.edge import contact
-from penstock.edge.cli.app import app
-from penstock.edge.status import Status
-from penstock.edge.thread_status import ThreadStatus
+from millstream.core.model.errors import ControlError
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.edge import contact
+from millstream.edge.cli.app import app
+from millstream.edge.status import Status
+from millstream.edge.thread_status import ThreadStatus
 
 STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
 
@@ -105,7 +105,7 @@ def test_what_the_application_refuses_is_told(listening: Listening) -> None:
     listening.refuses = ControlError("application 'app' does not read 'x'")
     result = listening.run("pause", "--topic", "x")
     assert result.exit_code == 1
-    assert result.stderr == "penstock pause: application 'app' does not read 'x'\n"
+    assert result.stderr == "millstream pause: application 'app' does not read 'x'\n"
 
 
 def test_a_rate_that_is_no_number_is_told_without_asking(listening: Listening) -> None:
@@ -117,4 +117,4 @@ def test_a_rate_that_is_no_number_is_told_without_asking(listening: Listening) -
 def test_an_application_that_is_not_running_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["status", "app", "--state-dir", str(tmp_path)])
     assert result.exit_code == 1
-    assert "penstock status: application 'app' is not running with this state directory" in result.stderr
+    assert "millstream status: application 'app' is not running with this state directory" in result.stderr

@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-import penstock as ps
-from penstock.testing import EmbeddedKafka
+import millstream as ms
+from millstream.testing import EmbeddedKafka
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = ROOT / "examples/wordcount.py"
@@ -40,16 +40,16 @@ class Counting:
         (home / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
         given = {
             "SPARK_CONF_DIR": str(home),
-            "PYTHONPATH": str(Path(ps.__file__).parents[1]),
+            "PYTHONPATH": str(Path(ms.__file__).parents[1]),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PENSTOCK_STATE_DIR": str(self.state),
-            "PENSTOCK_PROCESSING_GUARANTEE": "exactly_once",
-            "PENSTOCK_TRANSACTION_TIMEOUT_MS": "20000",
-            "PENSTOCK_MAX_BATCH_RECORDS": "200",
-            "PENSTOCK_STATESTORE_CACHE_MAX_BYTES": "0",
-            "PENSTOCK_SHUFFLE_PARTITIONS": "2",
-            "PENSTOCK_CHECKPOINT_LOCATION": checkpoint,
+            "MILLSTREAM_STATE_DIR": str(self.state),
+            "MILLSTREAM_PROCESSING_GUARANTEE": "exactly_once",
+            "MILLSTREAM_TRANSACTION_TIMEOUT_MS": "20000",
+            "MILLSTREAM_MAX_BATCH_RECORDS": "200",
+            "MILLSTREAM_STATESTORE_CACHE_MAX_BYTES": "0",
+            "MILLSTREAM_SHUFFLE_PARTITIONS": "2",
+            "MILLSTREAM_CHECKPOINT_LOCATION": checkpoint,
         }
         self.environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))

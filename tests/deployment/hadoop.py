@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from penstock.testing.kafka import resolve_jars
+from millstream.testing.kafka import resolve_jars
 
 JARS: Final = Path(pyspark.__file__).parent / "jars"
 VERSION: Final = next(JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]

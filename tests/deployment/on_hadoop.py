@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .counting import Counting
 from .hadoop import hdfs
@@ -52,7 +52,7 @@ def counting(broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Counting]:
 def test_a_checkpoint_on_hdfs_survives_kills_and_moves(counting: Counting) -> None:
     kill_and_go_on(counting)
     counting.write(100)
-    counting.start(PENSTOCK_SHUFFLE_PARTITIONS="4")  # moves the state
+    counting.start(MILLSTREAM_SHUFFLE_PARTITIONS="4")  # moves the state
     counting.wait_for_all()
     counting.stop()
     counting.check()

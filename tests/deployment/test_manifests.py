@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock as ps
-from penstock.edge.settings import Settings
+import millstream as ms
+from millstream.edge.settings import Settings
 
 from .objects import MODULES, WITHOUT
 
@@ -110,10 +110,10 @@ def test_settings_are_known_and_name_secrets(
     settings = Settings(bootstrap_servers="broker:9093")
     assert settings.exactly_once
     assert settings.secrets_in_clients == ()
-    assert settings.kafka["sasl.password"] == ps.secret.file("/run/secrets/kafka/password")
+    assert settings.kafka["sasl.password"] == ms.secret.file("/run/secrets/kafka/password")
     assert [secret["path"] for secret in pod["secrets"]] == ["/run/secrets/kafka"]
     assert str(settings.state_dir).startswith(pod["volumeMounts"][0]["mountPath"])
-    assert {name.lower().removeprefix("penstock_") for name in said} <= set(Settings.model_fields)
+    assert {name.lower().removeprefix("millstream_") for name in said} <= set(Settings.model_fields)
 
 
 def test_no_secret_is_text(word_count: Any) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from docs.markdown import ROOT, blocks_of
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
 PAGE = ROOT / "docs/tutorial/from-my-laptop-to-the-cluster.md"

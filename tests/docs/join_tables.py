@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import penstock as ps
+import millstream as ms
 
 from .markdown import ROOT, blocks_of, tables_under_headings
 
@@ -27,12 +27,12 @@ class Step(NamedTuple):
     results: dict[str, list[str]]
 
 
-def topology() -> ps.Topology:
+def topology() -> ms.Topology:
     """Build the topology of the page with the program that is shown there."""
     namespace: dict[str, Any] = {"__name__": "joins-page"}
     program = next(block.text for block in blocks_of(PAGE) if block.is_python)
     exec(compile(program, PAGE.name, "exec"), namespace)
-    built: ps.Topology = namespace["topology"]
+    built: ms.Topology = namespace["topology"]
     return built
 
 

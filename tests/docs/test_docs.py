@@ -21,19 +21,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from typer.main import get_command
 
-import penstock as ps
-from penstock.core.engine.threads import ThreadFigures
-from penstock.core.model import errors
-from penstock.drivers.kafka.fetch import _PRESET
-from penstock.drivers.kafka.produce import DEFAULTS
-from penstock.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
-from penstock.drivers.spark.worker.report import CallReport, Hottest, Report
-from penstock.edge.cli.app import app as command_line
-from penstock.edge.client_settings import RULES
-from penstock.edge.settings import Settings
-from penstock.edge.status import Book, Status
-from penstock.testing.crash import TARGETS
-from penstock.testing.crash.command import options as crash_options
+import millstream as ms
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.model import errors
+from millstream.drivers.kafka.fetch import _PRESET
+from millstream.drivers.kafka.produce import DEFAULTS
+from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
+from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.edge.cli.app import app as command_line
+from millstream.edge.client_settings import RULES
+from millstream.edge.settings import Settings
+from millstream.edge.status import Book, Status
+from millstream.testing.crash import TARGETS
+from millstream.testing.crash.command import options as crash_options
 
 from .markdown import PAGES, ROOT, Block, anchors_of, blocks_of, links_of, name_of, table_rows
 
@@ -86,7 +86,7 @@ def test_blocks_run_and_print_what_is_shown(page: Path) -> None:
 
 
 @pytest.fixture
-def topics(kafka: ps.testing.EmbeddedKafka) -> Iterator[ps.testing.EmbeddedKafka]:
+def topics(kafka: ms.testing.EmbeddedKafka) -> Iterator[ms.testing.EmbeddedKafka]:
     """The topics that the pages speak of, with a few lines of text."""
     for topic in ("lines", "counts"):
         kafka.create_topic(topic, 2)
@@ -101,14 +101,14 @@ def topics(kafka: ps.testing.EmbeddedKafka) -> Iterator[ps.testing.EmbeddedKafka
 @pytest.mark.parametrize("page", pages_with(broker=True), ids=name_of)
 def test_blocks_run_on_a_broker(
     page: Path,
-    topics: ps.testing.EmbeddedKafka,
+    topics: ms.testing.EmbeddedKafka,
     spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path))
-    run_application = ps.Application.run
-    monkeypatch.setattr(ps.Application, "run", lambda app, until="end": run_application(app, until))
+    monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
+    run_application = ms.Application.run
+    monkeypatch.setattr(ms.Application, "run", lambda app, until="end": run_application(app, until))
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
         run(BLOCKS[page], servers=topics.bootstrap_servers)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
 
 from .join_tables import KEY, RESULTS, Step, steps, topology
 
 
-def shown(records: list[ps.Record]) -> dict[str, list[str]]:
+def shown(records: list[ms.Record]) -> dict[str, list[str]]:
     """Write the results of one record as the tables do."""
     found: dict[str, list[str]] = {}
     for record in records:
@@ -23,7 +23,7 @@ def expected(step: Step) -> dict[str, list[str]]:
 
 
 def test_each_record_gives_the_results_of_its_row() -> None:
-    with ps.testing.TopologyTestDriver(topology()) as driver:
+    with ms.testing.TopologyTestDriver(topology()) as driver:
         for step in steps():
             driver.pipe(step.topic, KEY, step.value, step.timestamp)
             assert shown(driver.read(RESULTS)) == expected(step), step[:3]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import penstock as ps
-from penstock.core.model.ids import TopicPartition
+import millstream as ms
+from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host
 
 from .markdown import ROOT, blocks_of
@@ -22,8 +22,8 @@ def names_of(page: str, holding: str) -> dict[str, Any]:
         holding: What only that block holds.
     """
     (block,) = (block for block in blocks_of(ROOT / "docs" / page) if holding in block.text)
-    names: dict[str, Any] = {"ps": ps, "__name__": page}
-    exec(block.text[: block.text.index("with ps.testing")], names)
+    names: dict[str, Any] = {"ms": ms, "__name__": page}
+    exec(block.text[: block.text.index("with ms.testing")], names)
     return names
 
 

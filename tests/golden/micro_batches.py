@@ -13,17 +13,17 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.engine.global_task import global_task
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.task import Task
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Headers, Records
-from penstock.core.ports import Threads
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
-from penstock.core.topology.nodes import Sink
-from penstock.core.topology.plan import Plan, SubTopology
+import millstream as ms
+from millstream.core.engine.global_task import global_task
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.task import Task
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Headers, Records
+from millstream.core.ports import Threads
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.topology.nodes import Sink
+from millstream.core.topology.plan import Plan, SubTopology
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 
@@ -43,7 +43,7 @@ class MicroBatches:
 
     def __init__(
         self,
-        topology: ps.Topology,
+        topology: ms.Topology,
         application_id: str,
         *,
         chunk: int,
@@ -60,7 +60,7 @@ class MicroBatches:
         self.restarts = restarts
         self.now_ms = 0
         self.dropped = 0
-        self.sent: dict[str, list[ps.Record]] = defaultdict(list)
+        self.sent: dict[str, list[ms.Record]] = defaultdict(list)
         self._global = MemoryStores()
         self._committed = {sub.id: MemoryStores() for sub in self.plan.subtopologies}
         self._committed |= {part.id: self._global for part in self.plan.global_parts}
@@ -164,7 +164,7 @@ class MicroBatches:
             rows = list(rows_of(records))
             sink = sink_of(sub, topic)
             self.sent[topic].extend(
-                ps.Record(read(sink.key, key), read(sink.value, value), timestamp, headers)
+                ms.Record(read(sink.key, key), read(sink.value, value), timestamp, headers)
                 for key, value, timestamp, headers in rows
             )
             if topic in self._reader:
@@ -187,5 +187,5 @@ def sink_of(sub: SubTopology, topic: str) -> Sink:
     return next((s for s in sinks if s.topic == topic), None) or next(s for s in sinks if callable(s.topic))
 
 
-def read(serde: ps.Serde[Any], data: bytes | None) -> Any:
+def read(serde: ms.Serde[Any], data: bytes | None) -> Any:
     return None if data is None else serde.deserialize(data)

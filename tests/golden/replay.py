@@ -24,13 +24,13 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.ports import Threads
-from penstock.core.state.session import SessionStore
-from penstock.core.state.versioned import VersionedStore
-from penstock.core.state.window import WindowStore
-from penstock.drivers.threads import TaskThreads
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.ports import Threads
+from millstream.core.state.session import SessionStore
+from millstream.core.state.versioned import VersionedStore
+from millstream.core.state.window import WindowStore
+from millstream.drivers.threads import TaskThreads
+from millstream.testing import TopologyTestDriver
 
 if __name__ == "__main__":  # run as a script, which has no package around it
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -146,10 +146,10 @@ class Replayed:
     dropped: int
 
 
-Replay = Callable[[ps.Topology, Recording], Replayed]
+Replay = Callable[[ms.Topology, Recording], Replayed]
 
 
-def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
+def with_test_driver(topology: ms.Topology, recording: Recording) -> Replayed:
     """Replay with the public TopologyTestDriver, which processes each record to the end."""
     settings = {"application_id": APPLICATION_ID, "statestore_cache_max_bytes": 0}
     with TopologyTestDriver(topology, wall_clock_ms=0, **settings) as driver:
@@ -170,7 +170,7 @@ def with_test_driver(topology: ps.Topology, recording: Recording) -> Replayed:
 def in_micro_batches(*, chunk: int, budget: int | None, threads: Threads | None = None) -> Replay:
     """Replay through the task's own seam, with a new task for each step; see `MicroBatches`."""
 
-    def replay_(topology: ps.Topology, recording: Recording) -> Replayed:
+    def replay_(topology: ms.Topology, recording: Recording) -> Replayed:
         runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget, threads=threads)
 
         def run(batch: list[Entry]) -> None:
@@ -199,7 +199,7 @@ REPLAYS: dict[str, Replay] = {
 
 
 def collect(
-    recording: Recording, run: Callable[[list[Entry]], None], drain: Callable[[str], list[ps.Record]]
+    recording: Recording, run: Callable[[list[Entry]], None], drain: Callable[[str], list[ms.Record]]
 ) -> list[Entry]:
     """Run the batches, and read the output topics after each as the recorder did."""
     outputs = []
@@ -222,7 +222,7 @@ def row_of(entry: Entry) -> Row:
     return key, value, entry["timestamp"], headers_of(entry)
 
 
-def spell(topic: str, record: ps.Record) -> Entry:
+def spell(topic: str, record: ms.Record) -> Entry:
     """Write an output record as a recording does."""
     return {
         "topic": topic,
@@ -244,20 +244,20 @@ def dump(store: Any, recording: Recording) -> list[Any]:
     return entries
 
 
-def spell_entry(key: str | ps.Windowed, value: Any) -> list[Any]:
+def spell_entry(key: str | ms.Windowed, value: Any) -> list[Any]:
     spelled = spell_key(key)
-    return [spelled, *value] if isinstance(value, ps.ValueAndTimestamp) else [spelled, value]
+    return [spelled, *value] if isinstance(value, ms.ValueAndTimestamp) else [spelled, value]
 
 
-def spell_key(key: str | ps.Windowed | None) -> Any:
-    return key._asdict() if isinstance(key, ps.Windowed) else key
+def spell_key(key: str | ms.Windowed | None) -> Any:
+    return key._asdict() if isinstance(key, ms.Windowed) else key
 
 
 def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
     """Say where two lists part, which tells more about an engine than a diff of all that follows."""
     for place, (want, have) in enumerate(zip_longest(expected, got)):
         if want != have:
-            return f"at {place}: Kafka Streams gave {want}, penstock gave {have}"
+            return f"at {place}: Kafka Streams gave {want}, millstream gave {have}"
     return None
 
 
@@ -269,9 +269,7 @@ def difference(recording: Recording, replayed: Replayed) -> str | None:
         if found := first_difference(entries, replayed.stores[name]):
             return f"store {name!r} differs {found}"
     if recording.dropped != replayed.dropped:
-        return (
-            f"dropped records differ: Kafka Streams had {recording.dropped}, penstock has {replayed.dropped}"
-        )
+        return f"dropped records differ: Kafka Streams had {recording.dropped}, millstream has {replayed.dropped}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The topologies that Kafka Streams 4.3 was recorded with, built with Penstock.
+"""The topologies that Kafka Streams 4.3 was recorded with, built with Millstream.
 
 One builder function per scenario; `SCENARIOS` maps its name, which is also the stem of its files in `data/`, to the
 builder and to the output topics in the order in which the recorder read them. Lambdas spell nulls the way the
@@ -10,38 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import penstock as ps
+import millstream as ms
 
-INT64 = ps.serdes.int64
-STRING = ps.serdes.string
+INT64 = ms.serdes.int64
+STRING = ms.serdes.string
 
 
 @dataclass(frozen=True)
 class Scenario:
     """How to build a recorded topology, and where its outputs are."""
 
-    build: Callable[[], ps.Topology]
+    build: Callable[[], ms.Topology]
     topics: tuple[str, ...]
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(*topics: str) -> Callable[[Callable[[], ps.Topology]], Callable[[], ps.Topology]]:
+def scenario(*topics: str) -> Callable[[Callable[[], ms.Topology]], Callable[[], ms.Topology]]:
     """Register a builder under its own name, with its output topics in the order of reading."""
 
-    def register(build: Callable[[], ps.Topology]) -> Callable[[], ps.Topology]:
+    def register(build: Callable[[], ms.Topology]) -> Callable[[], ms.Topology]:
         SCENARIOS[build.__name__] = Scenario(build, topics)
         return build
 
     return register
 
 
-def dsl(define: Callable[[ps.StreamsBuilder], None]) -> Callable[[], ps.Topology]:
+def dsl(define: Callable[[ms.StreamsBuilder], None]) -> Callable[[], ms.Topology]:
     """Turn a function that fills a string-to-string StreamsBuilder into one that builds its topology."""
 
-    def build() -> ps.Topology:
-        builder = ps.StreamsBuilder(
+    def build() -> ms.Topology:
+        builder = ms.StreamsBuilder(
             default_key_serde=STRING, default_value_serde=STRING, names="numbered", null_keys="silent"
         )
         define(builder)
@@ -82,16 +82,16 @@ def is_even(_key: str | None, value: str) -> bool:
     return num(value) % 2 == 0
 
 
-Step = Callable[[ps.ProcessorContext, ps.Record], None]
+Step = Callable[[ms.ProcessorContext, ms.Record], None]
 
 
-class Each(ps.Processor):
+class Each(ms.Processor):
     """Runs a function of context and record for each record."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         self.step(self.context, record)
 
 
@@ -100,27 +100,27 @@ def each(step: Step) -> Callable[[], Each]:
     return lambda: Each(step)
 
 
-def forward_value(value: Callable[[ps.ProcessorContext, ps.Record], str]) -> Callable[[], Each]:
+def forward_value(value: Callable[[ms.ProcessorContext, ms.Record], str]) -> Callable[[], Each]:
     """Supply processors that forward each record with a new value."""
     return each(lambda context, record: context.forward(record.with_value(value(context, record))))
 
 
-def string_store(name: str) -> ps.stores.StoreSpec:
-    return ps.stores.key_value(name, STRING, STRING)
+def string_store(name: str) -> ms.stores.StoreSpec:
+    return ms.stores.key_value(name, STRING, STRING)
 
 
-def versioned_table(builder: ps.StreamsBuilder, topic: str, store: str, history: int) -> ps.KTable:
-    return builder.table(topic, store=ps.stores.options(store, history_retention=history))
+def versioned_table(builder: ms.StreamsBuilder, topic: str, store: str, history: int) -> ms.KTable:
+    return builder.table(topic, store=ms.stores.options(store, history_retention=history))
 
 
-class Counting(ps.Processor):
+class Counting(ms.Processor):
     """Numbers things from 0. The number is in a store, since a processor may live no longer than a micro-batch."""
 
     @staticmethod
-    def store() -> ps.stores.StoreSpec:
-        return ps.stores.key_value("number", STRING, INT64)
+    def store() -> ms.stores.StoreSpec:
+        return ms.stores.key_value("number", STRING, INT64)
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         self.numbers = context.state_store("number")
 
@@ -135,7 +135,7 @@ class Counting(ps.Processor):
 
 @scenario("out-a", "out-even", "out-rest", "out", "out-b")
 @dsl
-def map_filter_branch(builder: ps.StreamsBuilder) -> None:
+def map_filter_branch(builder: ms.StreamsBuilder) -> None:
     mapped = builder.stream("in").map(
         lambda k, v: ("NONE" if k is None else k.upper(), "v7" if v is None else v),
     )
@@ -159,7 +159,7 @@ def map_filter_branch(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out", "out-flat", "out-mapvalues")
 @dsl
-def flat_map_values(builder: ps.StreamsBuilder) -> None:
+def flat_map_values(builder: ms.StreamsBuilder) -> None:
     stream = builder.stream("in")
     stream.flat_map_values(words).to("out")
     stream.flat_map(lambda k, v: [("null", k)] if v is None else [(w, k) for w in words(v)]).to("out-flat")
@@ -168,20 +168,20 @@ def flat_map_values(builder: ps.StreamsBuilder) -> None:
 
 @scenario("oracle-rp-repartition", "out")
 @dsl
-def select_key_through_repartition(builder: ps.StreamsBuilder) -> None:
+def select_key_through_repartition(builder: ms.StreamsBuilder) -> None:
     rekeyed = builder.stream("in").select_key(lambda _, v: first_or_none(v)).repartition(name="rp")
     rekeyed.map_values(lambda k, v: f"{text(k)}:{text(v)}", with_key=True).to("out")
 
 
 @scenario("out")
 @dsl
-def merge_two(builder: ps.StreamsBuilder) -> None:
+def merge_two(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").merge(builder.stream("right")).to("out")
 
 
 @scenario("out-a0", "out-a1", "out-b0", "out-b1", "out-none0", "out-none1")
 @dsl
-def topic_name_extractor(builder: ps.StreamsBuilder) -> None:
+def topic_name_extractor(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").to(
         lambda key, _, context: f"out-{'none' if key is None else key}{context.timestamp % 2}",
     )
@@ -189,7 +189,7 @@ def topic_name_extractor(builder: ps.StreamsBuilder) -> None:
 
 @scenario("oracle-words-repartition", "out")
 @dsl
-def word_count(builder: ps.StreamsBuilder) -> None:
+def word_count(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").flat_map_values(words).group_by(lambda _, word: word, name="words")
     grouped.count(store="counts").to_stream().to("out", value=INT64)
 
@@ -199,13 +199,13 @@ def word_count(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def count_by_key(builder: ps.StreamsBuilder) -> None:
+def count_by_key(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT64)
 
 
 @scenario("out")
 @dsl
-def reduce_concat(builder: ps.StreamsBuilder) -> None:
+def reduce_concat(builder: ms.StreamsBuilder) -> None:
     reduced = (
         builder.stream("in")
         .group_by_key()
@@ -216,7 +216,7 @@ def reduce_concat(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def aggregate_sum_long(builder: ps.StreamsBuilder) -> None:
+def aggregate_sum_long(builder: ms.StreamsBuilder) -> None:
     sums = (
         builder.stream("in")
         .group_by_key()
@@ -232,14 +232,14 @@ def aggregate_sum_long(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def count_group_by_value(builder: ps.StreamsBuilder) -> None:
+def count_group_by_value(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by(lambda _, v: first_or_none(v))
     grouped.count(store="counts").to_stream().to("out", value=INT64)
 
 
 @scenario("out")
 @dsl
-def ktable_count_group_by(builder: ps.StreamsBuilder) -> None:
+def ktable_count_group_by(builder: ms.StreamsBuilder) -> None:
     table = builder.table("in", store="t")
     grouped = table.group_by(lambda _, v: (None if v.startswith("-") else first(v), v))
     grouped.count(store="counts").to_stream().to("out", value=INT64)
@@ -247,14 +247,14 @@ def ktable_count_group_by(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def ktable_count_group_by_versioned(builder: ps.StreamsBuilder) -> None:
+def ktable_count_group_by_versioned(builder: ms.StreamsBuilder) -> None:
     grouped = versioned_table(builder, "in", "vt", 1500).group_by(lambda _, v: (first(v), v))
     grouped.count(store="counts").to_stream().to("out", value=INT64)
 
 
 @scenario("out")
 @dsl
-def ktable_reduce_group_by(builder: ps.StreamsBuilder) -> None:
+def ktable_reduce_group_by(builder: ms.StreamsBuilder) -> None:
     reduced = (
         builder.table("in", store="t")
         .group_by(lambda _, v: (first(v), rest(v)))
@@ -265,7 +265,7 @@ def ktable_reduce_group_by(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
+def ktable_aggregate_group_by(builder: ms.StreamsBuilder) -> None:
     sums = (
         builder.table("in", store="t")
         .group_by(lambda _, v: (first(v), rest(v)))
@@ -282,11 +282,11 @@ def ktable_aggregate_group_by(builder: ps.StreamsBuilder) -> None:
 
 # Windows
 
-TUMBLING = ps.TumblingWindows(1000, grace=500)
-HOPPING = ps.HoppingWindows(1000, advance=300, grace=400)
-SLIDING = ps.SlidingWindows(700, grace=500)
-SESSION = ps.SessionWindows(400, grace=300)
-KEPT_A_MINUTE = ps.stores.options("w", retention=60_000)
+TUMBLING = ms.TumblingWindows(1000, grace=500)
+HOPPING = ms.HoppingWindows(1000, advance=300, grace=400)
+SLIDING = ms.SlidingWindows(700, grace=500)
+SESSION = ms.SessionWindows(400, grace=300)
+KEPT_A_MINUTE = ms.stores.options("w", retention=60_000)
 
 
 def concatenated(so_far: str, value: str | None) -> str:
@@ -303,82 +303,82 @@ def empty() -> str:
 
 @scenario("out")
 @dsl
-def tumbling_count(builder: ps.StreamsBuilder) -> None:
+def tumbling_count(builder: ms.StreamsBuilder) -> None:
     counts = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     counts.to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tumbling_count_no_grace(builder: ps.StreamsBuilder) -> None:
-    windows = ps.TumblingWindows(1000, grace=0)
+def tumbling_count_no_grace(builder: ms.StreamsBuilder) -> None:
+    windows = ms.TumblingWindows(1000, grace=0)
     builder.stream("in").group_by_key().windowed_by(windows).count(store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def hopping_count(builder: ps.StreamsBuilder) -> None:
+def hopping_count(builder: ms.StreamsBuilder) -> None:
     counts = builder.stream("in").group_by_key().windowed_by(HOPPING).count(store="w")
     counts.to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tumbling_count_rekeyed(builder: ps.StreamsBuilder) -> None:
+def tumbling_count_rekeyed(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by(lambda _, v: first_or_none(v))
     grouped.windowed_by(TUMBLING).count(store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tumbling_reduce_concat(builder: ps.StreamsBuilder) -> None:
+def tumbling_reduce_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(TUMBLING)
     grouped.reduce(concatenated, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def hopping_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+def hopping_aggregate_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(HOPPING)
     grouped.aggregate(empty, appended, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def sliding_count(builder: ps.StreamsBuilder) -> None:
+def sliding_count(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").group_by_key().windowed_by(SLIDING).count(store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def sliding_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+def sliding_aggregate_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(SLIDING)
     grouped.aggregate(empty, appended, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def sliding_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
-    windowed = builder.stream("in").group_by_key().windowed_by(SLIDING, emit=ps.on_window_close)
+def sliding_emit_on_window_close(builder: ms.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SLIDING, emit=ms.on_window_close)
     windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_count(builder: ps.StreamsBuilder) -> None:
+def session_count(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_reduce_concat(builder: ps.StreamsBuilder) -> None:
+def session_reduce_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
     grouped.reduce(concatenated, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_aggregate_concat(builder: ps.StreamsBuilder) -> None:
+def session_aggregate_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
     merged = grouped.aggregate(empty, appended, lambda _, one, other: f"{one}~{other}", store="w")
     merged.to_stream().to("out")
@@ -386,46 +386,46 @@ def session_aggregate_concat(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def tumbling_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
-    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=ps.on_window_close)
+def tumbling_emit_on_window_close(builder: ms.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=ms.on_window_close)
     windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def hopping_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
-    windowed = builder.stream("in").group_by_key().windowed_by(HOPPING, emit=ps.on_window_close)
+def hopping_emit_on_window_close(builder: ms.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(HOPPING, emit=ms.on_window_close)
     windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_emit_on_window_close(builder: ps.StreamsBuilder) -> None:
-    windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=ps.on_window_close)
+def session_emit_on_window_close(builder: ms.StreamsBuilder) -> None:
+    windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=ms.on_window_close)
     windowed.count(store="w").to_stream().to("out")
 
 
-THROTTLED_CLOSE = ps.EmitStrategy.on_window_close(every=1000)
-LOSING_CLOSE = ps.EmitStrategy.on_window_close(expired="lost")
+THROTTLED_CLOSE = ms.EmitStrategy.on_window_close(every=1000)
+LOSING_CLOSE = ms.EmitStrategy.on_window_close(expired="lost")
 
 
 @scenario("out")
 @dsl
-def tumbling_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+def tumbling_emit_on_window_close_throttled(builder: ms.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=THROTTLED_CLOSE)
     windowed.count(store=KEPT_A_MINUTE).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tumbling_emit_on_window_close_default_retention(builder: ps.StreamsBuilder) -> None:
+def tumbling_emit_on_window_close_default_retention(builder: ms.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(TUMBLING, emit=LOSING_CLOSE)
     windowed.count(store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
+def session_emit_on_window_close_throttled(builder: ms.StreamsBuilder) -> None:
     windowed = builder.stream("in").group_by_key().windowed_by(SESSION, emit=THROTTLED_CLOSE)
     windowed.count(store="w").to_stream().to("out")
 
@@ -433,7 +433,7 @@ def session_emit_on_window_close_throttled(builder: ps.StreamsBuilder) -> None:
 # Cogroup
 
 
-def cogrouped(builder: ps.StreamsBuilder) -> ps.CogroupedKStream[str, str]:
+def cogrouped(builder: ms.StreamsBuilder) -> ms.CogroupedKStream[str, str]:
     left, right = (builder.stream(topic).group_by_key() for topic in ("left", "right"))
     return left.cogroup(lambda _, v, so_far: f"{so_far}<{text(v)}").cogroup(
         right, lambda _, v, so_far: f"{so_far}>{text(v)}"
@@ -442,77 +442,77 @@ def cogrouped(builder: ps.StreamsBuilder) -> ps.CogroupedKStream[str, str]:
 
 @scenario("out")
 @dsl
-def cogroup_two_streams(builder: ps.StreamsBuilder) -> None:
+def cogroup_two_streams(builder: ms.StreamsBuilder) -> None:
     cogrouped(builder).aggregate(empty, store="cg").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def cogroup_windowed(builder: ps.StreamsBuilder) -> None:
+def cogroup_windowed(builder: ms.StreamsBuilder) -> None:
     cogrouped(builder).windowed_by(TUMBLING).aggregate(empty, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def cogroup_sliding(builder: ps.StreamsBuilder) -> None:
+def cogroup_sliding(builder: ms.StreamsBuilder) -> None:
     cogrouped(builder).windowed_by(SLIDING).aggregate(empty, store="w").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def cogroup_session(builder: ps.StreamsBuilder) -> None:
+def cogroup_session(builder: ms.StreamsBuilder) -> None:
     sessions = cogrouped(builder).windowed_by(SESSION)
     sessions.aggregate(empty, lambda _, one, other: f"{one}~{other}", store="w").to_stream().to("out")
 
 
 # Suppress
 
-FINAL = ps.Suppressed.until_window_closes()
+FINAL = ms.Suppressed.until_window_closes()
 
 
 @scenario("out")
 @dsl
-def tumbling_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+def tumbling_suppress_until_close(builder: ms.StreamsBuilder) -> None:
     counts = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     counts.suppress(FINAL).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def hopping_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+def hopping_suppress_until_close(builder: ms.StreamsBuilder) -> None:
     counts = builder.stream("in").group_by_key().windowed_by(HOPPING).count(store="w")
     counts.suppress(FINAL).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def session_suppress_until_close(builder: ps.StreamsBuilder) -> None:
+def session_suppress_until_close(builder: ms.StreamsBuilder) -> None:
     counts = builder.stream("in").group_by_key().windowed_by(SESSION).count(store="w")
     counts.suppress(FINAL).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def suppress_time_limit(builder: ps.StreamsBuilder) -> None:
-    suppressed = builder.table("in", store="t").suppress(ps.Suppressed.until_time_limit(500))
+def suppress_time_limit(builder: ms.StreamsBuilder) -> None:
+    suppressed = builder.table("in", store="t").suppress(ms.Suppressed.until_time_limit(500))
     suppressed.to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def suppress_max_records_emit_early(builder: ps.StreamsBuilder) -> None:
-    few = ps.Suppressed.until_time_limit(2000, max_records=3)
+def suppress_max_records_emit_early(builder: ms.StreamsBuilder) -> None:
+    few = ms.Suppressed.until_time_limit(2000, max_records=3)
     builder.table("in", store="t").suppress(few).to_stream().to("out")
 
 
 @scenario("out-map", "out-count", "out-suppressed", "out-join")
 @dsl
-def dsl_headers_propagation(builder: ps.StreamsBuilder) -> None:
+def dsl_headers_propagation(builder: ms.StreamsBuilder) -> None:
     stream = builder.stream("in")
     stream.map_values(lambda v: f"{text(v)}!").to("out-map")
     counts = stream.group_by(lambda _, v: first_or_none(v)).count(store="counts")
     counts.to_stream().to("out-count", value=INT64)
-    windowed = stream.group_by_key().windowed_by(ps.TumblingWindows(1000, grace=500)).count(store="w")
+    windowed = stream.group_by_key().windowed_by(ms.TumblingWindows(1000, grace=500)).count(store="w")
     windowed.suppress(FINAL).to_stream(lambda window, _: window.key).to("out-suppressed", value=INT64)
     stream.join(builder.stream("right"), join2, windows=as_kafka_streams(300, 300, 300)).to("out-join")
 
@@ -522,7 +522,7 @@ def dsl_headers_propagation(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out-filter", "out-filter-store", "out-not-map", "out-map")
 @dsl
-def table_filter_mapvalues(builder: ps.StreamsBuilder) -> None:
+def table_filter_mapvalues(builder: ms.StreamsBuilder) -> None:
     table = builder.table("in", store="t")
     table.filter(is_even).to_stream().to("out-filter")
     table.filter(is_even, store="f").to_stream().to("out-filter-store")
@@ -533,19 +533,19 @@ def table_filter_mapvalues(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def table_source_tombstones(builder: ps.StreamsBuilder) -> None:
+def table_source_tombstones(builder: ms.StreamsBuilder) -> None:
     builder.table("in", store="t").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def table_source_versioned(builder: ps.StreamsBuilder) -> None:
+def table_source_versioned(builder: ms.StreamsBuilder) -> None:
     versioned_table(builder, "in", "vt", 1000).to_stream().to("out")
 
 
 @scenario("out", "out-rekeyed")
 @dsl
-def table_to_stream_roundtrip(builder: ps.StreamsBuilder) -> None:
+def table_to_stream_roundtrip(builder: ms.StreamsBuilder) -> None:
     updates = builder.table("in", store="t").to_stream()
     primed = updates.map_values(lambda v: None if v is None else f"{v}'")
     primed.to_table(store="rt").to_stream().to("out")
@@ -553,14 +553,14 @@ def table_to_stream_roundtrip(builder: ps.StreamsBuilder) -> None:
     rekeyed.to_table(store="rk").to_stream().to("out-rekeyed")
 
 
-class WithPrevious(ps.Processor):
+class WithPrevious(ms.Processor):
     """Forwards each value with the one before it of the same key; a null value deletes the key."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         self.store = context.state_store("kv")
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         if record.key is None:
             self.context.forward(record.with_value(f"first:{text(record.value)}"))
             second = record.with_value(f"second:{text(record.value)}")
@@ -579,7 +579,7 @@ class WithPrevious(ps.Processor):
 
 @scenario("out")
 @dsl
-def transform_values_like(builder: ps.StreamsBuilder) -> None:
+def transform_values_like(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(string_store("kv"))
     processed = builder.stream("in").process_values(WithPrevious, stores=["kv"])
     processed.to("out")
@@ -591,18 +591,18 @@ def transform_values_like(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def two_topics_merge_time(builder: ps.StreamsBuilder) -> None:
+def two_topics_merge_time(builder: ms.StreamsBuilder) -> None:
     merged = builder.stream("left").merge(builder.stream("right"))
     merged.process(forward_value(lambda context, _: str(context.stream_time_ms))).to("out")
 
 
-def time_in_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+def time_in_value(record: ms.ConsumerRecord, partition_time: int) -> int:
     return partition_time if record.value is None else int(record.value.split(":")[0])
 
 
 @scenario("out")
 @dsl
-def timestamp_extractor_from_value(builder: ps.StreamsBuilder) -> None:
+def timestamp_extractor_from_value(builder: ms.StreamsBuilder) -> None:
     with_stream_time = forward_value(lambda context, record: f"{text(record.value)}/{context.stream_time_ms}")
     builder.stream("in", timestamp=time_in_value).process(with_stream_time).to("out")
 
@@ -610,14 +610,14 @@ def timestamp_extractor_from_value(builder: ps.StreamsBuilder) -> None:
 # Processor API
 
 
-class Dedup(ps.Processor):
+class Dedup(ms.Processor):
     """Forwards the first record of each value."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         self.seen = context.state_store("seen")
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         if record.value is None:
             return
         if self.seen.put_if_absent(record.value, text(record.key)) is None:
@@ -626,24 +626,24 @@ class Dedup(ps.Processor):
 
 @scenario("out")
 @dsl
-def processor_kv_store_dedup(builder: ps.StreamsBuilder) -> None:
+def processor_kv_store_dedup(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(string_store("seen"))
     builder.stream("in").process(Dedup, stores=["seen"]).to("out")
 
 
-class Buffer(ps.Processor):
+class Buffer(ms.Processor):
     """Collects the values of each key, and forwards and forgets them when it is time."""
 
-    def __init__(self, interval_ms: int, kind: ps.PunctuationType) -> None:
+    def __init__(self, interval_ms: int, kind: ms.PunctuationType) -> None:
         self.interval_ms = interval_ms
         self.kind = kind
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         self.store = context.state_store("buf")
         context.schedule(self.interval_ms, self.kind, self.flush)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         if record.key is None or record.value is None:
             return
         old = self.store.get(record.key)
@@ -651,35 +651,35 @@ class Buffer(ps.Processor):
 
     def flush(self, timestamp: int) -> None:
         for key, value in list(self.store.all()):
-            self.context.forward(ps.Record(key, value, timestamp))
+            self.context.forward(ms.Record(key, value, timestamp))
             self.store.delete(key)
 
 
-def buffered(builder: ps.StreamsBuilder, interval_ms: int, kind: ps.PunctuationType) -> None:
+def buffered(builder: ms.StreamsBuilder, interval_ms: int, kind: ms.PunctuationType) -> None:
     builder.add_state_store(string_store("buf"))
     builder.stream("in").process(lambda: Buffer(interval_ms, kind), stores=["buf"]).to("out")
 
 
 @scenario("out")
 @dsl
-def processor_stream_time_punctuate(builder: ps.StreamsBuilder) -> None:
-    buffered(builder, 500, ps.stream_time)
+def processor_stream_time_punctuate(builder: ms.StreamsBuilder) -> None:
+    buffered(builder, 500, ms.stream_time)
 
 
 @scenario("out")
 @dsl
-def processor_wall_clock_punctuate(builder: ps.StreamsBuilder) -> None:
-    buffered(builder, 1000, ps.wall_clock)
+def processor_wall_clock_punctuate(builder: ms.StreamsBuilder) -> None:
+    buffered(builder, 1000, ms.wall_clock)
 
 
 class CancellingTicks(Counting):
     """Ticks five times in stream time, then seven times in wall-clock time; forwards records between them."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
-        context.schedule(300, ps.stream_time, self.tick_in_stream_time)
+        context.schedule(300, ms.stream_time, self.tick_in_stream_time)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record)
 
     def cancel(self, tick: Callable[[int], None]) -> None:
@@ -688,50 +688,50 @@ class CancellingTicks(Counting):
 
     def tick_in_stream_time(self, timestamp: int) -> None:
         number = self.next_number()
-        self.context.forward(ps.Record("stream", str(number), timestamp))
+        self.context.forward(ms.Record("stream", str(number), timestamp))
         if number == 4:
             self.cancel(self.tick_in_stream_time)
-            self.context.schedule(700, ps.wall_clock, self.tick_in_wall_clock)
+            self.context.schedule(700, ms.wall_clock, self.tick_in_wall_clock)
 
     def tick_in_wall_clock(self, timestamp: int) -> None:
         number = self.next_number()
-        self.context.forward(ps.Record("wall", f"{number}@{self.context.stream_time_ms}", timestamp))
+        self.context.forward(ms.Record("wall", f"{number}@{self.context.stream_time_ms}", timestamp))
         if number == 11:
             self.cancel(self.tick_in_wall_clock)
 
 
 @scenario("out")
 @dsl
-def processor_punctuate_cancel(builder: ps.StreamsBuilder) -> None:
+def processor_punctuate_cancel(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(Counting.store())
     builder.stream("in").process(CancellingTicks, stores=["number"]).to("out")
 
 
-class TicksFromStartTime(ps.Processor):
+class TicksFromStartTime(ms.Processor):
     """Ticks in both times, on grids that do not start at 0; swallows records."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
-        context.schedule(1000, ps.stream_time, self.tick_in_stream_time, start_time=250)
-        context.schedule(1500, ps.wall_clock, self.tick_in_wall_clock, start_time=400)
+        context.schedule(1000, ms.stream_time, self.tick_in_stream_time, start_time=250)
+        context.schedule(1500, ms.wall_clock, self.tick_in_wall_clock, start_time=400)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         pass
 
     def tick_in_stream_time(self, timestamp: int) -> None:
-        self.context.forward(ps.Record("stream", str(self.context.stream_time_ms), timestamp))
+        self.context.forward(ms.Record("stream", str(self.context.stream_time_ms), timestamp))
 
     def tick_in_wall_clock(self, timestamp: int) -> None:
-        self.context.forward(ps.Record("wall", str(self.context.wall_clock_ms), timestamp))
+        self.context.forward(ms.Record("wall", str(self.context.wall_clock_ms), timestamp))
 
 
 @scenario("out")
 @dsl
-def processor_punctuate_start_time(builder: ps.StreamsBuilder) -> None:
+def processor_punctuate_start_time(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").process(TicksFromStartTime).to("out")
 
 
-def origin(context: ps.ProcessorContext, _record: ps.Record) -> str:
+def origin(context: ms.ProcessorContext, _record: ms.Record) -> str:
     metadata = context.record_metadata
     place = f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
     return f"{place}/{context.stream_time_ms}/{context.wall_clock_ms}"
@@ -739,7 +739,7 @@ def origin(context: ps.ProcessorContext, _record: ps.Record) -> str:
 
 @scenario("out")
 @dsl
-def processor_context_info(builder: ps.StreamsBuilder) -> None:
+def processor_context_info(builder: ms.StreamsBuilder) -> None:
     merged = builder.stream("left").merge(builder.stream("right"))
     merged.process(forward_value(origin)).to("out")
 
@@ -755,7 +755,7 @@ def last_id(headers: Headers) -> str:
 class NumberInHeader(Counting):
     """Adds a running number as a header, and removes the ids of every fourth record."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         number = self.next_number()
         headers = (*record.headers, ("n", str(number).encode()))
         if (number + 1) % 4 == 0:
@@ -764,7 +764,7 @@ class NumberInHeader(Counting):
         self.context.forward(record.with_value(value).with_headers(headers))
 
 
-def spell_headers(context: ps.ProcessorContext, record: ps.Record) -> None:
+def spell_headers(context: ms.ProcessorContext, record: ms.Record) -> None:
     spelled = ",".join(name + value.decode() for name, value in record.headers)
     context.forward(record.with_value(f"{record.value}~{spelled}"))
     context.forward(record.with_value("bare").with_headers(()))
@@ -772,12 +772,12 @@ def spell_headers(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 @scenario("out")
 @dsl
-def processor_headers(builder: ps.StreamsBuilder) -> None:
+def processor_headers(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(Counting.store())
     builder.stream("in").process(NumberInHeader, stores=["number"]).process(each(spell_headers)).to("out")
 
 
-def route(context: ps.ProcessorContext, record: ps.Record) -> None:
+def route(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.value is None:
         context.forward(record)
     elif is_even(record.key, record.value):
@@ -787,8 +787,8 @@ def route(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 
 @scenario("out-even", "out-odd")
-def processor_two_outputs() -> ps.Topology:
-    topology = ps.Topology()
+def processor_two_outputs() -> ms.Topology:
+    topology = ms.Topology()
     topology.add_source("in", ["in"], key=STRING, value=STRING)
     topology.add_processor("router", each(route), parents=["in"])
     topology.add_sink("even-sink", "out-even", key=STRING, value=STRING, parents=["router"])
@@ -800,14 +800,14 @@ def listed(entries: Iterable[tuple[str, str]]) -> str:
     return "[" + ",".join(f"{key}={value}" for key, value in entries) + "]"
 
 
-class Browser(ps.Processor):
+class Browser(ms.Processor):
     """Stores each record, then forwards what every way of reading the store finds."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         self.store = context.state_store("kv")
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         if record.key is not None:
             self.store.put(record.key, record.value)
         self.context.forward(record.with_value(self.seen()))
@@ -829,12 +829,12 @@ class Browser(ps.Processor):
 
 @scenario("out")
 @dsl
-def fetch_range_all_prefix(builder: ps.StreamsBuilder) -> None:
+def fetch_range_all_prefix(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(string_store("kv"))
     builder.stream("in").process(Browser, stores=["kv"]).to("out")
 
 
-Found = Iterable[tuple[ps.Windowed, str]]
+Found = Iterable[tuple[ms.Windowed, str]]
 
 
 def windows_listed(found: Found) -> str:
@@ -845,13 +845,13 @@ def starts_listed(found: Iterable[tuple[int, str]]) -> str:
     return listed((str(start), value) for start, value in found)
 
 
-def window_store(name: str, *, retain_duplicates: bool) -> ps.stores.StoreSpec:
-    return ps.stores.window(
+def window_store(name: str, *, retain_duplicates: bool) -> ms.stores.StoreSpec:
+    return ms.stores.window(
         name, STRING, STRING, retention=2000, size=500, retain_duplicates=retain_duplicates
     )
 
 
-def browse_windows(context: ps.ProcessorContext, record: ps.Record) -> None:
+def browse_windows(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
     store, key, at = context.state_store("ws"), record.key, record.timestamp
@@ -869,20 +869,20 @@ def browse_windows(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 @scenario("out")
 @dsl
-def window_store_fetch(builder: ps.StreamsBuilder) -> None:
+def window_store_fetch(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(window_store("ws", retain_duplicates=False))
     builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
 
 
 @scenario("out")
 @dsl
-def window_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
-    store = ps.stores.window("ws", STRING, STRING, retention=2000, size=500, order="time", strict=True)
+def window_store_fetch_in_memory(builder: ms.StreamsBuilder) -> None:
+    store = ms.stores.window("ws", STRING, STRING, retention=2000, size=500, order="time", strict=True)
     builder.add_state_store(store)
     builder.stream("in").process(each(browse_windows), stores=["ws"]).to("out")
 
 
-def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
+def browse_duplicates(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is not None:
         store, at = context.state_store("ws"), record.timestamp
         store.put(record.key, record.value, at)
@@ -892,20 +892,20 @@ def browse_duplicates(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 @scenario("out")
 @dsl
-def window_store_retain_duplicates(builder: ps.StreamsBuilder) -> None:
+def window_store_retain_duplicates(builder: ms.StreamsBuilder) -> None:
     builder.add_state_store(window_store("ws", retain_duplicates=True))
     builder.stream("in").process(each(browse_duplicates), stores=["ws"]).to("out")
 
 
-def browse_sessions(context: ps.ProcessorContext, record: ps.Record) -> None:
+def browse_sessions(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
     store, key, at = context.state_store("ss"), record.key, record.timestamp
     end = at + (100 if record.value is None else int(record.value.split(":")[0]))
     if record.value is None:
-        store.remove(ps.Windowed(key, at, end))
+        store.remove(ms.Windowed(key, at, end))
     else:
-        store.put(ps.Windowed(key, at, end), record.value)
+        store.put(ms.Windowed(key, at, end), record.value)
     low, high = max(0, at - 300), at + 300
     seen = {
         "one": text(store.fetch_session(key, at, end)),
@@ -919,24 +919,24 @@ def browse_sessions(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 @scenario("out")
 @dsl
-def session_store_fetch(builder: ps.StreamsBuilder) -> None:
-    builder.add_state_store(ps.stores.session("ss", STRING, STRING, retention=2000))
+def session_store_fetch(builder: ms.StreamsBuilder) -> None:
+    builder.add_state_store(ms.stores.session("ss", STRING, STRING, retention=2000))
     builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
 
 
 @scenario("out")
 @dsl
-def session_store_fetch_in_memory(builder: ps.StreamsBuilder) -> None:
-    store = ps.stores.session("ss", STRING, STRING, retention=2000, order="time", strict=True)
+def session_store_fetch_in_memory(builder: ms.StreamsBuilder) -> None:
+    store = ms.stores.session("ss", STRING, STRING, retention=2000, order="time", strict=True)
     builder.add_state_store(store)
     builder.stream("in").process(each(browse_sessions), stores=["ss"]).to("out")
 
 
-def version_text(found: ps.VersionedRecord | None) -> str:
+def version_text(found: ms.VersionedRecord | None) -> str:
     return "null" if found is None else f"{found.value}@{found.timestamp}.."
 
 
-def browse_versions(context: ps.ProcessorContext, record: ps.Record) -> None:
+def browse_versions(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
     store, key, at = context.state_store("vs"), record.key, record.timestamp
@@ -958,8 +958,8 @@ def browse_versions(context: ps.ProcessorContext, record: ps.Record) -> None:
 
 @scenario("out")
 @dsl
-def versioned_store_get(builder: ps.StreamsBuilder) -> None:
-    builder.add_state_store(ps.stores.versioned("vs", STRING, STRING, history_retention=2000))
+def versioned_store_get(builder: ms.StreamsBuilder) -> None:
+    builder.add_state_store(ms.stores.versioned("vs", STRING, STRING, history_retention=2000))
     builder.stream("in").process(each(browse_versions), stores=["vs"]).to("out")
 
 
@@ -970,9 +970,9 @@ def join2(left: str | None, right: str | None) -> str:
     return f"{text(left)}+{text(right)}"
 
 
-def as_kafka_streams(before: int, after: int, grace: int, *, interval: int = 0) -> ps.JoinWindows:
-    """Join windows with all that Kafka Streams does, also what Penstock does otherwise by default."""
-    return ps.JoinWindows(before, after, grace, unmatched="early", unmatched_interval=interval)
+def as_kafka_streams(before: int, after: int, grace: int, *, interval: int = 0) -> ms.JoinWindows:
+    """Join windows with all that Kafka Streams does, also what Millstream does otherwise by default."""
+    return ms.JoinWindows(before, after, grace, unmatched="early", unmatched_interval=interval)
 
 
 SYMMETRIC = as_kafka_streams(500, 500, 300)
@@ -982,13 +982,13 @@ THROTTLED = as_kafka_streams(500, 500, 300, interval=1000)
 
 @scenario("out")
 @dsl
-def ss_inner(builder: ps.StreamsBuilder) -> None:
+def ss_inner(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_inner_no_grace(builder: ps.StreamsBuilder) -> None:
+def ss_inner_no_grace(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").join(builder.stream("right"), join2, windows=as_kafka_streams(500, 500, 0)).to(
         "out"
     )
@@ -996,96 +996,96 @@ def ss_inner_no_grace(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def ss_asymmetric(builder: ps.StreamsBuilder) -> None:
+def ss_asymmetric(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_left(builder: ps.StreamsBuilder) -> None:
+def ss_left(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").left_join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_outer(builder: ps.StreamsBuilder) -> None:
+def ss_outer(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").outer_join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_left_asymmetric(builder: ps.StreamsBuilder) -> None:
+def ss_left_asymmetric(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").left_join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_outer_asymmetric(builder: ps.StreamsBuilder) -> None:
+def ss_outer_asymmetric(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").outer_join(builder.stream("right"), join2, windows=ASYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_left_throttled(builder: ps.StreamsBuilder) -> None:
+def ss_left_throttled(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").left_join(builder.stream("right"), join2, windows=THROTTLED).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_outer_throttled(builder: ps.StreamsBuilder) -> None:
+def ss_outer_throttled(builder: ms.StreamsBuilder) -> None:
     builder.stream("left").outer_join(builder.stream("right"), join2, windows=THROTTLED).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_self_join(builder: ps.StreamsBuilder) -> None:
+def ss_self_join(builder: ms.StreamsBuilder) -> None:
     stream = builder.stream("in")
     stream.join(stream, join2, windows=as_kafka_streams(200, 200, 300)).to("out")
 
 
 @scenario("out")
 @dsl
-def ss_inner_rekeyed(builder: ps.StreamsBuilder) -> None:
+def ss_inner_rekeyed(builder: ms.StreamsBuilder) -> None:
     rekeyed = builder.stream("left").select_key(lambda _, v: first_or_none(v))
     rekeyed.join(builder.stream("right"), join2, windows=SYMMETRIC).to("out")
 
 
 @scenario("out")
 @dsl
-def st_inner(builder: ps.StreamsBuilder) -> None:
+def st_inner(builder: ms.StreamsBuilder) -> None:
     builder.stream("stream").join(builder.table("table", store="t"), join2).to("out")
 
 
 @scenario("out")
 @dsl
-def st_left(builder: ps.StreamsBuilder) -> None:
+def st_left(builder: ms.StreamsBuilder) -> None:
     builder.stream("stream").left_join(builder.table("table", store="t"), join2).to("out")
 
 
 @scenario("out")
 @dsl
-def tt_inner(builder: ps.StreamsBuilder) -> None:
+def tt_inner(builder: ms.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.join(right, join2, store="jt").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tt_left(builder: ps.StreamsBuilder) -> None:
+def tt_left(builder: ms.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.left_join(right, join2, store="jt").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tt_outer(builder: ps.StreamsBuilder) -> None:
+def tt_outer(builder: ms.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.outer_join(right, join2, store="jt").to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tt_outer_virtual(builder: ps.StreamsBuilder) -> None:
+def tt_outer_virtual(builder: ms.StreamsBuilder) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     left.outer_join(right, join2).to_stream().to("out")
 
@@ -1095,28 +1095,28 @@ def tt_outer_virtual(builder: ps.StreamsBuilder) -> None:
 
 @scenario("out")
 @dsl
-def st_inner_versioned_grace(builder: ps.StreamsBuilder) -> None:
+def st_inner_versioned_grace(builder: ms.StreamsBuilder) -> None:
     table = versioned_table(builder, "table", "vt", 5000)
     builder.stream("stream").join(table, join2, grace=300).to("out")
 
 
 @scenario("out")
 @dsl
-def st_left_versioned_grace(builder: ps.StreamsBuilder) -> None:
+def st_left_versioned_grace(builder: ms.StreamsBuilder) -> None:
     table = versioned_table(builder, "table", "vt", 5000)
     builder.stream("stream").left_join(table, join2, grace=300).to("out")
 
 
 @scenario("out")
 @dsl
-def st_left_versioned_no_grace(builder: ps.StreamsBuilder) -> None:
+def st_left_versioned_no_grace(builder: ms.StreamsBuilder) -> None:
     table = versioned_table(builder, "table", "vt", 1500)
     builder.stream("stream").left_join(table, join2).to("out")
 
 
 @scenario("out")
 @dsl
-def tt_inner_versioned(builder: ps.StreamsBuilder) -> None:
+def tt_inner_versioned(builder: ms.StreamsBuilder) -> None:
     left = versioned_table(builder, "left", "lt", 1500)
     right = versioned_table(builder, "right", "rt", 1500)
     left.join(right, join2).to_stream().to("out")
@@ -1129,26 +1129,26 @@ def foreign_key(value: str) -> str | None:
     return None if value.startswith("-") else value.split(":")[0]
 
 
-def by_foreign_key(builder: ps.StreamsBuilder, kind: str, **options: str) -> None:
+def by_foreign_key(builder: ms.StreamsBuilder, kind: str, **options: str) -> None:
     left, right = builder.table("left", store="lt"), builder.table("right", store="rt")
     getattr(left, kind)(right, join2, on=foreign_key, **options).to_stream().to("out")
 
 
 @scenario("out")
 @dsl
-def tt_fk_inner(builder: ps.StreamsBuilder) -> None:
+def tt_fk_inner(builder: ms.StreamsBuilder) -> None:
     by_foreign_key(builder, "join", store="jt")
 
 
 @scenario("out")
 @dsl
-def tt_fk_left(builder: ps.StreamsBuilder) -> None:
+def tt_fk_left(builder: ms.StreamsBuilder) -> None:
     by_foreign_key(builder, "left_join", store="jt")
 
 
 @scenario("out")
 @dsl
-def tt_fk_inner_virtual(builder: ps.StreamsBuilder) -> None:
+def tt_fk_inner_virtual(builder: ms.StreamsBuilder) -> None:
     by_foreign_key(builder, "join")
 
 
@@ -1165,13 +1165,13 @@ def with_row(left: str, right: str | None) -> str:
 
 @scenario("out")
 @dsl
-def stream_globaltable_inner(builder: ps.StreamsBuilder) -> None:
+def stream_globaltable_inner(builder: ms.StreamsBuilder) -> None:
     table = builder.global_table("global", store="gt")
     builder.stream("in").join(table, row_key, with_row).to("out")
 
 
 @scenario("out")
 @dsl
-def stream_globaltable_left(builder: ps.StreamsBuilder) -> None:
+def stream_globaltable_left(builder: ms.StreamsBuilder) -> None:
     table = builder.global_table("global", store="gt")
     builder.stream("in").left_join(table, row_key, with_row).to("out")

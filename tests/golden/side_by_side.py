@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import penstock as ps
-from penstock.core.topology.global_nodes import GlobalSource
-from penstock.core.topology.nodes import Node
-from penstock.core.topology.stores import StoreSpec
+import millstream as ms
+from millstream.core.topology.global_nodes import GlobalSource
+from millstream.core.topology.nodes import Node
+from millstream.core.topology.stores import StoreSpec
 
 NAMES = {"name", "parents", "routes", "stores", "other", "parts", "closes", "topic_name", "topics", "topic"}
 """The fields of nodes that hold names, or tuples of names, of nodes, stores and topics."""
@@ -24,15 +24,15 @@ EPOCH_ON_THE_WIRE = 1
 """How much later records are written than they are: librdkafka cannot write the time 0, which most recordings begin with."""
 
 
-def side_by_side(topologies: Mapping[str, ps.Topology]) -> ps.Topology:
+def side_by_side(topologies: Mapping[str, ms.Topology]) -> ms.Topology:
     """Put topologies into one, each under its prefix; their sources take `EPOCH_ON_THE_WIRE` back."""
-    together = ps.Topology()
+    together = ms.Topology()
     for prefix, topology in topologies.items():
         add(together, topology, Prefix(prefix))
     return together
 
 
-def add(together: ps.Topology, topology: ps.Topology, prefix: Prefix) -> None:
+def add(together: ms.Topology, topology: ms.Topology, prefix: Prefix) -> None:
     for store in topology.stores.values():
         together.add_state_store(prefix.of(store))
     sources: dict[str, GlobalSource] = {}
@@ -76,10 +76,10 @@ class Prefix:
             renamed["timestamp"] = node.timestamp or time_of
         return dataclasses.replace(node, **renamed)
 
-    def of_supplier(self, supplier: Callable[[], ps.Processor]) -> Callable[[], ps.Processor]:
+    def of_supplier(self, supplier: Callable[[], ms.Processor]) -> Callable[[], ms.Processor]:
         """Give a supplier whose processors are told the names without the prefix."""
 
-        def made() -> ps.Processor:
+        def made() -> ms.Processor:
             processor = supplier()
             init = processor.init
             processor.init = lambda context: init(Inside(context, self))  # type: ignore[method-assign]
@@ -88,14 +88,14 @@ class Prefix:
         return made
 
 
-def time_of(record: ps.ConsumerRecord, _partition_time: int) -> int:
+def time_of(record: ms.ConsumerRecord, _partition_time: int) -> int:
     return record.timestamp - EPOCH_ON_THE_WIRE
 
 
 class Inside:
     """The context of a processor that knows the names without the prefix."""
 
-    def __init__(self, context: ps.ProcessorContext, prefix: Prefix) -> None:
+    def __init__(self, context: ms.ProcessorContext, prefix: Prefix) -> None:
         self._context = context
         self._prefix = prefix
 
@@ -103,12 +103,12 @@ class Inside:
         return getattr(self._context, name)
 
     @property
-    def record_metadata(self) -> ps.RecordMetadata | None:
+    def record_metadata(self) -> ms.RecordMetadata | None:
         told = self._context.record_metadata
         return told and told._replace(topic=told.topic.removeprefix(self._prefix.text))
 
     def state_store(self, name: str) -> Any:
         return self._context.state_store(self._prefix.of(name))
 
-    def forward(self, record: ps.Record, child: str | None = None) -> None:
+    def forward(self, record: ms.Record, child: str | None = None) -> None:
         self._context.forward(record, None if child is None else self._prefix.of(child))

@@ -1,4 +1,4 @@
-"""Penstock against Kafka Streams 4.3: the same inputs have to give the same outputs, stores and dropped records.
+"""Millstream against Kafka Streams 4.3: the same inputs have to give the same outputs, stores and dropped records.
 
 The files in `data/` were recorded from Kafka Streams itself, so a failure here is a difference in meaning. Every file
 runs in every way of replaying that `replay.REPLAYS` knows, and in batches of several sizes.
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.core.engine import columns
+from millstream.core.engine import columns
 from unit.helpers import columnar
 
 from . import replay as replay_command

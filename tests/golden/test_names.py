@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .naming.names import TOPOLOGIES
 
@@ -110,7 +110,7 @@ RECORDED = recorded()
 
 
 def numbered(name: str) -> Named:
-    builder = ps.StreamsBuilder(names="numbered")
+    builder = ms.StreamsBuilder(names="numbered")
     TOPOLOGIES[name](builder)
     return described(builder.build().describe())
 
@@ -139,7 +139,7 @@ def in_order(text: str) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name not in DIFFERENT])
 def test_nodes_are_described_in_the_order_of_kafka_streams(name: str) -> None:
     text = next(block for block in TEXT.split("# ")[1:] if block.startswith(f"{name}\n"))
-    builder = ps.StreamsBuilder(names="numbered")
+    builder = ms.StreamsBuilder(names="numbered")
     TOPOLOGIES[name](builder)
     assert in_order(builder.build().describe()) == in_order(text)
 
@@ -154,7 +154,7 @@ def test_what_is_said_to_be_different_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_nodes_have_the_same_names_whatever_state_is_called(name: str) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     TOPOLOGIES[name](builder)
     stable = described(builder.build().describe()).nodes
     parts = re.compile(r".*-(filter|sink|source|process|process-values|transform(-store)?|buffer)")

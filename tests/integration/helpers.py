@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka import Producer
 
-import penstock as ps
-from penstock.testing import EmbeddedKafka
-from penstock.testing.kafka import ConsumedRecord, Payload
+import millstream as ms
+from millstream.testing import EmbeddedKafka
+from millstream.testing.kafka import ConsumedRecord, Payload
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Apps:
         self.kafka = kafka
         self.id = name
         self.home = home
-        self._started: list[ps.RunningApplication] = []
+        self._started: list[ms.RunningApplication] = []
 
     @property
     def local_state(self) -> Path:
@@ -39,7 +39,7 @@ class Apps:
         self.kafka.create_topic(topic, partitions)
         return topic
 
-    def application(self, topology: ps.Topology, **settings: Any) -> ps.Application:
+    def application(self, topology: ms.Topology, **settings: Any) -> ms.Application:
         """Make an application that is not running."""
         given = {
             "bootstrap_servers": self.kafka.bootstrap_servers,
@@ -48,15 +48,15 @@ class Apps:
             "statestore_cache_max_bytes": 0,  # most tests look at every update; those of caches say what they have
             "task_timeout_ms": 120_000,  # less than the patience of a test, so that what does not answer is named
         }
-        return ps.Application(self.id, topology, **{**given, **settings})
+        return ms.Application(self.id, topology, **{**given, **settings})
 
-    def start(self, topology: ps.Topology, **settings: Any) -> ps.RunningApplication:
+    def start(self, topology: ms.Topology, **settings: Any) -> ms.RunningApplication:
         """Start an application; it is stopped at the end of the test at the latest."""
         running = self.application(topology, **settings).start()
         self._started.append(running)
         return running
 
-    def run(self, topology: ps.Topology, **settings: Any) -> ps.RunningApplication:
+    def run(self, topology: ms.Topology, **settings: Any) -> ms.RunningApplication:
         """Process what is in the topics now."""
         return self.application(topology, **settings).run(until="end")
 
@@ -77,7 +77,7 @@ def eventually(holds: Callable[[], T], what: str, *, within_s: float = 60) -> T:
 
 
 def values_by_key(
-    records: Iterable[ConsumedRecord], value: ps.Serde[Any] = ps.serdes.string
+    records: Iterable[ConsumedRecord], value: ms.Serde[Any] = ms.serdes.string
 ) -> dict[str | None, list[Any]]:
     """Give the values of each key, in the order in which they were written."""
     found: dict[str | None, list[Any]] = {}
@@ -88,7 +88,7 @@ def values_by_key(
 
 
 def latest(
-    records: Iterable[ConsumedRecord], value: ps.Serde[Any] = ps.serdes.string
+    records: Iterable[ConsumedRecord], value: ms.Serde[Any] = ms.serdes.string
 ) -> dict[str | None, Any]:
     """Give the last value of each key."""
     return {key: values[-1] for key, values in values_by_key(records, value).items()}

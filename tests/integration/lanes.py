@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import read
 from golden.replay import APPLICATION_ID, DATA, Entry, Recording, collect
 from golden.scenarios import SCENARIOS
-from penstock.core.topology.nodes import Sink
-from penstock.core.topology.plan import Plan
-from penstock.testing.kafka import ConsumedRecord
+from millstream.core.topology.nodes import Sink
+from millstream.core.topology.plan import Plan
+from millstream.testing.kafka import ConsumedRecord
 
 EARLIEST_WRITTEN = 1
 """The timestamp that a result of the time 0 gets, which librdkafka cannot write."""
@@ -48,7 +48,7 @@ class Lane:
     clocked: bool
 
     @cached_property
-    def topology(self) -> ps.Topology:
+    def topology(self) -> ms.Topology:
         return SCENARIOS[self.scenario].build()
 
     @cached_property
@@ -114,12 +114,12 @@ class Lane:
 
     def _pieces(
         self, topic: str, found: Mapping[str, list[ConsumedRecord]], ends: list[Ends]
-    ) -> Iterator[list[ps.Record]]:
+    ) -> Iterator[list[ms.Record]]:
         """Give the records of each batch; what came after the last one counts to it."""
         name, sink = self.prefix + topic, self._sink_to(topic)
         for start, end in pairwise([0, *(those[name] for those in ends[:-1]), len(found[name])]):
             yield [
-                ps.Record(read(sink.key, r.key), read(sink.value, r.value), r.timestamp, r.headers)
+                ms.Record(read(sink.key, r.key), read(sink.value, r.value), r.timestamp, r.headers)
                 for r in found[name][start:end]
             ]
 

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-import penstock as ps
+import millstream as ms
 from golden.replay import row_of
 from golden.side_by_side import EPOCH_ON_THE_WIRE
-from penstock.core.runtime.pausing import resting
-from penstock.core.topology.plan import Plan
+from millstream.core.runtime.pausing import resting
+from millstream.core.topology.plan import Plan
 
 from .clock import HandClock
 from .helpers import eventually
@@ -122,7 +122,7 @@ class Steps:
         """Give the number of the step in which a lane takes each of its batches."""
         return [number for number, step in enumerate(self.steps) if lane.prefix in step.batches]
 
-    def take(self, number: int, running: ps.RunningApplication) -> Ends:
+    def take(self, number: int, running: ms.RunningApplication) -> Ends:
         """Take a step; tell where the output topics end behind it."""
         step = self.steps[number]
         running.pause(self.plan.external_topics)
@@ -141,7 +141,7 @@ class Steps:
             at = {"partition": 0, "timestamp": timestamp + EPOCH_ON_THE_WIRE}
             self._producer.produce(lane.prefix + entry["topic"], value, key, headers=list(headers), **at)
 
-    def _is_done(self, step: Step, running: ps.RunningApplication) -> bool:
+    def _is_done(self, step: Step, running: ms.RunningApplication) -> bool:
         """Tell whether all topics are committed to their ends, and nothing is due by the clock.
 
         First asked what is committed, then where the ends are by then; what a micro-batch makes due is known when it commits.

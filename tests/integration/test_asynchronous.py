@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key, written
 
@@ -45,7 +45,7 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
         journaled(journal, f"end {value}")
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(enriched, max_in_flight=50).to(sink)
     apps.kafka.produce(source, records(5_000))
     running = apps.run(builder.build())
@@ -76,7 +76,7 @@ def test_a_slow_call_holds_up_nobody_and_no_offset_goes_past_it(apps: Apps, tmp_
             await asyncio.sleep(0.05)
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(call, order="completion", max_in_flight=20).to(sink)
     apps.kafka.produce(source, records(1_000))
     with apps.start(builder.build()) as running:
@@ -106,13 +106,13 @@ def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tm
             raise ConnectionError("nobody there")
         done = journal.read_text().count(f"{value} ")
         if value == "later" and done == 1:
-            return ps.delay(in_=8_000)
+            return ms.delay(in_=8_000)
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=200, factor=2, cap=1_000, jitter=0, max_attempts=4)
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=200, factor=2, cap=1_000, jitter=0, max_attempts=4)
     answers = builder.stream(source).map_values_async(
-        call, retry=retry, on_failure=ps.dead_letter(dead), timeout=5_000
+        call, retry=retry, on_failure=ms.dead_letter(dead), timeout=5_000
     )
     answers.to(sink)
     apps.kafka.produce(source, [("a", "bad"), ("b", "later"), ("c", "good")])
@@ -144,7 +144,7 @@ def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None
         await asyncio.sleep(random.Random(value).random() / 50)
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(enriched, max_in_flight=50).to(sink)
     apps.kafka.produce(source, records(3_000))
     apps.run(builder.build(), processing_guarantee="exactly_once")
@@ -162,7 +162,7 @@ def test_a_task_behind_a_shuffle_that_has_enough_to_do_stops_the_reading_in_fron
             await asyncio.sleep(0.1)
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     shuffled = builder.stream(source).repartition(name="again", partitions=1)
     shuffled.map_values_async(call, order="completion").to(sink)
     apps.kafka.produce(source, [(f"k{n % 1_000}", str(n)) for n in range(40_000)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually, lag, values_by_key
 
@@ -28,7 +28,7 @@ def test_what_cannot_be_called_yet_stays_in_its_topic(apps: Apps, tmp_path: Path
             await asyncio.sleep(0.05)
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(call).to(sink)
     apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(RECORDS)])
     with apps.start(builder.build(), max_batch_records=BATCH) as running:

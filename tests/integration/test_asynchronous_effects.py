@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, committed_records, eventually, lag, latest, values_by_key
 
@@ -45,7 +45,7 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
     go_on, station = tmp_path / "go on", tmp_path / "station"
     last_round = KEYS * (ROUNDS - 1)
 
-    async def move(record: ps.Record[str, str], context: ps.CallContext) -> None:
+    async def move(record: ms.Record[str, str], context: ms.CallContext) -> None:
         balances, number = context.state_store("balances"), int(record.value)
         balances.put(record.key, (balances.get(record.key) or 0) + number)
         context.forward(record.with_value(f"{number} added: {balances.get(record.key)}"))
@@ -59,14 +59,14 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
         balances.put(record.key, balances.get(record.key) * 2 % PRIME)
         context.forward(record.with_value(f"{number} doubled: {balances.get(record.key)}"))
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.add_state_store(
-        ps.stores.key_value("balances", ps.serdes.string, ps.serdes.int64, changelog="kafka")
+        ms.stores.key_value("balances", ms.serdes.string, ms.serdes.int64, changelog="kafka")
     )
     stream = builder.stream(source).process_async(
-        move, stores=["balances"], max_in_flight=KEYS, retry=ps.Retry(initial=50, jitter=0)
+        move, stores=["balances"], max_in_flight=KEYS, retry=ms.Retry(initial=50, jitter=0)
     )
-    stream.to(sink, key=ps.serdes.string, value=ps.serdes.string)
+    stream.to(sink, key=ms.serdes.string, value=ms.serdes.string)
     topology = builder.build()
     apps.kafka.produce(source, records())
     with apps.start(topology, processing_guarantee="exactly_once") as running:
@@ -82,4 +82,4 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
     forwarded, balances = serially()
     assert values_by_key(committed_records(apps.kafka, sink)) == forwarded
     changes = committed_records(apps.kafka, f"{apps.id}-balances-changelog")
-    assert latest(changes, ps.serdes.int64) == balances
+    assert latest(changes, ms.serdes.int64) == balances

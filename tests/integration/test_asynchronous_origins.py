@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually
 
@@ -35,8 +35,8 @@ class Gate:
         return f"{value}!"
 
 
-def gated(source: str, out: str, gate: Path) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def gated(source: str, out: str, gate: Path) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream = builder.stream(source).repartition(partitions=PARTITIONS, name="again")
     stream.map_values_async(Gate(gate), name="first").map_values_async(str.upper, name="second").to(out)
     return builder.build()
@@ -94,7 +94,7 @@ def test_the_offset_of_the_topic_in_front_waits_for_what_the_shuffle_took_away(
 
 
 def main(name: str, servers: str, home: str, source: str, out: str, gate: str, guarantee: str) -> None:
-    ps.Application(
+    ms.Application(
         name,
         gated(source, out, Path(gate)),
         bootstrap_servers=servers,

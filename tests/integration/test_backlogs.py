@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.engine.merging import WRITER_HEADER
-from penstock.core.model.record import Records
-from penstock.drivers.kafka.publish import KafkaPublisher
-from penstock.testing.crash import Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.processes import Program
+import millstream as ms
+from millstream.core.engine.merging import WRITER_HEADER
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.publish import KafkaPublisher
+from millstream.testing.crash import Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program
 
 from .helpers import Apps, committed_records, eventually, lag, latest, written
 
@@ -35,36 +35,36 @@ GRACE = timedelta(minutes=5)
 SIZES = [900, 1_000_000]
 
 
-class Passing(ps.Processor):
-    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.int64),)
+class Passing(ms.Processor):
+    stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.int64),)
 
     def process(self, record):
         self.context.forward(record)
 
 
-def behind_state(builder: ps.StreamsBuilder, topic: str) -> ps.KStream:
+def behind_state(builder: ms.StreamsBuilder, topic: str) -> ms.KStream:
     return builder.stream(topic).process_values(Passing)
 
 
-def windows(builder: ps.StreamsBuilder, topic: str) -> ps.KTable:
+def windows(builder: ms.StreamsBuilder, topic: str) -> ms.KTable:
     grouped = behind_state(builder, topic).group_by(lambda _, group: group)
-    return grouped.windowed_by(ps.TumblingWindows(WINDOW, grace=GRACE)).count(store="counts")
+    return grouped.windowed_by(ms.TumblingWindows(WINDOW, grace=GRACE)).count(store="counts")
 
 
-def named(window: ps.Windowed, _: int) -> str:
+def named(window: ms.Windowed, _: int) -> str:
     return f"{window.key}@{window.start}"
 
 
-def counting(topics: Topics) -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    windows(builder, topics.input).to_stream(named).to(topics.output, value=ps.serdes.int64)
+def counting(topics: Topics) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    windows(builder, topics.input).to_stream(named).to(topics.output, value=ms.serdes.int64)
     return builder.build()
 
 
-def closing(topics: Topics) -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    closed = windows(builder, topics.input).suppress(ps.Suppressed.until_window_closes())
-    closed.to_stream(named).to(topics.output, value=ps.serdes.int64)
+def closing(topics: Topics) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    closed = windows(builder, topics.input).suppress(ms.Suppressed.until_window_closes())
+    closed.to_stream(named).to(topics.output, value=ms.serdes.int64)
     return builder.build()
 
 
@@ -90,7 +90,7 @@ def test_no_window_loses_a_record_as_late(apps: Apps, guarantee: str, size: int)
     apps.kafka.produce(topics.input, backlog())
     running = apps.run(counting(topics), processing_guarantee=guarantee, max_batch_records=size)
     assert running.metrics()["dropped_records"] == 0
-    assert latest(committed_records(apps.kafka, topics.output), ps.serdes.int64) == counted()
+    assert latest(committed_records(apps.kafka, topics.output), ms.serdes.int64) == counted()
     assert lag(apps.kafka, apps.id, f"{apps.id}-counts-repartition") == 0
 
 
@@ -100,7 +100,7 @@ def test_windows_close_once_with_all_their_records(apps: Apps) -> None:
     running = apps.run(closing(topics), max_batch_records=1_500)
     assert running.metrics()["dropped_records"] == 0
     closed = [
-        (r.key.decode(), ps.serdes.int64.deserialize(r.value)) for r in apps.kafka.consume(topics.output)
+        (r.key.decode(), ms.serdes.int64.deserialize(r.value)) for r in apps.kafka.consume(topics.output)
     ]
     assert len(closed) == len(dict(closed)) > GROUPS * 30
     assert dict(closed).items() <= counted().items()
@@ -128,7 +128,7 @@ def test_killed_in_the_middle_it_counts_the_same(apps: Apps, tmp_path: Path) -> 
         wanted = counted()
         eventually(
             lambda: (
-                latest(apps.kafka.consume(topics.output, isolation="read_committed"), ps.serdes.int64)
+                latest(apps.kafka.consume(topics.output, isolation="read_committed"), ms.serdes.int64)
                 == wanted
             ),
             "all counts",
@@ -146,7 +146,7 @@ def test_a_join_finds_what_was_valid_at_the_time(apps: Apps, size: int) -> None:
     apps.kafka.produce(topics.input, backlog())
     changes = [(f"g{n % GROUPS}", f"r{n}", BEGIN + n * 10 * STEP + 1) for n in range(RECORDS // 10)]
     apps.kafka.produce(rates, changes)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = builder.table(rates, store="rates")
     orders = behind_state(builder, topics.input).map(lambda key, group: (group, key))
     orders.left_join(table, lambda order, rate: f"{order}:{rate}").to(topics.output)
@@ -172,12 +172,12 @@ def test_two_re_keyed_streams_meet_in_their_windows(apps: Apps) -> None:
     topics, other = topics_of(apps), apps.topic("other", 2)
     apps.kafka.produce(topics.input, backlog())
     apps.kafka.produce(other, [(key, group, at + 1) for key, group, at in backlog()[::7]])
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     left = behind_state(builder, topics.input).select_key(lambda key, _: key)
     right = (
         builder.stream(other).group_by_key().count(store="seen").to_stream().select_key(lambda key, _: key)
     )
-    near = ps.JoinWindows(before=1_000, after=1_000, grace=0)
+    near = ms.JoinWindows(before=1_000, after=1_000, grace=0)
     left.join(right, lambda group, count: f"{group}:{count}", windows=near).to(topics.output)
     running = apps.run(builder.build(), max_batch_records=700)
     found = {r.key.decode(): r.value.decode() for r in apps.kafka.consume(topics.output)}

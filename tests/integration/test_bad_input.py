@@ -20,21 +20,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock as ps
-from penstock.core.model.errors import (
+import millstream as ms
+from millstream.core.model.errors import (
     BrokerUnavailableError,
     CoPartitioningError,
     DeserializationError,
     IncompatibleTopologyError,
+    MillstreamError,
     OffsetsLostError,
-    PenstockError,
     ProcessingError,
     ProductionError,
     SettingsError,
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps, eventually, lag, latest, produce_with_headers, values_by_key, written
 from .topologies import Gate, Patient, Picky, key_count, numbers, parsed, with_processor
@@ -46,7 +46,7 @@ def int64(number: int) -> bytes:
     return struct.pack(">q", number)
 
 
-def says(error: pytest.ExceptionInfo[PenstockError], *parts: str) -> None:
+def says(error: pytest.ExceptionInfo[MillstreamError], *parts: str) -> None:
     """Check that a message has all these parts, and that a second exception does not bury it."""
     missing = [part for part in parts if part not in error.value.message]
     assert not missing, f"{missing} not in: {error.value.message}"
@@ -57,22 +57,22 @@ class TestSettings:
     """Refused when the application is made: before a broker, Spark or a disk is touched."""
 
     @pytest.fixture
-    def topology(self) -> ps.Topology:
+    def topology(self) -> ms.Topology:
         return key_count("in", "out")
 
-    def test_a_misspelt_setting(self, topology: ps.Topology) -> None:
+    def test_a_misspelt_setting(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_server="localhost:9092")
+            ms.Application("app", topology, bootstrap_server="localhost:9092")
         says(error, "'bootstrap_server'", "did you mean 'bootstrap_servers'?")
 
-    def test_a_setting_of_kafkas_clients(self, topology: ps.Topology) -> None:
+    def test_a_setting_of_kafkas_clients(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1", **{"security.protocol": "SSL"})
+            ms.Application("app", topology, bootstrap_servers="b:1", **{"security.protocol": "SSL"})
         says(error, "'security.protocol'", "kafka={...}")
 
-    def test_no_broker_is_named(self, topology: ps.Topology) -> None:
+    def test_no_broker_is_named(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology)
+            ms.Application("app", topology)
         says(error, "'bootstrap_servers' is missing", "host:port")
 
     @pytest.mark.parametrize(
@@ -87,25 +87,25 @@ class TestSettings:
         ],
     )
     def test_an_impossible_value(
-        self, topology: ps.Topology, setting: str, value: object, advice: str
+        self, topology: ms.Topology, setting: str, value: object, advice: str
     ) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1", **{setting: value})
+            ms.Application("app", topology, bootstrap_servers="b:1", **{setting: value})
         says(error, setting, str(value), advice)
 
-    def test_what_only_javas_clients_have(self, topology: ps.Topology) -> None:
+    def test_what_only_javas_clients_have(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1", kafka={"ssl.truststore.location": "x"})
+            ms.Application("app", topology, bootstrap_servers="b:1", kafka={"ssl.truststore.location": "x"})
         says(error, "'ssl.truststore.location'", "ssl.ca.location")
 
-    def test_an_application_id_that_cannot_name_topics(self, topology: ps.Topology) -> None:
-        with pytest.raises(PenstockError) as error:
-            ps.Application("my app", topology, bootstrap_servers="b:1")
+    def test_an_application_id_that_cannot_name_topics(self, topology: ms.Topology) -> None:
+        with pytest.raises(MillstreamError) as error:
+            ms.Application("my app", topology, bootstrap_servers="b:1")
         says(error, "'my app'", "application", "letters, digits")
 
-    def test_an_end_that_does_not_exist(self, topology: ps.Topology) -> None:
+    def test_an_end_that_does_not_exist(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1").run(until="tomorrow")  # type: ignore[arg-type]
+            ms.Application("app", topology, bootstrap_servers="b:1").run(until="tomorrow")  # type: ignore[arg-type]
         says(error, "'tomorrow'", "'end'")
 
 
@@ -125,14 +125,14 @@ class TestSecrets:
     def test_are_not_shown_when_settings_are(self, clients: str) -> None:
         topology = key_count("in", "out")
         secret = {"sasl.password": self.SECRET, "ssl.key.password": self.SECRET}
-        app = ps.Application("app", topology, bootstrap_servers="b:1", **{clients: secret})
+        app = ms.Application("app", topology, bootstrap_servers="b:1", **{clients: secret})
         self.assert_untold(repr(app), str(app.settings), repr(app.settings))
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1", **{clients: f"password={self.SECRET}"})
+            ms.Application("app", topology, bootstrap_servers="b:1", **{clients: f"password={self.SECRET}"})
         self.assert_untold(*traceback.format_exception(error.value))
         unknown = {**secret, "key.serializer": "x"}
         with pytest.raises(SettingsError) as error:
-            ps.Application("app", topology, bootstrap_servers="b:1", **{clients: unknown})
+            ms.Application("app", topology, bootstrap_servers="b:1", **{clients: unknown})
         self.assert_untold(*traceback.format_exception(error.value))
 
     @pytest.mark.broker
@@ -145,7 +145,7 @@ class TestSecrets:
             "sasl.mechanism": "PLAIN",
             "sasl.jaas.config": self.JAAS,
         }
-        app = ps.Application(
+        app = ms.Application(
             "app", key_count("in", "out"), bootstrap_servers=kafka.bootstrap_servers, kafka=security,
             request_timeout_ms=5_000,
         )  # fmt: skip
@@ -198,9 +198,9 @@ class TestTopics:
 
     def test_topics_that_meet_have_different_numbers_of_partitions(self, topics: Apps) -> None:
         two, three, sink = topics.topic("two", 2), topics.topic("three", 3), topics.topic("out")
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream([two, three]).group_by_key().count(store="counts").to_stream().to(
-            sink, value=ps.serdes.int64
+            sink, value=ms.serdes.int64
         )
         with pytest.raises(CoPartitioningError) as error:
             topics.run(builder.build())
@@ -235,7 +235,7 @@ class TestRecordsThatCannotBeRead:
         assert written(apps.kafka, sink) == 0
 
         skipping = apps.run(numbers(source, sink), on_deserialize_error="skip")
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 3]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 3]}
         metrics = skipping.metrics()
         assert (metrics["dropped_records"], metrics["dropped_records: deserialize error"]) == (1, 1)
 
@@ -245,23 +245,23 @@ class TestRecordsThatCannotBeRead:
             apps.kafka, source, [("a", int64(1), 10, []), ("b", b"\xffoops", 20, [("trace", b"7")])]
         )
         apps.run(numbers(source, sink), on_deserialize_error="dead_letter", dead_letter_topic=dead)
-        assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1}
+        assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 1}
         (letter,) = apps.kafka.consume(dead)
         assert (letter.key, letter.value, letter.timestamp) == (b"b", b"\xffoops", 20)
         assert letter.headers[0] == ("trace", b"7")
         facts = {
             name: value
             for name, value in letter.headers
-            if name.startswith("penstock.") and value is not None
+            if name.startswith("millstream.") and value is not None
         }
-        assert {name.removeprefix("penstock.error."): value for name, value in facts.items()} | {
+        assert {name.removeprefix("millstream.error."): value for name, value in facts.items()} | {
             "error": b"", "traceback": b"", "node": b"",
         } == {
             "stage": b"deserialize", "topic": source.encode(), "partition": b"0", "offset": b"1",
             "error": b"", "traceback": b"", "node": b"",
         }  # fmt: skip
-        assert b"error: unpack requires a buffer of 8 bytes" in facts["penstock.error.error"]
-        assert b"serdes.py" in facts["penstock.error.traceback"]
+        assert b"error: unpack requires a buffer of 8 bytes" in facts["millstream.error.error"]
+        assert b"serdes.py" in facts["millstream.error.traceback"]
 
 
 @pytest.mark.broker
@@ -292,9 +292,9 @@ class TestFunctionsThatRaise:
             "ValueError: invalid literal for int()",
         )  # fmt: skip
         apps.run(parsed(source, sink), on_process_error="dead_letter", dead_letter_topic=dead)
-        assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1, "c": 3}
+        assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 1, "c": 3}
         (letter,) = apps.kafka.consume(dead)
-        assert (letter.key, letter.value, dict(letter.headers)["penstock.error.node"]) == (
+        assert (letter.key, letter.value, dict(letter.headers)["millstream.error.node"]) == (
             b"b",
             b"two",
             b"parse",
@@ -314,7 +314,7 @@ class TestFunctionsThatRaise:
         says(error, "invalid literal", "offset 0")
 
 
-def thrice_then_a_letter(context: ps.ErrorContext, error: Exception) -> str:
+def thrice_then_a_letter(context: ms.ErrorContext, error: Exception) -> str:
     """Decide as a handler of an application does; it crosses to the executors."""
     if context.attempt < 3 and context.stage == "process":
         return "retry"
@@ -340,7 +340,7 @@ class TestErrorHandlers:
         facts = dict(letter.headers)
         assert (letter.key, letter.value) == (b"b", b"bad")
         assert facts["__streams.errors.topic"] == source.encode()
-        assert facts["__streams.errors.offset"] == facts["penstock.error.offset"] == b"1"
+        assert facts["__streams.errors.offset"] == facts["millstream.error.offset"] == b"1"
 
         apps.kafka.produce(source, [("c", "bad" if stateful else "last")])
         with pytest.raises(ProcessingError) as error:
@@ -355,7 +355,7 @@ class TestErrorHandlers:
 class TestResultsThatCannotBeWritten:
     def test_a_value_that_does_not_fit_the_sinks_serde(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream(source).map_values(len).to(sink, name="sink")
         apps.kafka.produce(source, [("a", "x")])
         with pytest.raises(ProductionError) as error:
@@ -370,7 +370,7 @@ class TestResultsThatCannotBeWritten:
 
     def test_a_record_too_large_for_the_broker(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream(source).map_values(lambda value: value * 2_000_000).to(sink)
         apps.kafka.produce(source, [("a", "x")])
         with pytest.raises(ProductionError) as error:
@@ -387,7 +387,7 @@ class TestResultsThatCannotBeWritten:
         source, large, dead = (apps.topic(name, 1) for name in ("in", "large", "dead"))
         small = f"{source}-small"
         apps.kafka.create_topic(small, 1, {"max.message.bytes": 100_000})
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         results = builder.stream(source).map_values(lambda value: value * 40_000)
         results.to(small)
         results.to(large)
@@ -421,7 +421,7 @@ class TestOffsetsThatAreGone:
         )  # fmt: skip
 
         apps.run(topology, on_lost_offsets="skip")
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3, 4, 5]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3, 4, 5]}
         assert lag(apps.kafka, apps.id, source) == 0
 
         apps.kafka.produce(source, [("a", "all of these go")] * 4)
@@ -447,7 +447,7 @@ class TestOffsetsThatAreGone:
             f"topic {source!r}",
             "deleted and created again",
             "'restart_from_beginning'",
-            "penstock reset",
+            "millstream reset",
         )
         assert written(apps.kafka, sink) == 3
 
@@ -467,21 +467,21 @@ class TestTopologiesThatDoNotFitTheCheckpoint:
     def test_a_store_with_another_serde(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
 
-        def topology(value: ps.Serde[object]) -> ps.Topology:
-            builder = ps.StreamsBuilder()
+        def topology(value: ms.Serde[object]) -> ms.Topology:
+            builder = ms.StreamsBuilder()
             sums = builder.stream(source).group_by_key().aggregate(dict, _merged, store="sums", value=value)
-            sums.to_stream().to(sink, value=ps.serdes.json)
+            sums.to_stream().to(sink, value=ms.serdes.json)
             return builder.build()
 
         apps.kafka.produce(source, [("a", "x")])
-        apps.run(topology(ps.serdes.json))
+        apps.run(topology(ms.serdes.json))
         apps.kafka.produce(source, [("a", "y")])
         with pytest.raises(IncompatibleTopologyError) as error:
-            apps.run(topology(ps.serdes.pickle))
+            apps.run(topology(ms.serdes.pickle))
         says(error, "'sums'", "string -> pickle", "string -> json", "new name", "another application id")
 
-        apps.run(topology(ps.serdes.json))
-        assert latest(apps.kafka.consume(sink), ps.serdes.json) == {"a": {"x": 1, "y": 1}}
+        apps.run(topology(ms.serdes.json))
+        assert latest(apps.kafka.consume(sink), ms.serdes.json) == {"a": {"x": 1, "y": 1}}
 
 
 def _merged(key: str, value: str, so_far: dict[str, int]) -> dict[str, int]:
@@ -519,7 +519,7 @@ class TestABrokerThatGoesAway:
         eventually(lambda: lag(kafka, running.id, source) == 0, "the records after the restart")
         assert running.status().state == "running"
         running.stop()
-        assert values_by_key(kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1]}
+        assert values_by_key(kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2], "b": [1]}
 
     def test_in_the_middle_of_a_stream(self, fragile_apps: Apps) -> None:
         kafka, total = fragile_apps.kafka, 3_000
@@ -533,7 +533,7 @@ class TestABrokerThatGoesAway:
         kafka.restart()
         eventually(lambda: lag(kafka, running.id, source) == 0, "the rest", within_s=90)
         running.stop()
-        assert latest(kafka.consume(sink), ps.serdes.int64) == Counter(keys)
+        assert latest(kafka.consume(sink), ms.serdes.int64) == Counter(keys)
 
     def test_does_not_end_a_run_to_the_end(self, fragile_apps: Apps) -> None:
         kafka, home = fragile_apps.kafka, fragile_apps.home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, values_by_key
 from .topologies import word_count
@@ -22,7 +22,7 @@ def test_a_micro_batch_writes_each_row_once_and_without_caches_every_update(apps
     def counted(cache_bytes: int) -> tuple[dict[str | None, list[int]], dict[str, int]]:
         apps.kafka.produce(source, [(None, LINE), (None, LINE)])
         metrics = apps.run(topology, statestore_cache_max_bytes=cache_bytes).metrics()
-        return values_by_key(apps.kafka.consume(sink), ps.serdes.int64), metrics
+        return values_by_key(apps.kafka.consume(sink), ms.serdes.int64), metrics
 
     first, metrics = counted(TEN_MIB)
     assert first == {"to": [4], "be": [4], "or": [2], "not": [2]}
@@ -39,5 +39,5 @@ def test_a_micro_batch_writes_each_row_once_and_without_caches_every_update(apps
 
 
 def test_caches_are_on_unless_somebody_turns_them_off(apps_without_spark: Apps) -> None:
-    app = ps.Application("app", word_count("lines", "counts"), bootstrap_servers="b:1")
+    app = ms.Application("app", word_count("lines", "counts"), bootstrap_servers="b:1")
     assert app.settings.statestore_cache_max_bytes == TEN_MIB

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
 
 from .helpers import Apps, committed_records, lag, values_by_key
 from .topologies import WindowCounts, counts_in_kafka, with_processor
@@ -31,7 +31,7 @@ def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: 
         )
         assert lag(apps.kafka, apps.id, source) == 0
         lose_everything(apps)
-    counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
+    counts = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
     expected = Counter(word for line in lines for word in line.split())
     assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
@@ -39,13 +39,13 @@ def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: 
 def test_stores_are_not_rebuilt_in_other_tasks(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
 
-    def counts(wide: int) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def counts(wide: int) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         stream = builder.stream(source)
         if wide:
             stream = stream.repartition(partitions=wide, name="wide")
-        stream.group_by_key().count(store=ps.stores.options("c", changelog="kafka")).to_stream().to(
-            sink, value=ps.serdes.int64
+        stream.group_by_key().count(store=ms.stores.options("c", changelog="kafka")).to_stream().to(
+            sink, value=ms.serdes.int64
         )
         return builder.build()
 
@@ -58,16 +58,16 @@ def test_stores_are_not_rebuilt_in_other_tasks(apps: Apps) -> None:
         apps.run(counts(wide=8))
     lose_everything(apps)
     apps.run(counts(wide=0))
-    found = values_by_key(apps.kafka.consume(sink), ps.serdes.int64)
+    found = values_by_key(apps.kafka.consume(sink), ms.serdes.int64)
     assert found == {key: [1, 2] for key in keys}
 
 
 def test_windows_go_on_with_their_time(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
-    store = ps.stores.window(
-        "windows", ps.serdes.string, ps.serdes.int64, retention=60_000, size=10_000, changelog="kafka"
+    store = ms.stores.window(
+        "windows", ms.serdes.string, ms.serdes.int64, retention=60_000, size=10_000, changelog="kafka"
     )
-    topology = with_processor(WindowCounts, source, sink, store, value=ps.serdes.int64)
+    topology = with_processor(WindowCounts, source, sink, store, value=ms.serdes.int64)
     parts = [
         [("k", "x", 1_000), ("k", "x", 2_000), ("k", "x", 500_000)],
         [("k", "x", 501_000), ("k", "x", 3_000)],
@@ -76,7 +76,7 @@ def test_windows_go_on_with_their_time(apps: Apps) -> None:
         apps.kafka.produce(source, part)
         apps.run(topology, processing_guarantee="exactly_once", on_other_checkpoint="take_over")
         lose_everything(apps)
-    counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
+    counts = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
     assert counts == {"k@0": [1, 2], "k@500000": [1, 2]}  # 3,000 is expired: the store's time has survived
 
 
@@ -89,7 +89,7 @@ def test_a_store_that_gets_a_changelog_later_publishes_what_it_holds(apps: Apps)
     lose_everything(apps)
     apps.kafka.produce(source, [(None, "a b c")])
     apps.run(counts_in_kafka(source, sink, "kafka"))
-    counts = values_by_key(apps.kafka.consume(sink), ps.serdes.int64)
+    counts = values_by_key(apps.kafka.consume(sink), ms.serdes.int64)
     assert counts == {"a": [1, 2, 3], "b": [1, 2], "c": [1, 2]}
 
 
@@ -99,5 +99,5 @@ def test_state_without_offsets_is_refused(apps: Apps) -> None:
     apps.run(counts_in_kafka(source, sink))
     lose_everything(apps)
     apps.kafka.tool("kafka-consumer-groups", "--delete", "--group", apps.id)
-    with pytest.raises(IncompatibleTopologyError, match=r"no committed offsets.*penstock reset"):
+    with pytest.raises(IncompatibleTopologyError, match=r"no committed offsets.*millstream reset"):
         apps.run(counts_in_kafka(source, sink))

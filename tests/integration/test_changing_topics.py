@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-import penstock as ps
-from penstock.core.model.errors import CoPartitioningError, OffsetsLostError, TopicRecreatedError
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+import millstream as ms
+from millstream.core.model.errors import CoPartitioningError, OffsetsLostError, TopicRecreatedError
+from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 
 from .helpers import Apps, eventually, lag, latest, values_by_key
 from .topologies import key_count, word_count
@@ -26,11 +26,11 @@ def add_partitions(apps: Apps, topic: str, count: int) -> None:
     eventually(lambda: len(apps.kafka.end_offsets(topic)) == count, f"{count} partitions of {topic}")
 
 
-def meeting(left: str, right: str, sink: str) -> ps.Topology:
+def meeting(left: str, right: str, sink: str) -> ms.Topology:
     """Two topics whose records meet in one store."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     both = builder.stream(left).merge(builder.stream(right))
-    both.group_by_key().count(store="both").to_stream().to(sink, value=ps.serdes.int64)
+    both.group_by_key().count(store="both").to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
@@ -38,7 +38,7 @@ class TestPartitionsThatAreAdded:
     def test_are_read_without_a_new_start(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
         lines, counts = apps.topic("lines", 2), apps.topic("counts", 1)
         apps.kafka.produce(lines, [(None, "old old")])
-        with caplog.at_level(logging.WARNING, "penstock.application"):
+        with caplog.at_level(logging.WARNING, "millstream.application"):
             running = apps.start(
                 word_count(lines, counts), metadata_max_age_ms=200, auto_offset_reset="latest"
             )
@@ -49,7 +49,7 @@ class TestPartitionsThatAreAdded:
             apps.kafka.produce(lines, [(None, "a b c")], partition=4)
             apps.kafka.produce(lines, [(None, "a")], partition=0)
             eventually(
-                lambda: latest(apps.kafka.consume(counts), ps.serdes.int64) == {"a": 4, "b": 2, "c": 1},
+                lambda: latest(apps.kafka.consume(counts), ms.serdes.int64) == {"a": 4, "b": 2, "c": 1},
                 "words of old and new partitions in the old counts",
             )
         assert f"the number of partitions has changed: {lines} from 2 to 5" in caplog.text
@@ -58,7 +58,7 @@ class TestPartitionsThatAreAdded:
         assert running.await_termination(10)
         apps.kafka.produce(lines, [(None, "c")], partition=3)
         apps.run(word_count(lines, counts))
-        assert latest(apps.kafka.consume(counts), ps.serdes.int64) == {"a": 4, "b": 2, "c": 2}
+        assert latest(apps.kafka.consume(counts), ms.serdes.int64) == {"a": 4, "b": 2, "c": 2}
 
     def test_to_one_of_two_topics_that_meet(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
         left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
@@ -69,16 +69,16 @@ class TestPartitionsThatAreAdded:
             running.await_termination(60)
         assert running.status().state == "failed"
         add_partitions(apps, right, 2)
-        with caplog.at_level(logging.WARNING, "penstock.application"):
+        with caplog.at_level(logging.WARNING, "millstream.application"):
             apps.start(topology, metadata_max_age_ms=200, on_uneven_partitions="wait")
             add_partitions(apps, left, 3)
             eventually(lambda: "until the topics are alike again" in caplog.text, "a warning")
             apps.kafka.produce(left, [("k", "x")], partition=2)
             apps.kafka.produce(right, [("l", "x")], partition=0)
-            eventually(lambda: "l" in latest(apps.kafka.consume(sink), ps.serdes.int64), "the old partitions")
-            assert "k" not in latest(apps.kafka.consume(sink), ps.serdes.int64)
+            eventually(lambda: "l" in latest(apps.kafka.consume(sink), ms.serdes.int64), "the old partitions")
+            assert "k" not in latest(apps.kafka.consume(sink), ms.serdes.int64)
             add_partitions(apps, right, 3)
-            eventually(lambda: "k" in latest(apps.kafka.consume(sink), ps.serdes.int64), "the new partitions")
+            eventually(lambda: "k" in latest(apps.kafka.consume(sink), ms.serdes.int64), "the new partitions")
 
 
 class TestATopicThatIsMadeAgain:
@@ -141,7 +141,7 @@ def planned(apps: Apps) -> Mapping[str, Any]:
 
 
 def counted(apps: Apps, sink: str) -> list[int]:
-    return values_by_key(apps.kafka.consume(sink), ps.serdes.int64).get("a", [])
+    return values_by_key(apps.kafka.consume(sink), ms.serdes.int64).get("a", [])
 
 
 def forget_topic_ids(apps: Apps) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, values_by_key
 
@@ -34,9 +34,9 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     topology = builder.build()
     place = {
         "checkpoint_location": "viewfs://elsewhere/checkpoints/counts",
@@ -45,13 +45,13 @@ def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path
     for partitions in (1, 2):  # the second start goes on, and moves the state
         apps.kafka.produce(source, [("a", "x"), ("b", "x"), ("a", "y")])
         apps.run(topology, shuffle_partitions=partitions, **place)
-    found = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ps.serdes.int64)
+    found = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ms.serdes.int64)
     assert found == {"a": [1, 2, 3, 4], "b": [1, 2]}
     assert not (apps.home / apps.id / "checkpoint").exists()
 
     newest = max((elsewhere / "counts/offsets").glob("[0-9]*"), key=lambda file: int(file.name))
     newest.unlink()
     with pytest.raises(
-        ps.errors.CheckpointError, match=f"viewfs://elsewhere.* offsets/{newest.name} is missing"
+        ms.errors.CheckpointError, match=f"viewfs://elsewhere.* offsets/{newest.name} is missing"
     ):
         apps.run(topology, **place)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock as ps
-from penstock.drivers.spark.submit.session import configured
-from penstock.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF
+import millstream as ms
+from millstream.drivers.spark.submit.session import configured
+from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF
 
 from .helpers import Apps, values_by_key
 
@@ -55,13 +55,13 @@ def test_a_micro_batch_writes_changes_and_starts_few_processes(
     apps: Apps, spark: SparkSession, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     apps.kafka.produce(source, [("k", "v")] * 10 * BATCHES)
     with started_processes(spark, tmp_path / "processes.jfr") as commands:
         apps.run(builder.build(), max_batch_records=10, shuffle_partitions=1)
-    assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"k": list(range(1, 41))}
+    assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"k": list(range(1, 41))}
     state = [path.name for path in (apps.home / apps.id / "checkpoint/state/0/0").iterdir()]
     assert [name for name in state if name.endswith(".zip")] == ["1.zip"]  # a snapshot begins it
     assert {f"{version}.changelog" for version in range(1, BATCHES + 1)} <= set(state)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drivers.class_archive import ClassArchive
-from penstock.drivers.private import locked
-from penstock.testing._jars import _ivy_jar
-from penstock.testing._java import find_java
+from millstream.drivers.class_archive import ClassArchive
+from millstream.drivers.private import locked
+from millstream.testing._jars import _ivy_jar
+from millstream.testing._java import find_java
 
 pytestmark = pytest.mark.broker  # needs Java
 
@@ -65,7 +65,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """The program with its archive."""
     home = tmp_path_factory.mktemp("program")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE_DIR", str(home / "cache"))
+        patch.setenv("MILLSTREAM_CACHE_DIR", str(home / "cache"))
         program = Program(home)
         program.make()
         yield program

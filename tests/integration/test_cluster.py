@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from penstock.edge.contact import send
-from penstock.testing import EmbeddedKafka
+from millstream.edge.contact import send
+from millstream.testing import EmbeddedKafka
 
 from .clusters import Daemon, SparkCluster
 from .helpers import committed_records, eventually
@@ -37,7 +37,7 @@ async def checked(order):
 """,
     "orders_words.py": "def shout(text): return text.upper()\n",
     "orders/topology.py": """
-import penstock as ps
+import millstream as ms
 from orders.checks import checked
 
 def customer_of(key, order): return order.split()[0]
@@ -45,24 +45,24 @@ def with_region(order, region): return f"{region} {order}"
 def region_of(key, order): return order.split()[0]
 
 def topology(orders, customers, answers, totals):
-    builder = ps.StreamsBuilder()
-    regions = builder.global_table(customers, key=ps.serdes.string, value=ps.serdes.string, store="regions")
-    placed = builder.stream(orders, key=ps.serdes.string, value=ps.serdes.string).join(regions, customer_of, with_region)
+    builder = ms.StreamsBuilder()
+    regions = builder.global_table(customers, key=ms.serdes.string, value=ms.serdes.string, store="regions")
+    placed = builder.stream(orders, key=ms.serdes.string, value=ms.serdes.string).join(regions, customer_of, with_region)
     done = placed.map_values_async(checked, max_in_flight=50)
     done.to(answers)
-    counts = done.group_by(region_of).count(store=ps.stores.options("totals", changelog="kafka"))
-    counts.to_stream().to(totals, value=ps.serdes.int64)
+    counts = done.group_by(region_of).count(store=ms.stores.options("totals", changelog="kafka"))
+    counts.to_stream().to(totals, value=ms.serdes.int64)
     return builder.build()
 """,
 }
 _PROGRAM = """
 import json, sys
-import penstock as ps
+import millstream as ms
 import orders_words  # beside this program; the package comes by --py-files
 from orders.topology import topology
 
 job = json.loads(sys.argv[1])
-app = ps.Application(job["id"], topology(*job["topics"]), **job["settings"])
+app = ms.Application(job["id"], topology(*job["topics"]), **job["settings"])
 running = app.run()
 print("ENDED", running.status().state)
 """
@@ -179,7 +179,7 @@ def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster:
 
 def test_the_doctor_looks_at_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
-    doctor = cluster.python("-m", "penstock.edge.cli", "doctor", "--master", cluster.url, *servers)
+    doctor = cluster.python("-m", "millstream.edge.cli", "doctor", "--master", cluster.url, *servers)
     said = " ".join(doctor.communicate(timeout=180)[0].split())
-    sound = r"ok executor {} on \S+ Python \S+ \(\S+\), penstock \S+, pyspark"
+    sound = r"ok executor {} on \S+ Python \S+ \(\S+\), millstream \S+, pyspark"
     assert all(re.search(sound.format(executor), said) for executor in (0, 1)), said

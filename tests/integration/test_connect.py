@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 pytest.importorskip("grpc", reason="the extra dev brings pyspark[connect]")
 pytest.importorskip("grpc_status")
@@ -28,7 +28,7 @@ settings = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.python.daemon.module": "penstock.edge.daemon",
+    "spark.python.daemon.module": "millstream.edge.daemon",
 }
 builder = SparkSession.builder.master("local[2]")
 for name, value in settings.items():
@@ -43,7 +43,7 @@ session.stop()
 _CLIENT: Final = """
 import sys
 from pyspark.sql import SparkSession, functions as F
-import penstock as ps
+import millstream as ms
 from shop_words import to_word
 
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{sys.argv[1]}").getOrCreate()
@@ -56,20 +56,20 @@ def frame():
         F.lit(0).alias("partition"), F.col("value").alias("offset"), F.col("timestamp"),
     )
 
-builder = ps.StreamsBuilder()
-more = builder.stream("more", key=ps.serdes.string, value=ps.serdes.string)
-lines = builder.stream("lines", key=ps.serdes.string, value=ps.serdes.string)
-lines.merge(more).group_by(to_word).count().to_stream().to("counts", value=ps.serdes.int64)
+builder = ms.StreamsBuilder()
+more = builder.stream("more", key=ms.serdes.string, value=ms.serdes.string)
+lines = builder.stream("lines", key=ms.serdes.string, value=ms.serdes.string)
+lines.merge(more).group_by(to_word).count().to_stream().to("counts", value=ms.serdes.int64)
 topology = builder.build()
 for refused in (
-    lambda: ps.Application("app", topology, bootstrap_servers="127.0.0.1:1").start(),
-    lambda: ps.spark.read_kafka(spark, "lines", bootstrap_servers="127.0.0.1:1"),
+    lambda: ms.Application("app", topology, bootstrap_servers="127.0.0.1:1").start(),
+    lambda: ms.spark.read_kafka(spark, "lines", bootstrap_servers="127.0.0.1:1"),
 ):
     try:
         refused()
-    except ps.PenstockError as error:
-        print(type(error).__name__, "ps.spark.transform, which works there" in str(error))
-counts = ps.spark.transform(topology, {"lines": frame(), "more": frame()}, name="connected", state_dir="state")
+    except ms.MillstreamError as error:
+        print(type(error).__name__, "ms.spark.transform, which works there" in str(error))
+counts = ms.spark.transform(topology, {"lines": frame(), "more": frame()}, name="connected", state_dir="state")
 query = (
     counts.writeStream.format("memory").queryName("words").option("checkpointLocation", sys.argv[2])
     .trigger(once=True).start()
@@ -84,7 +84,7 @@ spark.stop()
 def _environment(tmp_path: Path) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
     path = os.pathsep.join(
-        [str(Path(ps.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        [str(Path(ms.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     )
     return {**inherited, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
 

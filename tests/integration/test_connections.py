@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.core.ports import TopicFacts
-from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.kafka.clients import hang_up
+from millstream.core.ports import TopicFacts
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.clients import hang_up
 
 from .helpers import Apps
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-import penstock as ps
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash.commits import commits_of, went_back
-from penstock.testing.crash.journal import journals_of
-from penstock.testing.crash.stream import Feeder, Watch, lacks_coordinator
-from penstock.testing.crash.transactions import TOPIC, told_transactions
+import millstream as ms
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash.commits import commits_of, went_back
+from millstream.testing.crash.journal import journals_of
+from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator
+from millstream.testing.crash.transactions import TOPIC, told_transactions
 
 from .helpers import eventually
 
@@ -89,7 +89,7 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: Embedde
     assert "results-0" in told[states.index("ongoing")]
     assert len(own.consume("results")) == 2
     committed = own.consume("results", isolation="read_committed")
-    assert journals_of(committed, ps.serdes.string, ps.serdes.string) == {"a": ["1"]}
+    assert journals_of(committed, ms.serdes.string, ms.serdes.string) == {"a": ["1"]}
 
 
 def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import APPS, Report, Target, run_with_crashes, unspoiled
+from millstream.testing.crash import APPS, Report, Target, run_with_crashes, unspoiled
 
 GUARANTEE = "exactly_once"
 

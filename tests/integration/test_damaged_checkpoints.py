@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import CheckpointError
-from penstock.drivers.spark.submit.checkpoint import LocalFiles
-from penstock.edge.checkpoints import sound_progress
+import millstream as ms
+from millstream.core.model.errors import CheckpointError
+from millstream.drivers.spark.submit.checkpoint import LocalFiles
+from millstream.edge.checkpoints import sound_progress
 from unit.drivers.spark.submit.checkpoints import DAMAGES, HARMLESS, Damage, newest
 from unit.flips import FLIPS, flip
 
@@ -52,9 +52,9 @@ class Counting:
         self._counted.update(WORDS)
 
     def run(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         counts = builder.stream(self._source).group_by_key().count(store="counts")
-        counts.to_stream().to(self._sink, value=ps.serdes.int64)
+        counts.to_stream().to(self._sink, value=ms.serdes.int64)
         self._apps.run(builder.build(), max_batch_records=20, shuffle_partitions=2)
 
     def restored(self) -> None:
@@ -65,7 +65,7 @@ class Counting:
         return written(self._apps.kafka, self._sink)
 
     def is_right(self) -> bool:
-        return latest(self._apps.kafka.consume(self._sink), ps.serdes.int64) == self._counted
+        return latest(self._apps.kafka.consume(self._sink), ms.serdes.int64) == self._counted
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_is_found(counting: Counting, case: Damage) -> None:
     with pytest.raises(CheckpointError, match=case.pattern(counting.batch)) as caught:
         progress(counting.checkpoint)
     assert "nothing was sent" in caught.value.message
-    assert "penstock reset" in caught.value.message
+    assert "millstream reset" in caught.value.message
 
 
 @pytest.mark.parametrize("case", HARMLESS, ids=lambda case: case.name)
@@ -134,7 +134,7 @@ def needed_by_a_start(root: Path, batch: int) -> Iterator[Path]:
 def assert_way_out(error: CheckpointError, path: Path) -> None:
     assert "is damaged, so nothing was started on it" in error.message
     assert path.name.removeprefix(".").removesuffix(".crc") in error.message
-    assert "penstock reset" in error.message
+    assert "millstream reset" in error.message
 
 
 @pytest.mark.parametrize("name", ["offset missing", "changes missing", "shared file missing"])

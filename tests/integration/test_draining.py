@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
 
 from .helpers import Apps, eventually, lag, written
 
@@ -26,7 +26,7 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
         await asyncio.sleep(0.2)
         return f"{value}!"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(call, max_in_flight=20, order="completion").to(sink)
     apps.kafka.produce(source, [(None, str(n)) for n in range(200)])
     with apps.start(builder.build(), drain_timeout_ms=5_000) as running:
@@ -61,8 +61,8 @@ def test_an_operator_that_is_removed_does_not_take_its_records_along_in_silence(
             await asyncio.sleep(0.02)
         return value
 
-    def calling(*, calls: bool) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def calling(*, calls: bool) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         stream = builder.stream(source)
         (stream.map_values_async(call, name="call") if calls else stream).to(sink)
         return builder.build()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually
 
@@ -24,18 +24,18 @@ class Topics(NamedTuple):
     pairs: str
 
 
-def clicks_of(topics: Topics) -> ps.Topology:
+def clicks_of(topics: Topics) -> ms.Topology:
     """Count clicks per window behind a topic of their own, keep late ones, and join them with what was shown before."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     real, _ = builder.stream(topics.clicks).branch(lambda _, v: v != "robot", lambda _, v: True)
     clicks = real.through(topics.between)
-    emit = ps.EmitStrategy.on_window_close(every=1)
+    emit = ms.EmitStrategy.on_window_close(every=1)
     windowed = clicks.group_by_key().windowed_by(
-        ps.TumblingWindows(1_000, grace=0), emit=emit, late=lambda late: late.to(topics.late)
+        ms.TumblingWindows(1_000, grace=0), emit=emit, late=lambda late: late.to(topics.late)
     )
     counted = windowed.count(store="counts").to_stream(lambda window, _: f"{window.key}@{window.start}")
     counted.map_values(str).to(topics.counts)
-    windows = ps.JoinWindows(before=500, after=0, grace=1_000)
+    windows = ms.JoinWindows(before=500, after=0, grace=1_000)
     clicks.join_prior(
         builder.stream(topics.shown), lambda click, ad: f"{click} {ad}", windows=windows, name="seen"
     ).to(topics.pairs)
@@ -63,30 +63,30 @@ def test_they_do_on_spark_what_they_do_in_the_test_driver(apps: Apps) -> None:
     running.stop()
 
 
-class Twice(ps.Processor[str, str, str, str]):
+class Twice(ms.Processor[str, str, str, str]):
     """Hands each record on two times."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
         self.context.forward(record)
 
 
-class Marked(ps.Processor[str, str, str, str]):
+class Marked(ms.Processor[str, str, str, str]):
     """Marks the values of what a processor gets that it is wrapped around."""
 
-    def __init__(self, inner: ps.Processor[str, str, str, str]) -> None:
+    def __init__(self, inner: ms.Processor[str, str, str, str]) -> None:
         self._inner = inner
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         self._inner.init(context)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self._inner.process(record.with_value(record.value + "!"))
 
 
 def test_streams_of_one_topic_share_its_source_and_processors_are_wrapped(apps: Apps) -> None:
     topic, words, counts = (apps.topic(name, 2) for name in ("in", "words", "counts"))
-    builder = ps.StreamsBuilder(wrap=lambda name, supplier: lambda: Marked(supplier()))
+    builder = ms.StreamsBuilder(wrap=lambda name, supplier: lambda: Marked(supplier()))
     builder.stream(topic).process(Twice, name="twice").to(words)
     builder.stream(topic).group_by_key().count(store="counts").to_stream().map_values(str).to(counts)
     running = apps.start(builder.build())

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 
 from .helpers import Apps, latest
 from .topologies import people_per_region
@@ -16,15 +16,15 @@ from .topologies import people_per_region
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def counting(source: str, sink: str, *, before: str | None = None, store: str = "counts") -> ps.Topology:
+def counting(source: str, sink: str, *, before: str | None = None, store: str = "counts") -> ms.Topology:
     """Count words, with or without another part in front, which pushes the counts into a later sub-topology."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     if before is not None:
         builder.stream(before).group_by_key().count(store="others").to_stream().map_values(str).to(
             before_sink(sink)
         )
     words = builder.stream(source).flat_map_values(str.split).group_by(lambda _, word: word)
-    words.count(store=store).to_stream().to(sink, value=ps.serdes.int64)
+    words.count(store=store).to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
@@ -48,9 +48,9 @@ def test_parts_in_front_come_and_go_and_a_store_is_renamed(
     apps.kafka.produce(source, [(None, "a c")])
     apps.kafka.produce(other, [("k", "x")] * 2)
 
-    with caplog.at_level(logging.INFO, "penstock.application"):
+    with caplog.at_level(logging.INFO, "millstream.application"):
         apps.run(counting(source, sink, before=other))
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 3, "b": 1, "c": 1}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 3, "b": 1, "c": 1}
     assert latest(apps.kafka.consume(before_sink(sink))) == {"k": "2"}
     assert "keeps  others" in caplog.text
     assert f"reads  {other} (2 partitions)" in caplog.text
@@ -62,7 +62,7 @@ def test_parts_in_front_come_and_go_and_a_store_is_renamed(
         apps.kafka.produce(source, [(None, "a c")])
     assert parts(apps)["2"] == [[], [], 2]  # "others" is gone, its number stays taken
     apps.run(counting(source, sink, before=other, store="words"))
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 6, "b": 1, "c": 4}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 6, "b": 1, "c": 4}
     assert "3" in parts(apps)
 
     third = apps.application(counting(source, sink, store="third"), renamed_stores={"wrods": "third"})
@@ -76,7 +76,7 @@ def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
     apps.run(people_per_region(people, sink))
     internal = f"{apps.id}-per-region-repartition"
     apps.kafka.produce(internal, [("north", "1")])
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.table(people).to_stream().to(sink)
     with pytest.raises(IncompatibleTopologyError, match=rf"{internal}.* which holds 1 records .*until='end'"):
         apps.run(builder.build())
@@ -85,17 +85,17 @@ def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
 def test_unnamed_state_goes_on_behind_operators_that_were_inserted(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
 
-    def counts(*, edited: bool) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def counts(*, edited: bool) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         lines = builder.stream(source)
         if edited:
             lines = lines.filter(lambda _, line: line != "spam").peek(lambda _, line: line.split())
         words = lines.flat_map_values(str.split).group_by(lambda _, word: word)
-        words.count().to_stream().to(sink, value=ps.serdes.int64)
+        words.count().to_stream().to(sink, value=ms.serdes.int64)
         return builder.build()
 
     apps.kafka.produce(source, [(None, "a b a"), (None, "spam")])
     apps.run(counts(edited=False))
     apps.kafka.produce(source, [(None, "a c"), (None, "spam")])
     apps.run(counts(edited=True))
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 3, "b": 1, "spam": 1, "c": 1}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 3, "b": 1, "spam": 1, "c": 1}

@@ -16,8 +16,8 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.testing import _cluster
-from penstock.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError, Outgoing, resolve_jars
+from millstream.testing import _cluster
+from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError, Outgoing, resolve_jars
 
 pytestmark = pytest.mark.broker
 
@@ -263,7 +263,7 @@ class TestLife:
 
     def test_ends_when_its_parent_is_killed(self, tmp_path: Path) -> None:
         program = (
-            "import sys, time; from penstock.testing.kafka import EmbeddedKafka\n"
+            "import sys, time; from millstream.testing.kafka import EmbeddedKafka\n"
             "kafka = EmbeddedKafka(directory=sys.argv[1]).start()\n"
             "print(kafka.pid, flush=True); time.sleep(600)"
         )
@@ -344,7 +344,7 @@ class TestACluster:
 )
 def test_a_tied_process_ends_with_its_parent(ending: str) -> None:
     program = (
-        "import os; from pathlib import Path; from penstock.testing._java import TiedProcess\n"
+        "import os; from pathlib import Path; from millstream.testing._java import TiedProcess\n"
         "child = TiedProcess(['sleep', '600'], log=Path(os.devnull), directory=Path('/'))\n"
         "if os.fork() == 0: del child; os._exit(0)\nos.wait()\n"
         "assert child.exit_code() is None\n"
@@ -366,8 +366,8 @@ def test_a_tied_process_ends_with_its_parent(ending: str) -> None:
 class TestRequirements:
     @pytest.fixture(autouse=True)
     def apart(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.delenv("PENSTOCK_KAFKA_JARS", raising=False)
+        monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.delenv("MILLSTREAM_KAFKA_JARS", raising=False)
 
     def test_no_java_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -389,13 +389,13 @@ class TestRequirements:
                 EmbeddedKafka().start()
 
     def test_jars_of_the_user_must_be_a_broker(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        monkeypatch.setenv("MILLSTREAM_KAFKA_JARS", str(tmp_path))
         with pytest.raises(EmbeddedKafkaError, match=r"no kafka_2.13-\*.jar is there"):
             EmbeddedKafka().start()
 
     def test_jars_of_the_user_are_used(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "kafka_2.13-9.9.jar").touch()
-        monkeypatch.setenv("PENSTOCK_KAFKA_JARS", str(tmp_path))
+        monkeypatch.setenv("MILLSTREAM_KAFKA_JARS", str(tmp_path))
         with pytest.raises(EmbeddedKafkaError, match="Could not find or load main class"):
             EmbeddedKafka().start()
         assert not (tmp_path / "cache").exists()
@@ -414,8 +414,8 @@ class TestResolution:
             f'<filesystem name="here"><artifact pattern="{repository}/[artifact]-[revision].[ext]"/></filesystem>'
             "</resolvers></ivysettings>"
         )
-        monkeypatch.setenv("PENSTOCK_IVY_SETTINGS", str(settings))
-        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("MILLSTREAM_IVY_SETTINGS", str(settings))
+        monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
         return repository
 
     def test_of_an_unknown_module_names_it_and_the_ways_out(self, tmp_path: Path) -> None:
@@ -425,8 +425,8 @@ class TestResolution:
         log = tmp_path / "cache" / "missing.ivy.log"
         assert "org.example:missing:1.0" in message
         assert str(log) in message
-        assert "PENSTOCK_IVY_SETTINGS" in message
-        assert "PENSTOCK_KAFKA_JARS" in message
+        assert "MILLSTREAM_IVY_SETTINGS" in message
+        assert "MILLSTREAM_KAFKA_JARS" in message
         assert "org.example#missing;1.0: not found" in message
         assert "UNRESOLVED" in log.read_text()
         assert not (tmp_path / "cache" / "missing").exists()
@@ -446,7 +446,7 @@ class TestResolution:
     def test_happens_once_for_processes_that_start_together(self, repository: Path, tmp_path: Path) -> None:
         (repository / "one-1.jar").write_bytes(b"content")
         program = (
-            "from penstock.testing.kafka import resolve_jars\n"
+            "from millstream.testing.kafka import resolve_jars\n"
             "found = resolve_jars('org.example:one:1', folder='together')\n"
             "print(found.stat().st_ino, (found / 'one-1.jar').read_text(), flush=True)"
         )
@@ -461,6 +461,6 @@ class TestResolution:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "file").touch()
-        monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
-        with pytest.raises(EmbeddedKafkaError, match="Set PENSTOCK_CACHE_DIR"):
+        monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "file"))
+        with pytest.raises(EmbeddedKafkaError, match="Set MILLSTREAM_CACHE_DIR"):
             resolve_jars("org.example:one:1", folder="nowhere")

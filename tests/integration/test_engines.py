@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, latest
 
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 KEYS = 120_000
 
 
-def counting(source: str, sink: str) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(source: str, sink: str) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     counts = (
-        builder.stream(source, key=ps.serdes.string, value=ps.serdes.string)
+        builder.stream(source, key=ms.serdes.string, value=ms.serdes.string)
         .group_by_key()
         .count(store="counts")
     )
-    counts.to_stream().map_values(str).to(sink, value=ps.serdes.string)
+    counts.to_stream().map_values(str).to(sink, value=ms.serdes.string)
     return builder.build()
 
 
@@ -43,7 +43,7 @@ def test_engines_take_over_from_each_other(apps: Apps, caplog: pytest.LogCapture
         assert (running.metrics()["restored_changes"] >= KEYS) == (engine != "rocksdb")
     shutil.rmtree(apps.local_state)
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "penstock.application"):
+    with caplog.at_level(logging.WARNING, "millstream.application"):
         apps.run(topology, shuffle_partitions=1)
     lines = [line for line in caplog.messages if "store counts" in line]
     assert "restoring from nothing" in lines[0]

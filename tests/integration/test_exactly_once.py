@@ -15,23 +15,23 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-import penstock as ps
-from penstock.core.model.errors import (
+import millstream as ms
+from millstream.core.model.errors import (
     BrokerUnavailableError,
     DeliveryAbortedError,
+    MillstreamError,
     OtherCheckpointError,
-    PenstockError,
     ProductionError,
 )
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.ports import BatchId
-from penstock.core.topology.internal import commits_topic
-from penstock.drivers.kafka import delivery as sending
-from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.kafka.marks import Marks
-from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.testing import EmbeddedKafka
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import BatchId
+from millstream.core.topology.internal import commits_topic
+from millstream.drivers.kafka import delivery as sending
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.marks import Marks
+from millstream.drivers.kafka.transactions import KafkaTransactions
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import shout, word_count
@@ -240,7 +240,7 @@ class TestAClaim:
                 for number in range(10_000):
                     deliveries.deliver(number, b"%d" % number)
                     started.set()
-            except PenstockError as error:
+            except MillstreamError as error:
                 over.append(error)
 
         thread = threading.Thread(target=deliver)
@@ -261,7 +261,7 @@ class TestAClaim:
                 deliveries.deliver(0, b"a")
             return False
 
-        with pytest.raises(OtherCheckpointError, match=r"was deleted, as `penstock reset` does"):
+        with pytest.raises(OtherCheckpointError, match=r"was deleted, as `millstream reset` does"):
             eventually(attempt, "the group to forget the topic")
 
 
@@ -333,7 +333,7 @@ class TestAnApplication:
         lines = [f"a b{n % 7} c{n % 3}" for n in range(3_000)]
         apps.kafka.produce(source, [(None, line) for line in lines])
         apps.run(word_count(source, sink), processing_guarantee="exactly_once", max_batch_records=1_000)
-        counts = values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64)
+        counts = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
         expected = Counter(word for line in lines for word in line.split())
         assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
         assert lag(apps.kafka, apps.id, source) == 0

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, latest
 
@@ -53,7 +53,7 @@ def expected(kind: str, events: list[Change]) -> dict[str, str]:
 def test_rows_are_joined_over_partitions_and_restarts(apps: Apps) -> None:
     topics = {"orders": apps.topic("orders", 2), "customers": apps.topic("customers", 3)}
     out = {kind: apps.topic(kind, 1) for kind in ("inner", "left")}
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders, customers = builder.table(topics["orders"]), builder.table(topics["customers"])
     inner = orders.join(customers, paired, on=customer_of, name="inner")
     left = orders.left_join(customers, paired, on=customer_of, name="left")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps
 
@@ -22,8 +22,8 @@ _PROGRAM: Final = """
 import json, logging, sys
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-import penstock as ps
-from penstock.core.model.errors import SparkRuntimeError
+import millstream as ms
+from millstream.core.model.errors import SparkRuntimeError
 
 servers, name, home, source, sink = sys.argv[1:]
 
@@ -35,18 +35,18 @@ def session_with(conf):
 
 def levels(spark):
     root = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
-    loggers = [logging.getLogger(name) for name in (None, "py4j", "penstock.librdkafka", "penstock")]
+    loggers = [logging.getLogger(name) for name in (None, "py4j", "millstream.librdkafka", "millstream")]
     return [str(root.getLevel()), *(logger.level for logger in loggers)]
 
 def topology(source, sink):
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 def application(session, number, **settings):
     before, quiet = session.conf.getAll, levels(session)
-    app = ps.Application(
+    app = ms.Application(
         f"{name}-{number}", topology(source, f"{sink}-{number}"), bootstrap_servers=servers, state_dir=home, **settings
     )
     done = app.run(until="end")
@@ -65,7 +65,7 @@ def operator(spark):
         F.lit(0).alias("partition"), F.col("value").alias("offset"), F.col("timestamp"),
     )
     before = spark.conf.getAll
-    ps.spark.transform(topology("lines", "counts"), {"lines": frame}, name="own", state_dir=home, partitions=1)
+    ms.spark.transform(topology("lines", "counts"), {"lines": frame}, name="own", state_dir=home, partitions=1)
     return {name: value for name, value in spark.conf.getAll.items() if before.get(name) != value}
 
 def refusal(spark):
@@ -75,7 +75,7 @@ def refusal(spark):
         return str(error)
 
 STATE = "spark.sql.streaming.stateStore."
-logging.getLogger("penstock").setLevel(logging.WARNING)
+logging.getLogger("millstream").setLevel(logging.WARNING)
 told = {}
 spark = session_with({"spark.log.level": "WARN"})
 told["bare"] = application(spark, 0, output="quiet", spark={"spark.driver.memory": "3g", "spark.sql.ansi.enabled": "false"})
@@ -93,7 +93,7 @@ print("TOLD " + json.dumps(told))
 """
 
 _WANTED: Final = {
-    "spark.python.daemon.module": "penstock.edge.daemon",
+    "spark.python.daemon.module": "millstream.edge.daemon",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.compress": "false",
     "spark.authenticate": "true",

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually, values_by_key, written
 from .topologies import offers
@@ -26,7 +26,7 @@ class Shop:
         self.ordered = 0
 
     @property
-    def topology(self) -> ps.Topology:
+    def topology(self) -> ms.Topology:
         return offers(self.orders, self.products, self.prices, self.sink)
 
     def name(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Penstock on Spark and a real broker against Kafka Streams 4.3: every scenario, side by side in one application."""
+"""Millstream on Spark and a real broker against Kafka Streams 4.3: every scenario, side by side in one application."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from golden.replay import dump
 from golden.scenarios import SCENARIOS
 from golden.side_by_side import side_by_side
 from golden.test_golden import ASKING, first_difference
-from penstock.core.model.ids import TaskId
-from penstock.core.topology.plan import Plan
-from penstock.testing.kafka import ConsumedRecord
+from millstream.core.model.ids import TaskId
+from millstream.core.topology.plan import Plan
+from millstream.testing.kafka import ConsumedRecord
 
 from .checkpoints import LeftBehind
 from .clock import HandClock
@@ -26,7 +26,7 @@ from .steps import Steps, runs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-SEED = int(os.environ.get("PENSTOCK_RECORDINGS_SEED", "1"))
+SEED = int(os.environ.get("MILLSTREAM_RECORDINGS_SEED", "1"))
 """Which recording of each scenario is played."""
 
 BATCH = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually
 
@@ -13,13 +13,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 IDLE_MS = 1500
 
 
-def counts(source: str, closed: str, final: str) -> ps.Topology:
+def counts(source: str, closed: str, final: str) -> ms.Topology:
     """Count per window twice: with results at the close of windows, and with updates that are held back until then."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     grouped = builder.stream(source).group_by_key()
-    windows = ps.TumblingWindows(1_000, grace=0)
-    emit = ps.EmitStrategy.on_window_close(close_idle_after=IDLE_MS)
-    until = ps.Suppressed.until_window_closes(close_idle_after=IDLE_MS)
+    windows = ms.TumblingWindows(1_000, grace=0)
+    emit = ms.EmitStrategy.on_window_close(close_idle_after=IDLE_MS)
+    until = ms.Suppressed.until_window_closes(close_idle_after=IDLE_MS)
     at_close = grouped.windowed_by(windows, emit=emit).count(store="closed")
     held_back = grouped.windowed_by(windows).count(store="counts").suppress(until, store="held")
     for table, topic in ((at_close, closed), (held_back, final)):

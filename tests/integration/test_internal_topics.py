@@ -19,15 +19,15 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError
-from penstock.core.model.ids import TopicPartition
-from penstock.drivers.kafka.broker import Broker
-from penstock.drivers.kafka.internal_topics import InternalTopics
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash import Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.processes import Program
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.internal_topics import InternalTopics
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash import Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program
 
 from .helpers import Apps, eventually, latest
 from .topologies import people_per_region
@@ -58,13 +58,13 @@ def first_offsets(kafka: EmbeddedKafka, topic: str) -> dict[int, int]:
     return broker.begin_offsets(broker.partition_counts([topic]))[topic]
 
 
-def moves_by_the_hour(source: str, sink: str) -> ps.Topology:
+def moves_by_the_hour(source: str, sink: str) -> ms.Topology:
     """Count by a value and the hour, behind a table and so through a topic; the counts are in a changelog."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     changes = builder.stream(source).to_table(store="last").to_stream()
-    hours = changes.group_by(lambda _, region: region).windowed_by(ps.TumblingWindows(HOUR, grace=100 * HOUR))
-    counts = hours.count(store=ps.stores.options("by-hour", changelog="kafka"))
-    counts.to_stream().map(lambda key, n: (f"{key.key} {key.start}", n)).to(sink, value=ps.serdes.int64)
+    hours = changes.group_by(lambda _, region: region).windowed_by(ms.TumblingWindows(HOUR, grace=100 * HOUR))
+    counts = hours.count(store=ms.stores.options("by-hour", changelog="kafka"))
+    counts.to_stream().map(lambda key, n: (f"{key.key} {key.start}", n)).to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
@@ -79,7 +79,7 @@ def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Ap
         internal_topic_config={"min.insync.replicas": "1", "segment.ms": "123456"},
     )
     expected = Counter(f"{region} {time // HOUR * HOUR}" for _, region, time in rows)
-    assert latest(unlike.kafka.consume(sink), ps.serdes.int64) == expected
+    assert latest(unlike.kafka.consume(sink), ms.serdes.int64) == expected
     [repartition] = [
         name
         for name in AdminClient({"bootstrap.servers": unlike.kafka.bootstrap_servers}).list_topics().topics
@@ -122,7 +122,7 @@ def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: A
     )
     unlike.kafka.produce(source, [("ann", "north"), ("bob", "north")])
     unlike.run(people_per_region(source, sink))
-    assert latest(unlike.kafka.consume(sink), ps.serdes.int64) == {"north": 2}
+    assert latest(unlike.kafka.consume(sink), ms.serdes.int64) == {"north": 2}
 
 
 def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_told(
@@ -153,12 +153,12 @@ def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_told(
             future.result(30)
         eventually(lambda: not topics.delete_records({TopicPartition("internal", 0): 1}), "the denial")
         with caplog.at_level(logging.WARNING):
-            logging.getLogger("penstock.kafka").setLevel(logging.WARNING)
+            logging.getLogger("millstream.kafka").setLevel(logging.WARNING)
             assert topics.topic_configs(["internal"]) == {}
         assert any("may not see how topics are configured" in line for line in caplog.messages)
 
 
-def regions(topics: Topics) -> ps.Topology:
+def regions(topics: Topics) -> ms.Topology:
     return people_per_region(topics.input, topics.output)
 
 
@@ -186,7 +186,7 @@ def test_repartition_topics_are_purged_and_an_application_that_is_killed_goes_on
         return sum(committed.values()) > 0 and first_offsets(kafka, internal) == committed
 
     def counts() -> Any:
-        return latest(kafka.consume(topics.output, isolation="read_committed"), ps.serdes.int64)
+        return latest(kafka.consume(topics.output, isolation="read_committed"), ms.serdes.int64)
 
     try:
         kafka.produce(topics.input, people[:300])
@@ -220,4 +220,4 @@ def test_a_run_to_the_end_leaves_nothing_behind_that_has_been_processed(apps: Ap
     assert first_offsets(apps.kafka, internal) == apps.kafka.end_offsets(internal)
     apps.kafka.produce(people, [("p0", "r1")])
     apps.run(people_per_region(people, sink))
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"r0": 9, "r1": 11, "r2": 10, "r3": 10}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"r0": 9, "r1": 11, "r2": 10, "r3": 10}

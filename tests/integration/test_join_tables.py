@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from docs.join_tables import INPUTS, KEY, RESULTS, steps, topology
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing.kafka import ConsumedRecord
 
 from .helpers import Apps, eventually, lag, written
 

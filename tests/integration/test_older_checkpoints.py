@@ -1,6 +1,7 @@
 """An application goes on from a checkpoint of an earlier version: its formats stay readable.
 
-The archive was made by ``make_checkpoint``, with the version that commit 909230d is.
+The archive was made by ``make_checkpoint``, with the version that commit 909230d is, when the project was called
+Penstock.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-import penstock as ps
-from penstock.testing import EmbeddedKafka
+import millstream as ms
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps, eventually, values_by_key
 from .test_changing_topics import forget_topic_ids
@@ -27,16 +28,16 @@ DUE_MS = 2_000_000
 BEFORE = ["a b a", "b c"]
 
 
-def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ps.Topology:
+def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ms.Topology:
     """Count words behind a repartition; call a function for each line, which lets the first line wait, and the others behind it."""
 
     def call(line: str) -> Any:
-        return ps.delay(until=DUE_MS) if waits and line == BEFORE[0] else line.upper()
+        return ms.delay(until=DUE_MS) if waits and line == BEFORE[0] else line.upper()
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     read = builder.stream(lines)
     words = read.flat_map_values(str.split)
-    words.group_by(lambda _, word: word).count(store="counts").to_stream().to(counts, value=ps.serdes.int64)
+    words.group_by(lambda _, word: word).count(store="counts").to_stream().to(counts, value=ms.serdes.int64)
     read.map_values_async(call, name="call", order="partition").to(loud)
     return builder.build()
 
@@ -76,6 +77,6 @@ def test_it_goes_on_from_a_checkpoint_of_before(
     repartition(apps, [word for line in BEFORE for word in line.split()] + ["unread"])
     apps.kafka.produce(lines, [("k", "c a")])
     apps.run(topology(lines, counts, loud, waits=False), clock=lambda: DUE_MS)
-    counted = values_by_key(kafka.consume(counts), ps.serdes.int64)
+    counted = values_by_key(kafka.consume(counts), ms.serdes.int64)
     assert counted == {"unread": [1], "c": [2], "a": [3]}
     assert [record.value for record in kafka.consume(loud)] == [b"A B A", b"B C", b"C A"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError
+import millstream as ms
+from millstream.core.model.errors import ProcessingError
 
 from .helpers import Apps, lag
 
@@ -48,11 +48,11 @@ def test_a_function_sees_the_records_of_a_key_in_their_order(
     """It is called for an output and for a re-key behind it: once for each record."""
     source, out, counted = (apps.topic(name, 1) for name in ("in", "out", "counted"))
     calls = tmp_path / "calls"
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     noted = builder.stream(source).map_values(Noted(calls))
     noted.to(out)
     counts = noted.group_by(lambda key, value: key).count(store="counts")
-    counts.to_stream().to(counted, value=ps.serdes.int64)
+    counts.to_stream().to(counted, value=ms.serdes.int64)
     apps.kafka.produce(source, [(f"k{n % KEYS}", str(n)) for n in range(RECORDS)])
 
     apps.run(builder.build(), num_threads_per_task=threads, max_batch_records=RECORDS)
@@ -101,7 +101,7 @@ def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts
         expected.append(stamp)
     flag = tmp_path / "fails"
     flag.touch()
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream(source, timestamp=when).map_values(FailsOnce(values[30_001], flag))
     stream.to(out)
     stream.select_key(lambda key, value: value).repartition(partitions=2).to(again)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pytest
 from typer.testing import CliRunner, Result
 
-import penstock as ps
-from penstock.edge.cli.app import app as command_line
+import millstream as ms
+from millstream.edge.cli.app import app as command_line
 
 from .helpers import Apps, eventually, values_by_key
 from .topologies import ticking_copies
@@ -29,8 +29,8 @@ class Steered:
     """The application, and what it reads and writes."""
 
     apps: Apps
-    topology: ps.Topology
-    running: ps.RunningApplication
+    topology: ms.Topology
+    running: ms.RunningApplication
     one: str
     two: str
 
@@ -129,7 +129,7 @@ def test_the_command_line_gives_the_same_orders(steered: Steered) -> None:
 
 
 def test_another_process_learns_the_status(steered: Steered) -> None:
-    command = [sys.executable, "-m", "penstock.edge.cli", "status", steered.apps.id, "--json"]
+    command = [sys.executable, "-m", "millstream.edge.cli", "status", steered.apps.id, "--json"]
     printed = subprocess.run(
         [*command, "--state-dir", str(steered.apps.home)],
         capture_output=True,
@@ -139,7 +139,7 @@ def test_another_process_learns_the_status(steered: Steered) -> None:
     ).stdout
     status = json.loads(printed)
     assert (status["state"], status["tasks"], status["error"]) == ("running", 2, None)
-    assert list(status) == list(ps.RunningApplication.status(steered.running).__dataclass_fields__)
+    assert list(status) == list(ms.RunningApplication.status(steered.running).__dataclass_fields__)
 
 
 def test_what_is_paused_to_be_kept_is_paused_after_a_restart_and_a_run_to_the_end_waits_for_it(

@@ -12,25 +12,25 @@ from typing import Final
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 _PROGRAM: Final = """
 import sys
-import penstock as ps
+import millstream as ms
 
-builder = ps.StreamsBuilder()
-numbers = builder.stream("numbers", key=ps.serdes.string, value=ps.serdes.string)
-numbers.map_values(int).group_by_key().count(store="counts").to_stream().to("counts", value=ps.serdes.int64)
-ps.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="local[1]", trigger_interval_ms="PT0.1S").run(
+builder = ms.StreamsBuilder()
+numbers = builder.stream("numbers", key=ms.serdes.string, value=ms.serdes.string)
+numbers.map_values(int).group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
+ms.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="local[1]", trigger_interval_ms="PT0.1S").run(
     until="end"
 )
 """
 
 _LINES: Final = [
     r"adder: looking at the topics on 127\.0\.0\.1:\d+",
-    r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/penstock\.log",
+    r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/millstream\.log",
     r"adder: Spark 4\.\d+\.\d+ runs on local\[1\], UI at http://127\.0\.0\.1:\d+",
     r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting the query; the first micro-batch initialises the tasks",
@@ -52,7 +52,7 @@ def _run(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers],
             cwd=tmp_path,
-            env={**os.environ, "PENSTOCK_STATE_DIR": str(tmp_path), **settings},
+            env={**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path), **settings},
             capture_output=True,
             text=True,
             timeout=240,
@@ -70,15 +70,15 @@ def _matches(lines: list[str], shapes: list[str]) -> bool:
 
 
 def test_a_program_says_how_it_is_line_by_line(tmp_path: Path) -> None:
-    ended = _run(tmp_path, PENSTOCK_ON_PROCESS_ERROR="skip")
+    ended = _run(tmp_path, MILLSTREAM_ON_PROCESS_ERROR="skip")
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert _matches(ended.stderr.splitlines(), _LINES), ended.stderr
-    log = (tmp_path / "adder" / "penstock.log").read_text()
-    assert "INFO penstock.application: Application adder (consumer group adder)" in log
+    log = (tmp_path / "adder" / "millstream.log").read_text()
+    assert "INFO millstream.application: Application adder (consumer group adder)" in log
 
 
 def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_path: Path) -> None:
-    ended = _run(tmp_path, PENSTOCK_OUTPUT="json")
+    ended = _run(tmp_path, MILLSTREAM_OUTPUT="json")
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert ended.returncode == 1
     assert [line.get("event") for line in lines[:5]] == [
@@ -91,5 +91,5 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     (error,) = [line for line in lines if line["level"] == "error"]
     assert error is lines[-1]
     assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
-    log = (tmp_path / "adder" / "penstock.log").read_text()
+    log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "Traceback (most recent call last):" in log

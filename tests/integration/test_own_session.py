@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 pytestmark = pytest.mark.spark
 
@@ -22,17 +22,17 @@ spark = (
     .config("spark.sql.shuffle.partitions", "1").config("spark.ui.enabled", "false")
     .getOrCreate()
 )
-import penstock as ps
+import millstream as ms
 
-builder = ps.StreamsBuilder()
-lines = builder.stream("lines", key=ps.serdes.string, value=ps.serdes.string)
-lines.group_by(lambda _, word: word).count().to_stream().to("counts", value=ps.serdes.int64)
+builder = ms.StreamsBuilder()
+lines = builder.stream("lines", key=ms.serdes.string, value=ms.serdes.string)
+lines.group_by(lambda _, word: word).count().to_stream().to("counts", value=ms.serdes.int64)
 rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
 text = rows.select(
     F.lit("lines").alias("topic"), F.lit(None).cast("binary").alias("key"), F.lit("word").cast("binary").alias("value"),
     F.lit(0).alias("partition"), F.col("value").alias("offset"), F.col("timestamp"),
 )
-counts = ps.spark.transform(builder.build(), {"lines": text}, name="own", state_dir="state")
+counts = ms.spark.transform(builder.build(), {"lines": text}, name="own", state_dir="state")
 query = (
     counts.writeStream.format("memory").queryName("words").option("checkpointLocation", "checkpoint")
     .trigger(once=True).start()
@@ -78,10 +78,10 @@ def test_modules_beside_the_program_reach_workers_that_were_started_elsewhere(tm
     )
     (home / "shop_late.py").write_text("def shout(word): return word.upper()\n")
     program = _PROGRAM.replace(
-        "import penstock as ps\n", "import penstock as ps\nfrom shop.words import to_word\n"
+        "import millstream as ms\n", "import millstream as ms\nfrom shop.words import to_word\n"
     )
     program = program.replace("lambda _, word: word", "to_word")
     (home / "main.py").write_text(program)
-    environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ps.__file__).parents[1])}
+    environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ms.__file__).parents[1])}
     ended = program_run([str(home / "main.py")], elsewhere, environment, timeout_s=280)
     assert (ended.returncode, ended.stdout) == (0, "[('WORD', 3)]\n"), ended.stderr[-3000:]

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.partitioning import partition_of
+import millstream as ms
+from millstream.core.model.partitioning import partition_of
 
 from .helpers import Apps
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-class WhereItIs(ps.Processor[str, str, str, str]):
+class WhereItIs(ms.Processor[str, str, str, str]):
     """Says which task has a record."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.count("seen")
         self.context.forward(
             record.with_value(
@@ -36,7 +36,7 @@ def twice(topic: str, key: Any, value: Any, partitions: int) -> list[int]:
 
 def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 4)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
     moved.process(WhereItIs, name="where").to(lambda key, value, context: sink, partitioner=twice)
     apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
@@ -53,12 +53,12 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
 
 def test_all_windows_of_a_key_are_in_one_partition(apps: Apps) -> None:
     source, sink, sessions = apps.topic("in", 2), apps.topic("out", 5), apps.topic("sessions", 3)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     grouped = builder.stream(source).group_by_key()
-    counts = grouped.windowed_by(ps.TumblingWindows(10, grace=1000)).count(store="tumbling")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
-    visits = grouped.windowed_by(ps.SessionWindows(2, grace=1000)).count(store="sessions")
-    visits.to_stream().to(sessions, value=ps.serdes.int64)
+    counts = grouped.windowed_by(ms.TumblingWindows(10, grace=1000)).count(store="tumbling")
+    counts.to_stream().to(sink, value=ms.serdes.int64)
+    visits = grouped.windowed_by(ms.SessionWindows(2, grace=1000)).count(store="sessions")
+    visits.to_stream().to(sessions, value=ms.serdes.int64)
     keys = [f"key {number}" for number in range(8)]
     apps.kafka.produce(source, [(key, "v", start) for start in range(1, 50, 10) for key in keys])
     apps.run(builder.build())

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually, latest
 
@@ -15,15 +15,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_topics_that_appear_and_disappear(apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream(re.compile(re.escape(apps.id) + "-in-.*")).group_by_key().count(store="counts")
-    counts.to_stream().to(apps.topic("counts", 1), value=ps.serdes.int64)
+    counts.to_stream().to(apps.topic("counts", 1), value=ms.serdes.int64)
     topology, settings = builder.build(), {"metadata_max_age_ms": 200, "request_timeout_ms": 2_000}
 
     def counted() -> dict[str | None, int]:
-        return latest(apps.kafka.consume(f"{apps.id}-counts"), ps.serdes.int64)
+        return latest(apps.kafka.consume(f"{apps.id}-counts"), ms.serdes.int64)
 
-    with caplog.at_level(logging.WARNING, "penstock.application"):
+    with caplog.at_level(logging.WARNING, "millstream.application"):
         running = apps.start(topology, auto_offset_reset="latest", **settings)  # nothing matches yet
         first = apps.topic("in-a", 2)
         apps.kafka.produce(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash import APPS, Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.journal import check_journals, journals_of
-from penstock.testing.crash.processes import Program
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash import APPS, Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.journal import check_journals, journals_of
+from millstream.testing.crash.processes import Program
 
 from .helpers import Apps, committed_records, eventually
 
@@ -87,7 +87,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         assert program.stop(grace_s=60) == 0, program.last_words()
     finally:
         program.kill()
-    told = (apps.home / apps.id / "penstock.log").read_text()
+    told = (apps.home / apps.id / "millstream.log").read_text()
     assert re.search(r"was open for \d+ s, and the broker ends one after 2 s", told), warnings(told)
     assert "share one application id" not in told
     seen = journals_of(committed_records(kafka, topics.output), APP.key, APP.value)

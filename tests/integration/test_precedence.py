@@ -12,17 +12,17 @@ from typing import Any
 import pyspark
 import pytest
 
-from penstock.drivers.class_archive import ClassArchive
-from penstock.drivers.java import look_for_java
-from penstock.drivers.private import make_private
+from millstream.drivers.class_archive import ClassArchive
+from millstream.drivers.java import look_for_java
+from millstream.drivers.private import make_private
 
 pytestmark = pytest.mark.spark
 
 _SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 _PROGRAM = """
 import json, sys
-from penstock.drivers.spark.submit.session import session_for
-from penstock.edge.settings import settings_from
+from millstream.drivers.spark.submit.session import session_for
+from millstream.edge.settings import settings_from
 
 settings = settings_from({"bootstrap_servers": "nowhere:1", **json.loads(sys.argv[1])})
 session = session_for("word-count", settings.master, settings.spark)
@@ -71,8 +71,8 @@ def _found(tmp_path: Path, start: list[str], environment: dict[str, str], **sett
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A class archive of Spark that is broken."""
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("PENSTOCK_CLASS_ARCHIVES", raising=False)
+    monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MILLSTREAM_CLASS_ARCHIVES", raising=False)
     java = look_for_java()[0]
     assert java is not None
     archive = ClassArchive("spark", java, Path(pyspark.__file__).resolve().parent / "jars").file

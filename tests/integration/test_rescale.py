@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-import penstock as ps
-from penstock.core.model.errors import ApplicationRunningError, SettingsError
-from penstock.drivers.spark.submit.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
-from penstock.edge.cli.app import app as command_line
+import millstream as ms
+from millstream.core.model.errors import ApplicationRunningError, SettingsError
+from millstream.drivers.spark.submit.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
+from millstream.edge.cli.app import app as command_line
 
 from .helpers import Apps, latest
 from .topologies import word_count
@@ -92,7 +92,7 @@ def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCapt
         counting.apps.run(counting.topology, shuffle_partitions=3, on_changed_shuffle_partitions="fail")
     counting.run(shuffle_partitions=3, on_changed_shuffle_partitions="keep")
     assert counting.progress().shuffle_partitions == 2
-    with caplog.at_level(logging.WARNING, "penstock.application"):
+    with caplog.at_level(logging.WARNING, "millstream.application"):
         counting.run(shuffle_partitions=3)
     assert "now has 3 partitions" in caplog.text
     assert (counting.progress().shuffle_partitions, counting.is_right()) == (3, True)
@@ -114,7 +114,7 @@ def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> N
     assert (code, "is in use" in told) == (1, True)
     running.stop()
     counting.run()
-    found = latest(counting.apps.kafka.consume(counting.counts), ps.serdes.int64)
+    found = latest(counting.apps.kafka.consume(counting.counts), ms.serdes.int64)
     assert found == dict(counting.expected)
 
 

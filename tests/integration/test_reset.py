@@ -1,4 +1,4 @@
-"""`penstock reset` on a real broker: what it shows, what it leaves, and where the next start begins."""
+"""`millstream reset` on a real broker: what it shows, what it leaves, and where the next start begins."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import penstock as ps
-from penstock.drivers.kafka.broker import Broker
-from penstock.edge.cli.app import app as command_line
+import millstream as ms
+from millstream.drivers.kafka.broker import Broker
+from millstream.edge.cli.app import app as command_line
 
 from .helpers import Apps, eventually, lag, latest, values_by_key
 from .topologies import key_count, people_per_region, shout
@@ -56,7 +56,7 @@ def test_shows_asks_and_begins_again_with_empty_stores(apps: Apps) -> None:
     assert not checkpoint.exists()
     assert not copies.exists()
     apps.run(topology)
-    assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3, 1], "b": [1, 2]}
+    assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3, 1], "b": [1, 2]}
     assert lag(apps.kafka, apps.id, source) == 0
 
 
@@ -78,13 +78,13 @@ def test_the_mark_is_believed_once(apps: Apps) -> None:
     apps.run(topology)
     reset(apps, "--to-latest", "--yes")
     apps.run(topology)
-    assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3]}
+    assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3]}
     apps.kafka.produce(source, [("a", "x")])
     apps.run(topology)
-    assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3, 1]}
+    assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3, 1]}
     lose_checkpoint(apps)  # not a reset: the group's offsets are no longer those of empty stores
     apps.run(topology)
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 4}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 4}
 
 
 @pytest.mark.spark
@@ -103,16 +103,16 @@ def test_internal_topics_go_and_come_back(apps: Apps) -> None:
     assert f"Not deleted: {other}, which seems to belong to the group '{apps.id}-two'" in told
     assert sum(apps.kafka.committed(apps.id, people).values()) == 0
     apps.run(topology)
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"north": 2, "south": 1}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"north": 2, "south": 1}
     apps.kafka.delete_topic(other)
 
 
 @pytest.mark.spark
 def test_only_one_of_two_topics(apps: Apps) -> None:
     left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream([left, right]).group_by_key().count(store="both").to_stream().to(
-        sink, value=ps.serdes.int64
+        sink, value=ms.serdes.int64
     )
     topology = builder.build()
     apps.kafka.produce(left, [("l", "x")] * 3)
@@ -122,7 +122,7 @@ def test_only_one_of_two_topics(apps: Apps) -> None:
     assert code == 0
     assert any(right in line and "(stays)" in line for line in told.splitlines())
     apps.run(topology)
-    assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"l": [1, 2, 3, 1], "r": [1, 2, 3]}
+    assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"l": [1, 2, 3, 1], "r": [1, 2, 3]}
 
 
 @pytest.mark.spark
@@ -181,5 +181,5 @@ def lose_checkpoint(apps: Apps) -> None:
 
 def commit_something(apps: Apps, group: str, topic: str) -> None:
     broker = Broker({"bootstrap.servers": apps.kafka.bootstrap_servers}, group)
-    broker.commit({ps.TopicPartition(topic, 0): 0})
+    broker.commit({ms.TopicPartition(topic, 0): 0})
     eventually(lambda: group in broker.groups(), f"the group {group}")

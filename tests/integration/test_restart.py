@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash import APPS, Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.journal import check_journals, journals_of
-from penstock.testing.crash.processes import Program
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash import APPS, Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.journal import check_journals, journals_of
+from millstream.testing.crash.processes import Program
 
 from .helpers import Apps, eventually, written
 from .topologies import ticking_copies

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError
-from penstock.core.model.ids import TopicPartition
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.ids import TopicPartition
 
 from .helpers import Apps, eventually, latest
 from .test_changing_topics import add_partitions, meeting, planned
@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 KEYS = [f"k{i}" for i in range(16)]
 
 
-def counting(source: str, sink: str, wide: int = 0) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(source: str, sink: str, wide: int = 0) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream = builder.stream(source)
     if wide:
         stream = stream.repartition(partitions=wide, name="wide")
-    stream.group_by_key().count(store="c").to_stream().to(sink, value=ps.serdes.int64)
+    stream.group_by_key().count(store="c").to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
@@ -57,10 +57,10 @@ def forget_routing(apps: Apps) -> None:
 
 
 def counts(apps: Apps, sink: str) -> set[int]:
-    return set(latest(apps.kafka.consume(sink), ps.serdes.int64).values())
+    return set(latest(apps.kafka.consume(sink), ms.serdes.int64).values())
 
 
-def refused(apps: Apps, topology: ps.Topology, told: str) -> None:
+def refused(apps: Apps, topology: ms.Topology, told: str) -> None:
     """Refuse it, with what the checkpoint has, and with what it would have if it were older; which can then be continued."""
     for forgets in (lambda: None, lambda: forget_routing(apps)):
         forgets()
@@ -121,12 +121,12 @@ def test_records_that_tasks_hold_are_not_left_behind(apps: Apps) -> None:
     running = apps.start(both, max_task_idle_ms=600_000)
     eventually(lambda: running.status().buffered.get(left) == 2, "records that wait for the other topic")
     running.stop()
-    edited = ps.StreamsBuilder()
-    edited.stream(right).group_by_key().count(store="both").to_stream().to(sink, value=ps.serdes.int64)
+    edited = ms.StreamsBuilder()
+    edited.stream(right).group_by_key().count(store="both").to_stream().to(sink, value=ms.serdes.int64)
     with pytest.raises(IncompatibleTopologyError, match=rf"hold 2 records of '{left}'.*until='end'"):
         apps.run(edited.build())
     apps.run(both, max_task_idle_ms=600_000)
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 1, "b": 1}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 1, "b": 1}
     apps.kafka.produce(right, [("a", "v")])
     apps.run(edited.build())
-    assert latest(apps.kafka.consume(sink), ps.serdes.int64) == {"a": 2, "b": 1}
+    assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 2, "b": 1}

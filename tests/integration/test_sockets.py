@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps, eventually, written
 
@@ -29,7 +29,7 @@ PROGRAM = """
 import asyncio
 import sys
 
-import penstock as ps
+import millstream as ms
 
 servers, app_id, source, sink, home, secret = sys.argv[1:]
 
@@ -39,9 +39,9 @@ async def shout(value):
     return value.upper()
 
 
-builder = ps.StreamsBuilder()
+builder = ms.StreamsBuilder()
 builder.stream(source).map_values_async(shout).to(sink)
-app = ps.Application(
+app = ms.Application(
     app_id,
     builder.build(),
     bootstrap_servers=servers,

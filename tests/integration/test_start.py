@@ -1,4 +1,4 @@
-"""What a session of Penstock's own starts with."""
+"""What a session of Millstream's own starts with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.drivers.spark.submit.session import use_this_python
+from millstream.drivers.spark.submit.session import use_this_python
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps
 from .topologies import EveryShelf, with_processor
@@ -29,7 +29,7 @@ def test_all_kinds_find_what_they_find_in_a_test_also_without_their_local_state(
     shutil.rmtree(apps.local_state)
     apps.kafka.produce(source, records[35:])
     apps.run(topology, max_batch_records=9)
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         for key, value, timestamp in records:
             driver.pipe(source, key, value, timestamp)
         expected = [record.value for record in driver.read(sink)]

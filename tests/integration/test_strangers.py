@@ -10,7 +10,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, values_by_key
 
@@ -52,9 +52,9 @@ class Stranger:
 
 def test_a_stranger_harms_no_micro_batch(apps: Apps, spark: SparkSession) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     words = builder.stream(source).group_by_key()
-    words.count(store="counts").to_stream().to(sink, value=ps.serdes.int64)
+    words.count(store="counts").to_stream().to(sink, value=ms.serdes.int64)
     apps.kafka.produce(source, [(f"k{n % 7}", "v") for n in range(700)])
     gateway = spark.sparkContext._gateway
     assert gateway is not None
@@ -62,5 +62,5 @@ def test_a_stranger_harms_no_micro_batch(apps: Apps, spark: SparkSession) -> Non
     with Stranger(jvm) as stranger:
         apps.run(builder.build(), max_batch_records=100)
     assert stranger.spoken_to == []
-    counts = values_by_key(apps.kafka.consume(sink), ps.serdes.int64)
+    counts = values_by_key(apps.kafka.consume(sink), ms.serdes.int64)
     assert counts == {f"k{n}": list(range(1, 101)) for n in range(7)}

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from unit.helpers import Meeting
 
 from .helpers import Apps, lag
@@ -28,12 +28,12 @@ def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
     """A function in front of a shuffle, and one behind it, return only when four threads have been in them at once."""
     source, mapped, counted = (apps.topic(name, 1) for name in ("in", "mapped", "counted"))
     records = [(f"k{n % 40}", str(n % 200)) for n in range(2_000)]
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     met = builder.stream(source).map_values(Meeting(THREADS)).map_values(ending)
     met.to(mapped)
     behind = met.select_key(lambda key, value: f"{key} {value}").repartition(partitions=1)
     counts = behind.map_values(Meeting(THREADS)).group_by_key().count()
-    counts.to_stream().to(counted, value=ps.serdes.json)
+    counts.to_stream().to(counted, value=ms.serdes.json)
     apps.kafka.produce(source, records)
 
     running = apps.run(builder.build(), num_threads_per_task=THREADS, on_process_error="skip")
@@ -61,7 +61,7 @@ def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
 def test_the_tasks_that_run_at_once_keep_to_the_limit(apps: Apps) -> None:
     source = apps.topic("in", 10)
     apps.kafka.produce(source, [(f"k{n}", "v") for n in range(200)])
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values(ending).group_by_key().count(store="counts")
     slots = 2
 

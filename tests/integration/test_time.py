@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.readiness import FOREVER, NEVER_WAIT
-from penstock.testing.kafka import ConsumedRecord
+import millstream as ms
+from millstream.core.engine.readiness import FOREVER, NEVER_WAIT
+from millstream.testing.kafka import ConsumedRecord
 
 from .helpers import Apps, eventually, lag
 
@@ -34,8 +34,8 @@ class Joined(NamedTuple):
     def of(cls, apps: Apps, partitions: int) -> Joined:
         return cls(*(apps.topic(name, partitions) for name in ("orders", "rates", "out")))
 
-    def topology(self) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(self) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         rates = builder.table(self.rates, store="rates")
         builder.stream(self.orders).left_join(rates, lambda order, rate: f"{order}:{rate}").to(self.sink)
         return builder.build()
@@ -92,7 +92,7 @@ class TestABacklog:
         rates = [(key, value, at + 1) for key, value, at in spread("r", 500)]  # no two times are equal
         apps.kafka.produce(joined.orders, [(value, key, at) for key, value, at in orders])
         apps.kafka.produce(joined.rates, rates)
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         table = builder.table(joined.rates, store="rates")
         stream = builder.stream(joined.orders).map(swapped)
         stream.left_join(table, lambda order, rate: f"{order}:{rate}").to(joined.sink)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import penstock as ps
-from penstock.core.model.errors import OtherCheckpointError
-from penstock.core.topology.topology import Topology
-from penstock.drivers.kafka.marks import Marks
-from penstock.edge.cli.app import app as command_line
-from penstock.testing.crash import Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.processes import Program
+import millstream as ms
+from millstream.core.model.errors import OtherCheckpointError
+from millstream.core.topology.topology import Topology
+from millstream.drivers.kafka.marks import Marks
+from millstream.edge.cli.app import app as command_line
+from millstream.testing.crash import Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import counts_in_kafka, word_count
@@ -99,7 +99,7 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
         assert second.stop(grace_s=60) == 0, second.last_words()
     finally:
         second.kill()
-    assert values_by_key(committed_records(apps.kafka, sink), ps.serdes.int64) == lines.journals()
+    assert values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64) == lines.journals()
     marks = Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).found()
     assert (len(marks), len({mark.checkpoint for mark in marks.values()})) == (2, 1)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 
-import penstock as ps
+import millstream as ms
 
 from .helpers import Apps, eventually, lag, latest, produce_with_headers, values_by_key, written
 from .topologies import (
@@ -44,7 +44,7 @@ class Counted:
     lines: list[str]
     source: str
     sink: str
-    result: ps.RunningApplication
+    result: ms.RunningApplication
 
     @property
     def expected(self) -> Counter[str]:
@@ -63,7 +63,7 @@ def counted(module_apps: Apps) -> Counted:
 
 class TestARunToTheEnd:
     def test_counts_every_word_step_by_step(self, counted: Counted) -> None:
-        series = values_by_key(counted.apps.kafka.consume(counted.sink), ps.serdes.int64)
+        series = values_by_key(counted.apps.kafka.consume(counted.sink), ms.serdes.int64)
         assert series == {word: list(range(1, n + 1)) for word, n in counted.expected.items()}
 
     def test_puts_keys_where_a_java_producer_puts_them(self, counted: Counted) -> None:
@@ -98,7 +98,7 @@ class TestGoingOn:
         apps.run(topology)
         apps.kafka.produce(source, [("a", "1"), ("c", "1")])
         second = apps.run(topology)
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {
             "a": [1, 2, 3],
             "b": [1],
             "c": [1],
@@ -129,7 +129,7 @@ class TestGoingOn:
         apps.kafka.produce(source, [("a", "1")])
         eventually(lambda: written(apps.kafka, sink) == 3, "the count of the third record")
         again.stop()
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2, 3]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3]}
 
 
 class TestRecords:
@@ -171,7 +171,7 @@ class TestRecords:
         source, sink = apps.topic("in"), apps.topic("out")
         apps.kafka.produce(source, [("a", "1"), (None, "1"), ("a", None), ("", "1"), ("a", ""), (None, None)])
         metrics = apps.run(key_count(source, sink)).metrics()
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "": [1]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2], "": [1]}
         assert (metrics["processed_records"], metrics["dropped_records"]) == (6, 3)
 
 
@@ -216,7 +216,7 @@ class TestRepartitionBehindAStore:
         apps.run(people_per_region(people, sink))
         home = {person: region for person, region in dict(moves).items() if region}
         expected = {**dict.fromkeys(("r0", "r1", "r2", "r3", "r9"), 0), **Counter(home.values())}
-        assert latest(apps.kafka.consume(sink), ps.serdes.int64) == expected
+        assert latest(apps.kafka.consume(sink), ms.serdes.int64) == expected
         internal = f"{apps.id}-per-region-repartition"
         assert len(apps.kafka.end_offsets(internal)) == 3
         assert lag(apps.kafka, apps.id, internal) == 0
@@ -247,7 +247,7 @@ class TestTransactions:
         topology = key_count(source, sink)
         self.transactions(apps, source, ("aab", True), ("accc", False), ("b", True), ("ccccc", False))
         apps.run(topology, **settings, max_batch_records=2)
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1, 2]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2], "b": [1, 2]}
         assert lag(apps.kafka, apps.id, source) == 0
 
         self.transactions(apps, source, ("dd", False))  # a range without a single record
@@ -259,7 +259,7 @@ class TestTransactions:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         self.transactions(apps, source, ("ab", True), ("a", False))
         apps.run(key_count(source, sink), max_batch_records=1)
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {"a": [1, 2], "b": [1]}
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2], "b": [1]}
         assert lag(apps.kafka, apps.id, source) == 0
 
     @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ class TestTransactions:
         assert latest(apps.kafka.consume(sink)).keys() == {"before"}
         producer.commit_transaction(30)
         apps.run(topology, **settings)
-        assert values_by_key(apps.kafka.consume(sink), ps.serdes.int64) == {
+        assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {
             "before": [1],
             "inside": [1],
             "after": [1],

@@ -10,54 +10,54 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import penstock as ps
+import millstream as ms
 
 
-def word_count(source: str, sink: str) -> ps.Topology:
+def word_count(source: str, sink: str) -> ms.Topology:
     """The first program of the documentation: count words."""
-    builder = ps.StreamsBuilder()
-    lines = builder.stream(source, key=ps.serdes.string, value=ps.serdes.string)
+    builder = ms.StreamsBuilder()
+    lines = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string)
     counts = lines.flat_map_values(str.split).group_by(lambda _, word: word).count(store="counts")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
-def counts_in_kafka(source: str, sink: str, changelog: Any = "kafka") -> ps.Topology:
+def counts_in_kafka(source: str, sink: str, changelog: Any = "kafka") -> ms.Topology:
     """Re-key and count: under exactly once the re-keying goes through a topic, else through Spark's shuffle."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     words = builder.stream(source).flat_map_values(str.split).group_by(lambda _, word: word)
-    counts = words.count(store=ps.stores.options("counts", changelog=changelog))
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts = words.count(store=ms.stores.options("counts", changelog=changelog))
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
-def key_count(source: str, sink: str) -> ps.Topology:
+def key_count(source: str, sink: str) -> ms.Topology:
     """Count by the key as it is, so nothing runs before the shuffle."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
-    counts.to_stream().to(sink, value=ps.serdes.int64)
+    counts.to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
-def shout(source: str, sink: str) -> ps.Topology:
+def shout(source: str, sink: str) -> ms.Topology:
     """A stateless map, with nothing to shuffle."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values(_upper).to(sink)
     return builder.build()
 
 
-class _Committing(ps.Processor[str, str, str, str]):
+class _Committing(ms.Processor[str, str, str, str]):
     """Forwards its records, and asks for a commit with those whose value is "commit"."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
         if record.value == "commit":
             self.context.commit()
 
 
-def committing_copy(source: str, sink: str) -> ps.Topology:
+def committing_copy(source: str, sink: str) -> ms.Topology:
     """Copy a topic, with commits that records ask for."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).process(_Committing).to(sink)
     return builder.build()
 
@@ -66,43 +66,43 @@ def _upper(text: str | None) -> str | None:
     return None if text is None else text.upper()
 
 
-def people_per_region(people: str, sink: str) -> ps.Topology:
+def people_per_region(people: str, sink: str) -> ms.Topology:
     """Re-key behind a store: the table of people is state, so its repartition goes through a Kafka topic."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     regions = builder.table(people).group_by(lambda _, region: (region, "1")).count(store="per-region")
-    regions.to_stream().to(sink, value=ps.serdes.int64)
+    regions.to_stream().to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
 def with_processor(
-    supplier: Any, source: str, sink: str, *stores: Any, value: ps.Serde[Any] = ps.serdes.string
-) -> ps.Topology:
+    supplier: Any, source: str, sink: str, *stores: Any, value: ms.Serde[Any] = ms.serdes.string
+) -> ms.Topology:
     """The low-level face: source, one processor with its stores, sink."""
-    topology = ps.Topology().add_source("source", source)
+    topology = ms.Topology().add_source("source", source)
     for store in stores:
         topology.add_state_store(store)
     topology.add_processor("processor", supplier, ["source"], stores=[store.name for store in stores])
     return topology.add_sink("sink", sink, ["processor"], value=value)
 
 
-class Numbered(ps.Processor[str, str, str, str]):
+class Numbered(ms.Processor[str, str, str, str]):
     """Says how often it has seen a key, and lets timestamp and headers through."""
 
-    store = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.int64)
+    store = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         seen = self.context.state_store("seen")
         number = (seen.get(record.key) or 0) + 1
         seen.put(record.key, number)
         self.context.forward(record.with_value(f"{record.value}/{number}"))
 
 
-class Ledger(ps.Processor[str, str, str, str]):
+class Ledger(ms.Processor[str, str, str, str]):
     """Keeps the newest value of each key, drops the key for a null, and forwards all it has for the key ``?``."""
 
-    store = ps.stores.key_value("ledger", ps.serdes.string, ps.serdes.string)
+    store = ms.stores.key_value("ledger", ms.serdes.string, ms.serdes.string)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         ledger = self.context.state_store("ledger")
         if record.key == "?":
             for key, value in ledger.all():
@@ -113,24 +113,24 @@ class Ledger(ps.Processor[str, str, str, str]):
             ledger.put(record.key, record.value)
 
 
-class EveryShelf(ps.Processor[str, str, str, str]):
+class EveryShelf(ms.Processor[str, str, str, str]):
     """Puts each record into a store of every kind that forgets, and says what it finds there."""
 
     stores = (
-        ps.stores.window("windows", ps.serdes.string, ps.serdes.string, retention=120_000, size=10_000),
-        ps.stores.session("sessions", ps.serdes.string, ps.serdes.string, retention=120_000),
-        ps.stores.versioned("versions", ps.serdes.string, ps.serdes.string, history_retention=120_000),
-        ps.stores.key_value("expiring", ps.serdes.string, ps.serdes.string, ttl=90_000),
-        ps.stores.lru("recent", ps.serdes.string, ps.serdes.string, capacity=3),
+        ms.stores.window("windows", ms.serdes.string, ms.serdes.string, retention=120_000, size=10_000),
+        ms.stores.session("sessions", ms.serdes.string, ms.serdes.string, retention=120_000),
+        ms.stores.versioned("versions", ms.serdes.string, ms.serdes.string, history_retention=120_000),
+        ms.stores.key_value("expiring", ms.serdes.string, ms.serdes.string, ttl=90_000),
+        ms.stores.lru("recent", ms.serdes.string, ms.serdes.string, capacity=3),
     )
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         windows, sessions, versions, expiring, recent = (
             self.context.state_store(store.name) for store in self.stores
         )
         key, value, at = record.key, record.value, record.timestamp
         windows.put(key, value, at)
-        sessions.put(ps.Windowed(key, at - 1_000, at), value)
+        sessions.put(ms.Windowed(key, at - 1_000, at), value)
         seen = [
             list(windows.fetch(key, 0, at)),
             list(sessions.all()),
@@ -142,62 +142,62 @@ class EveryShelf(ps.Processor[str, str, str, str]):
         self.context.forward(record.with_value(repr(seen)))
 
 
-class Clock(ps.Processor[str, str, str, str]):
+class Clock(ms.Processor[str, str, str, str]):
     """Counts the ticks of the wall clock in a store and says the number each time."""
 
-    store = ps.stores.key_value("ticks", ps.serdes.string, ps.serdes.int64)
+    store = ms.stores.key_value("ticks", ms.serdes.string, ms.serdes.int64)
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         super().init(context)
-        context.schedule(300, ps.wall_clock, self.tick)
+        context.schedule(300, ms.wall_clock, self.tick)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         """Take records, for the topology needs a source; the ticks are what counts."""
 
     def tick(self, now_ms: int) -> None:
         ticks = self.context.state_store("ticks")
         number = (ticks.get("") or 0) + 1
         ticks.put("", number)
-        self.context.forward(ps.Record(str(self.context.task_id), str(number), now_ms))
+        self.context.forward(ms.Record(str(self.context.task_id), str(number), now_ms))
 
 
-class TickingCopy(ps.Processor[str, str, str, str]):
+class TickingCopy(ms.Processor[str, str, str, str]):
     """Copies records, and says the time whenever the wall clock ticks, under the name of its task."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         super().init(context)
-        context.schedule(self._interval_ms, ps.wall_clock, self.tick)
+        context.schedule(self._interval_ms, ms.wall_clock, self.tick)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
 
     def tick(self, now_ms: int) -> None:
-        self.context.forward(ps.Record(str(self.context.task_id), str(now_ms), now_ms))
+        self.context.forward(ms.Record(str(self.context.task_id), str(now_ms), now_ms))
 
 
-class EverySecond(ps.Processor[str, str, str, str]):
+class EverySecond(ms.Processor[str, str, str, str]):
     """Says stream time for each second of it that has begun."""
 
-    store = ps.stores.key_value("unused", ps.serdes.string, ps.serdes.string)
+    store = ms.stores.key_value("unused", ms.serdes.string, ms.serdes.string)
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         super().init(context)
-        context.schedule(1_000, ps.stream_time, self.tick)
+        context.schedule(1_000, ms.stream_time, self.tick)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         """Let stream time advance."""
 
     def tick(self, stream_time_ms: int) -> None:
-        self.context.forward(ps.Record("second", str(stream_time_ms), stream_time_ms))
+        self.context.forward(ms.Record("second", str(stream_time_ms), stream_time_ms))
 
 
-def numbers(source: str, sink: str) -> ps.Topology:
+def numbers(source: str, sink: str) -> ms.Topology:
     """Sum numbers of 64 bits per key; a value that is none cannot be deserialised."""
-    builder = ps.StreamsBuilder()
-    sums = builder.stream(source, value=ps.serdes.int64).group_by_key().reduce(_plus, store="sums")
+    builder = ms.StreamsBuilder()
+    sums = builder.stream(source, value=ms.serdes.int64).group_by_key().reduce(_plus, store="sums")
     sums.to_stream().to(sink)
     return builder.build()
 
@@ -206,19 +206,19 @@ def _plus(one: int, other: int) -> int:
     return one + other
 
 
-def parsed(source: str, sink: str) -> ps.Topology:
+def parsed(source: str, sink: str) -> ms.Topology:
     """A stateless map with the user's own bug: `int` raises on what is no number."""
-    builder = ps.StreamsBuilder()
-    builder.stream(source).map_values(int, name="parse").to(sink, value=ps.serdes.int64)
+    builder = ms.StreamsBuilder()
+    builder.stream(source).map_values(int, name="parse").to(sink, value=ms.serdes.int64)
     return builder.build()
 
 
-class Picky(ps.Processor[str, str, str, str]):
+class Picky(ms.Processor[str, str, str, str]):
     """Counts in a store, and raises when it meets the value "bad"."""
 
-    store = ps.stores.key_value("picky", ps.serdes.string, ps.serdes.int64)
+    store = ms.stores.key_value("picky", ms.serdes.string, ms.serdes.int64)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         seen = self.context.state_store("picky")
         number = (seen.get(record.key) or 0) + 1
         seen.put(record.key, number)
@@ -230,17 +230,17 @@ class Picky(ps.Processor[str, str, str, str]):
 class Patient(Picky):
     """The same, corrected."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         super().process(record.with_value("good"))
 
 
-class Gate(ps.Processor[str, str, str, str]):
+class Gate(ms.Processor[str, str, str, str]):
     """Holds every batch back until the test opens the gate, by making a file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         super().init(context)
         (self._directory / "closed").touch()
         deadline = time.monotonic() + 60
@@ -249,19 +249,19 @@ class Gate(ps.Processor[str, str, str, str]):
                 raise TimeoutError("nobody opened the gate")
             time.sleep(0.02)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
 
 
-class Mortal(ps.Processor[str, str, str, str]):
+class Mortal(ms.Processor[str, str, str, str]):
     """Numbers the records of a key. The first time it meets the value "die", its whole process is killed."""
 
-    store = ps.stores.key_value("numbers", ps.serdes.string, ps.serdes.int64)
+    store = ms.stores.key_value("numbers", ms.serdes.string, ms.serdes.int64)
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         numbers = self.context.state_store("numbers")
         number = (numbers.get(record.key) or 0) + 1
         numbers.put(record.key, number)
@@ -272,37 +272,37 @@ class Mortal(ps.Processor[str, str, str, str]):
         self.context.forward(record.with_value(str(number)))
 
 
-class WindowCounts(ps.Processor[str, str, str, int]):
+class WindowCounts(ms.Processor[str, str, str, int]):
     """Counts per key and window of ten seconds, in a window store."""
 
-    def init(self, context: ps.ProcessorContext[str, int]) -> None:
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
         super().init(context)
         self.windows = context.state_store("windows")
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         start = record.timestamp - record.timestamp % 10_000
         if self.windows.fetch(record.key, start) is None:
             self.windows.put(record.key, 0, start)
         count = self.windows.fetch(record.key, start)
         if count is not None:
             self.windows.put(record.key, count + 1, start)
-            self.context.forward(ps.Record(f"{record.key}@{start}", count + 1, record.timestamp))
+            self.context.forward(ms.Record(f"{record.key}@{start}", count + 1, record.timestamp))
 
 
-def ticking_copies(interval_ms: int, sinks: Mapping[str, str]) -> ps.Topology:
+def ticking_copies(interval_ms: int, sinks: Mapping[str, str]) -> ms.Topology:
     """Copy each source to its sink, a sub-topology each, with the ticks of the wall clock in between."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     for source, sink in sinks.items():
         builder.stream(source).process(partial(TickingCopy, interval_ms)).to(sink)
     return builder.build()
 
 
-def offers(orders: str, products: str, prices: str, sink: str) -> ps.Topology:
+def offers(orders: str, products: str, prices: str, sink: str) -> ms.Topology:
     """Orders with the names of products, from a global table, and their prices, from a store that a processor fills."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     names = builder.global_table(products, store="names")
-    string = ps.serdes.string
-    builder.add_global_store(ps.stores.key_value("changes", string, string), prices, Changes)
+    string = ms.serdes.string
+    builder.add_global_store(ms.stores.key_value("changes", string, string), prices, Changes)
     stream = builder.stream(orders).left_join(names, _product, _named)
     stream.process(Priced).to(sink)
     return builder.build()
@@ -316,17 +316,17 @@ def _named(order: str, product: str | None) -> str:
     return product or "unknown"
 
 
-class Changes(ps.Processor[str, str, str, str]):
+class Changes(ms.Processor[str, str, str, str]):
     """Keeps every price that a product ever had, so that a record which is read twice shows."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store("changes")
         store.put(record.key, ",".join(filter(None, (store.get(record.key), record.value))))
 
 
-class Priced(ps.Processor[str, str, str, str]):
+class Priced(ms.Processor[str, str, str, str]):
     """Puts the prices behind the name; the key of an order begins with its product."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         prices = self.context.state_store("changes").get(record.key.split("/")[0])
         self.context.forward(record.with_value(f"{record.value} at {prices}"))

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from penstock.testing.crash.commits import Commit
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing.crash.commits import Commit
+from millstream.testing.kafka import ConsumedRecord
 
 from .enrichment import Keys
 from .journal import BEGIN, END, Lines, lines_of

@@ -1,6 +1,6 @@
 """A journal of calls: a file to which the called function itself writes a line at each begin and end.
 
-It is the independent witness of the proofs. Penstock takes no part in it, so what it says holds whatever Penstock believes,
+It is the independent witness of the proofs. Millstream takes no part in it, so what it says holds whatever Millstream believes,
 and it outlives every process that is killed. It has a line per event, all of 32 bytes, appended by one write each. So lines of many
 processes never mix, and none is torn by SIGKILL: the kernel may stop a write at the boundary of a page only, and no line lies
 across one. The order of the lines is the order of events: a begin is written before the call does anything, an end after.

@@ -16,7 +16,7 @@ def tell(name: str, **found: Any) -> None:
 
     Args:
         name: Name of the proof.
-        found: Counts and ratios; nothing that says more about the machine than about Penstock.
+        found: Counts and ratios; nothing that says more about the machine than about Millstream.
     """
     text = json.dumps(found, indent=1)
     print(name, text)  # noqa: T201 - pytest shows it when the proof fails

@@ -10,9 +10,9 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, written
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .journal import Lines
 
@@ -109,7 +109,7 @@ class Looking(Generic[T]):
             self._error = error
 
 
-def calls_of(running: ps.RunningApplication, what: str) -> int:
+def calls_of(running: ms.RunningApplication, what: str) -> int:
     """Add up over all tasks what the status says of their calls."""
     return sum(getattr(calls, what) for calls in running.status().calls.values())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, eventually, lag
 
 from .journal import BEGIN, END, Journal, lines_of, read
@@ -62,7 +62,7 @@ def test_a_call_that_hangs_holds_up_nobody(apps: Apps, tmp_path: Path) -> None:
         journal.end(number)
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(call).to(sink)
     topology = builder.build()
     with apps.start(topology) as running:

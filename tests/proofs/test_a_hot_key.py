@@ -14,7 +14,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, eventually, lag
 
 from .journal import Journal, read
@@ -85,7 +85,7 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
         journal.end(int(value))
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(call).to(sink)
     with apps.start(builder.build()) as running:
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.testing.crash.commits import TOPIC, Commit, commits_in
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing.crash.commits import TOPIC, Commit, commits_in
+from millstream.testing.kafka import ConsumedRecord
 
 from .checks import (
     NEVER,

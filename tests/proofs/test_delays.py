@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import eventually, lag, written
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash.app import Job, Topics
-from penstock.testing.crash.commits import commits_of
-from penstock.testing.crash.processes import Program
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash.app import Job, Topics
+from millstream.testing.crash.commits import commits_of
+from millstream.testing.crash.processes import Program
 
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
 from .results import tell
@@ -52,12 +52,12 @@ class Delayed:
         self.journal.begin(number)
         if now_ms() < due:
             self.journal.failed(number)
-            return ps.delay(until=due)
+            return ms.delay(until=due)
         self.journal.end(number)
         return value
 
-    def topology(self, topics: Topics) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(self, topics: Topics) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream(topics.input).map_values_async(self.call).to(topics.output)
         return builder.build()
 

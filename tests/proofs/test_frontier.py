@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, eventually, written
-from penstock.testing.crash.commits import commits_of
+from millstream.testing.crash.commits import commits_of
 
 from .checks import finished_at, too_early
 from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys
@@ -67,8 +67,8 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     produce_with_gaps(apps, source, keys)
     enrich = Enrich(Journal(tmp_path / "journal"))
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=20, jitter=0)
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=20, jitter=0)
     builder.stream(source).map_values_async(enrich, max_in_flight=20, retry=retry).to(sink)
     apps.run(
         builder.build(),

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.testing import EmbeddedKafka
-from penstock.testing.crash import App, Guarantee, Report, Target, run_with_crashes, unspoiled
-from penstock.testing.crash.apps import called, calling
-from penstock.testing.crash.commits import Commit, commits_of
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing import EmbeddedKafka
+from millstream.testing.crash import App, Guarantee, Report, Target, run_with_crashes, unspoiled
+from millstream.testing.crash.apps import called, calling
+from millstream.testing.crash.commits import Commit, commits_of
+from millstream.testing.kafka import ConsumedRecord
 
 from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches
 from .journal import END, Journal, Lines, lines_of, overlaps, read

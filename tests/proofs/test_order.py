@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, lag
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing.kafka import ConsumedRecord
 
 from .checks import completed_in_order, one_per_key_and_call
 from .enrichment import FAILS, Enrich, EnrichBatch, Keys, chains, fails, serial_run, spread_keys, zipf_keys
@@ -29,14 +29,14 @@ pytestmark = [
     pytest.mark.timeout(sized(300, 7_200)),
 ]
 
-RETRY = ps.Retry(initial=20, jitter=0)
+RETRY = ms.Retry(initial=20, jitter=0)
 IN_FLIGHT = 100
 
 
 def run(apps: Apps, path: Path, keys: Keys, function: object, **options: object) -> list[ConsumedRecord]:
     """Let all records be called, and give the output."""
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     answers = builder.stream(source).map_values_async(
         function, max_in_flight=IN_FLIGHT, retry=RETRY, **options
     )

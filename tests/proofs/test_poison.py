@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, eventually
 
 from .journal import END, FAILED, Journal, lines_of, read
@@ -35,7 +35,7 @@ MOST_PER_SECOND = 500
 WARM_UP = range(500)
 CLEAN = range(WARM_UP.stop, WARM_UP.stop + CLEAN_S * MOST_PER_SECOND)
 POISONED = range(CLEAN.stop, CLEAN.stop + POISONED_S * MOST_PER_SECOND)
-RETRY = ps.Retry(initial=100, factor=2, cap=sized(2_000, 60_000))
+RETRY = ms.Retry(initial=100, factor=2, cap=sized(2_000, 60_000))
 
 
 def is_poison(number: int) -> bool:
@@ -71,7 +71,7 @@ def test_poison_does_not_slow_the_others_down(apps: Apps, tmp_path: Path) -> Non
         found = lines_of(read(path), END)["number"]
         return int(((found >= numbers.start) & (found < numbers.stop)).sum())
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     calls = builder.stream(source).map_values_async(call, max_in_flight=IN_FLIGHT, retry=RETRY)
     calls.to(sink)
     with apps.start(builder.build()) as running:

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, eventually, lag, written
 
 from .journal import BEGIN, FAILED, Journal, Lines, lines_of, read
@@ -29,7 +29,7 @@ FAILING = sized(60, 2_000)
 """Records whose calls always fail."""
 LATER = sized(500, 10_000)
 """Records that wait for a long time meanwhile."""
-RETRY = ps.Retry(initial=200, factor=2, cap=5_000, jitter=0, max_attempts=sized(5, 8))
+RETRY = ms.Retry(initial=200, factor=2, cap=5_000, jitter=0, max_attempts=sized(5, 8))
 ATTEMPTS = sized(5, 8)
 A_LONG_TIME_MS = 3_600_000
 
@@ -82,14 +82,14 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
     async def call(value: str) -> object:
         number = int(value)
         if number >= FAILING:
-            return ps.delay(in_=A_LONG_TIME_MS)
+            return ms.delay(in_=A_LONG_TIME_MS)
         journal.begin(number)
         await asyncio.sleep(0.005)
         journal.failed(number)
         raise ConnectionError(f"nobody there for {number}")
 
-    builder = ps.StreamsBuilder()
-    calls = builder.stream(source).map_values_async(call, retry=RETRY, on_failure=ps.dead_letter(dead))
+    builder = ms.StreamsBuilder()
+    calls = builder.stream(source).map_values_async(call, retry=RETRY, on_failure=ms.dead_letter(dead))
     calls.to(sink)
     with apps.start(builder.build()) as running:
         apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(FAILING, FAILING + LATER)])
@@ -125,10 +125,10 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
     for letter in letters:
         headers = {name: (value or b"").decode() for name, value in letter.headers}
         number = int(letter.value or b"")
-        assert headers["penstock.error.error"] == f"ConnectionError: nobody there for {number}"
-        assert headers["penstock.error.attempts"] == str(ATTEMPTS)
-        assert headers["penstock.error.topic"] == source
-        assert int(headers["penstock.error.offset"]) == sent[letter.value]
+        assert headers["millstream.error.error"] == f"ConnectionError: nobody there for {number}"
+        assert headers["millstream.error.attempts"] == str(ATTEMPTS)
+        assert headers["millstream.error.topic"] == source
+        assert int(headers["millstream.error.offset"]) == sent[letter.value]
     assert sorted(int(letter.value or b"") for letter in letters) == [*range(FAILING)]
     # In a short run one micro-batch that a busy machine holds up is many.
     assert (beyond > sized(1_000, 50)).sum() == 0
@@ -153,14 +153,14 @@ def test_without_a_topic_for_its_letter_a_record_is_not_finished(apps: Apps, tmp
             raise ConnectionError("nobody there")
         return value
 
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=50, jitter=0, max_attempts=2)
-    calls = builder.stream(source).map_values_async(call, retry=retry, on_failure=ps.dead_letter(dead))
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=50, jitter=0, max_attempts=2)
+    calls = builder.stream(source).map_values_async(call, retry=retry, on_failure=ms.dead_letter(dead))
     calls.to(sink)
     topology = builder.build()
     set_largest_record(apps, dead, 100)  # a letter is larger
     apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(count)])
-    with pytest.raises(ps.errors.ProductionError, match=f"a record for topic '{dead}' was not accepted"):
+    with pytest.raises(ms.errors.ProductionError, match=f"a record for topic '{dead}' was not accepted"):
         apps.start(topology).await_termination(60)
     assert written(apps.kafka, dead) == 0
     assert lag(apps.kafka, apps.id, source) >= count - failing.start

@@ -11,7 +11,7 @@ import asyncio
 import pytest
 from bench.calls import rate
 
-import penstock as ps
+import millstream as ms
 from integration.helpers import Apps, lag
 
 from .results import tell
@@ -38,7 +38,7 @@ async def answered(value: str) -> str:
 @pytest.mark.parametrize(("in_flight", "records", "least"), RUNS)
 def test_calls_that_take_ten_milliseconds(apps: Apps, in_flight: int, records: int, least: int) -> None:
     source, sink = apps.topic("in", 1), clocked_topic(apps, "out")
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(answered, max_in_flight=in_flight).to(sink)
     apps.kafka.produce(source, ((f"k{number % KEYS}", str(number)) for number in range(records)))
     apps.run(builder.build())

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
-import penstock as ps
+import millstream as ms
 
 from .enrichment import answer, lasts_ms
 from .journal import Journal
 
 LOOK_EVERY_MS = 20
 
-_WORK: dict[ps.RecordMetadata, Future[str]] = {}
+_WORK: dict[ms.RecordMetadata, Future[str]] = {}
 """The work of all processors in this process."""
 
 
@@ -26,7 +26,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(20)
 
 
-class Working(ps.Processor[str, str, str, str]):
+class Working(ms.Processor[str, str, str, str]):
     """Forwards the answer to each record when its work has ended.
 
     Args:
@@ -35,14 +35,14 @@ class Working(ps.Processor[str, str, str, str]):
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._taken: dict[ps.RecordMetadata, ps.Record[str, str]] = {}
+        self._taken: dict[ms.RecordMetadata, ms.Record[str, str]] = {}
 
-    def init(self, context: ps.ProcessorContext[str, str]) -> None:
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
         """Look at times what has ended."""
         super().init(context)
-        context.schedule(LOOK_EVERY_MS, ps.wall_clock, self._look)
+        context.schedule(LOOK_EVERY_MS, ms.wall_clock, self._look)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         """Begin to work, unless a processor before has begun in this process."""
         at = self.context.record_metadata
         assert at is not None
@@ -65,9 +65,9 @@ def _worked(journal: Journal, number: int) -> str:
     return answer(number)
 
 
-def working(source: str, sink: str, journal: Journal, **options: Any) -> ps.Topology:
+def working(source: str, sink: str, journal: Journal, **options: Any) -> ms.Topology:
     """Give a topology of such a processor, with the options of its node."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     answers = builder.stream(source).process(partial(Working, journal), acknowledges=True, **options)
     answers.to(sink)
     return builder.build()

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from penstock.core.ports import ByteReader, ByteStores, StoreChange, Version
-from penstock.core.state.log import key_group
-from penstock.core.state.memory import MemoryStores
+from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
+from millstream.core.state.log import key_group
+from millstream.core.state.memory import MemoryStores
 from unit.drivers import engines as copies
 
 STORE = "store"
@@ -65,7 +65,7 @@ class Copied(OneStore):
     engine: copies.Engine
 
     def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="penstock-")
+        self._directory = tempfile.mkdtemp(prefix="millstream-")
         self._copy = self.engine.open(self._directory)
         self._batches = 0
 

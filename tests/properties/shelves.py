@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import penstock as ps
-from penstock.core.ports import store_of
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.ports import store_of
+from millstream.core.state.opening import open_store
 
 from .engines import Engine
 
@@ -29,7 +29,7 @@ class TaskOfOne:
 class Shelf:
     """One store in successive batches. Every batch has a new store, which knows what was committed and its memory."""
 
-    def __init__(self, make: Callable[[], Engine], spec: ps.stores.StoreSpec) -> None:
+    def __init__(self, make: Callable[[], Engine], spec: ms.stores.StoreSpec) -> None:
         self.engine = make()
         self.spec = spec
         self.task = TaskOfOne()
@@ -56,7 +56,7 @@ class Shelf:
         self.task.stream_time = self._committed_time
         self.store = self._opened()
 
-    def changed(self, spec: ps.stores.StoreSpec) -> None:
+    def changed(self, spec: ms.stores.StoreSpec) -> None:
         """Go on with another specification, as after a restart of a changed program."""
         self.spec = spec
         self.give_up()

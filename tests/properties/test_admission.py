@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.model.positions import Offsets
-from penstock.core.ports import OffsetRange
-from penstock.core.runtime.admission import admit, packed, ranges
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.admission import admit, packed, ranges
 
 from .engines import Visits
 

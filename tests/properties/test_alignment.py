@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.engine.readiness import FOREVER, InputFacts
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.ports import TimedOffset
-from penstock.core.runtime.alignment import Alignment, Pace, Situation, aligned
-from penstock.core.runtime.inputs import CoProcessed, Input
+from millstream.core.engine.readiness import FOREVER, InputFacts
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import TimedOffset
+from millstream.core.runtime.alignment import Alignment, Pace, Situation, aligned
+from millstream.core.runtime.inputs import CoProcessed, Input
 from unit.helpers import Host, forwarding, one_processor, values
 
 from .engines import Visits

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.asynchronous.breaker import Breaker
-from penstock.core.asynchronous.call import Call, Done, Failed, Raised, Returned, Settled, Ticket, Waits
-from penstock.core.asynchronous.dispatcher import Dispatcher, Start
-from penstock.core.asynchronous.frontier import Frontier
-from penstock.core.asynchronous.handover import Handover
-from penstock.core.asynchronous.rate import Rate
-from penstock.core.asynchronous.retirement import Retirement
-from penstock.core.model.calls import CallOrder, Calls, CircuitBreaker, Later, Retry
+from millstream.core.asynchronous.breaker import Breaker
+from millstream.core.asynchronous.call import Call, Done, Failed, Raised, Returned, Settled, Ticket, Waits
+from millstream.core.asynchronous.dispatcher import Dispatcher, Start
+from millstream.core.asynchronous.frontier import Frontier
+from millstream.core.asynchronous.handover import Handover
+from millstream.core.asynchronous.rate import Rate
+from millstream.core.asynchronous.retirement import Retirement
+from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Later, Retry
 
 from .engines import Visits
 

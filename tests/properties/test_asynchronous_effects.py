@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.testing import TopologyTestDriver as Driver
+import millstream as ms
+from millstream.testing import TopologyTestDriver as Driver
 
 from .engines import Visits
 
@@ -78,7 +78,7 @@ def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
     def runs(programs: list[Program]) -> None:
         running: set[str] = set()
 
-        async def call(record: ps.Record[str, int], context: ps.CallContext) -> None:
+        async def call(record: ms.Record[str, int], context: ms.CallContext) -> None:
             program, store = programs[record.value], context.state_store("store")
             assert record.key not in running
             visits["overlap"] += bool(running)
@@ -95,11 +95,11 @@ def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
             finally:
                 running.remove(record.key)
 
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("store", ps.serdes.string, ps.serdes.int64))
-        stream = builder.stream("in", value=ps.serdes.int64)
-        calls = stream.process_async(call, stores=["store"], retry=ps.Retry(initial=10, jitter=0))
-        calls.to("out", key=ps.serdes.string, value=ps.serdes.int64)
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("store", ms.serdes.string, ms.serdes.int64))
+        stream = builder.stream("in", value=ms.serdes.int64)
+        calls = stream.process_async(call, stores=["store"], retry=ms.Retry(initial=10, jitter=0))
+        calls.to("out", key=ms.serdes.string, value=ms.serdes.int64)
         with Driver(builder.build()) as driver:
             for number, program in enumerate(programs):
                 driver.pipe("in", program.key, number)

@@ -13,18 +13,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.merging import WRITER_HEADER, merged_by_time
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.queue import MERGED
-from penstock.core.engine.task import Task
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.positions import Offsets
-from penstock.core.model.record import Records
-from penstock.core.ports import OffsetRange, TimedOffset
-from penstock.core.state.memory import MemoryStores
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark.inputs import (
+import millstream as ms
+from millstream.core.engine.merging import WRITER_HEADER, merged_by_time
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.queue import MERGED
+from millstream.core.engine.task import Task
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange, TimedOffset
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark.inputs import (
     Held,
     InputPlanner,
     InputReader,
@@ -33,7 +33,7 @@ from penstock.drivers.spark.inputs import (
     WaitSettings,
     changed,
 )
-from penstock.drivers.spark.repartitions import Repartitions
+from millstream.drivers.spark.repartitions import Repartitions
 from unit.helpers import forwarding
 
 from .engines import Visits
@@ -42,30 +42,30 @@ TOPICS = {"a": 3, "b": 2}
 WAITS = WaitSettings()
 
 
-class Passing(ps.Processor):
-    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.int64),)
+class Passing(ms.Processor):
+    stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.int64),)
 
     def process(self, record: Any) -> None:
         self.context.forward(record)
 
 
-def once_re_keyed(builder: ps.StreamsBuilder) -> None:
+def once_re_keyed(builder: ms.StreamsBuilder) -> None:
     again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
     again.process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def meeting_another(builder: ps.StreamsBuilder) -> None:
+def meeting_another(builder: ms.StreamsBuilder) -> None:
     again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
     again.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def twice_re_keyed(builder: ps.StreamsBuilder) -> None:
+def twice_re_keyed(builder: ms.StreamsBuilder) -> None:
     again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
     behind = again.process(forwarding(lambda c, r: r.value)).repartition(name="third", partitions=2)
     behind.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def meeting_itself(builder: ps.StreamsBuilder) -> None:
+def meeting_itself(builder: ms.StreamsBuilder) -> None:
     """Write the topic in the tasks that read it: they share a store."""
     again = builder.stream("a").process(Passing).repartition(name="again", partitions=3)
     again.process(Passing).to("out")
@@ -111,7 +111,7 @@ class Application:
     """An application on this broker, one micro-batch after the other."""
 
     def __init__(self, shape: Any, limit: int) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         shape(builder)
         self.plan = builder.build().plan("app")
         self.layout = lay_out(self.plan, {t: TOPICS[t] for t in self.plan.external_topics})

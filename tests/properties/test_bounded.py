@@ -10,17 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-import penstock as ps
-from penstock.core.state import expiry
+import millstream as ms
+from millstream.core.state import expiry
 
 from .engines import ENGINES, STORE, Engine, Visits
 from .shelves import Shelf
 
 KEYS = ["", "a", "a\x00", "aa", "b", "c", "d"]
 keys = st.sampled_from(KEYS)
-SERDES: dict[str, tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = {
-    "numbers": (ps.serdes.int64, st.integers(-3, 3)),
-    "lists": (ps.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
+SERDES: dict[str, tuple[ms.Serde[Any], st.SearchStrategy[Any]]] = {
+    "numbers": (ms.serdes.int64, st.integers(-3, 3)),
+    "lists": (ms.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
 }
 TTL = 10
 
@@ -28,7 +28,7 @@ TTL = 10
 class Bounded(RuleBasedStateMachine):
     """What both machines do: reads, writes and batches. The model is a dict in the order of the last use or write."""
 
-    spec: ps.stores.StoreSpec
+    spec: ms.stores.StoreSpec
     make: Callable[[], Engine]
     visits: Visits
     values: st.SearchStrategy[Any]
@@ -131,14 +131,14 @@ def lru_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[
         def capacity_changes(self, capacity: int) -> None:
             self.commit()
             self.capacity = capacity
-            self.shelf.changed(ps.stores.lru(STORE, ps.serdes.string, value_serde, capacity=capacity))
+            self.shelf.changed(ms.stores.lru(STORE, ms.serdes.string, value_serde, capacity=capacity))
             visits["over capacity"] += len(self.model) > capacity
 
         @invariant()
         def counts_exactly(self) -> None:
             assert self.store.approximate_count() == len(self.model)
 
-    LeastRecentlyUsed.spec = ps.stores.lru(STORE, ps.serdes.string, value_serde, capacity=3)
+    LeastRecentlyUsed.spec = ms.stores.lru(STORE, ms.serdes.string, value_serde, capacity=3)
     LeastRecentlyUsed.make, LeastRecentlyUsed.visits = staticmethod(make), visits
     LeastRecentlyUsed.values = values
     return LeastRecentlyUsed
@@ -198,7 +198,7 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
             assert counts == [len(self.entries())] * 2
             self.model = {key: value for key, value in self.model.items() if self.lives(key)}
 
-    Expiring.spec = ps.stores.key_value(STORE, ps.serdes.string, value_serde, ttl=TTL)
+    Expiring.spec = ms.stores.key_value(STORE, ms.serdes.string, value_serde, ttl=TTL)
     Expiring.make, Expiring.visits, Expiring.values = staticmethod(make), visits, values
     return Expiring
 

@@ -12,16 +12,16 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.task import Task
-from penstock.core.model import serdes
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.state.memory import MemoryStores
+import millstream as ms
+from millstream.core.engine.task import Task
+from millstream.core.model import serdes
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.state.memory import MemoryStores
 
-TEXT, JSON, PICKLED = ps.serdes.string, ps.serdes.json, ps.serdes.pickle
+TEXT, JSON, PICKLED = ms.serdes.string, ms.serdes.json, ms.serdes.pickle
 CHANGE = serdes.change(JSON)
-Table = ps.KTable[Any, Any]
+Table = ms.KTable[Any, Any]
 Row = tuple[str, str | None, str | None, int]
 """Topic, key, value, timestamp."""
 Update = tuple[Any, Any, int]
@@ -29,7 +29,7 @@ Update = tuple[Any, Any, int]
 MUCH, LITTLE = 1 << 20, 450
 
 
-def grouped(builder: ps.StreamsBuilder, topic: str = "left") -> ps.KGroupedStream[Any, Any]:
+def grouped(builder: ms.StreamsBuilder, topic: str = "left") -> ms.KGroupedStream[Any, Any]:
     return builder.stream(topic, key=TEXT, value=TEXT).group_by_key()
 
 
@@ -45,27 +45,27 @@ def both(key: Any, one: list[Any], other: list[Any]) -> list[Any]:
     return [*one, *other]
 
 
-def together(builder: ps.StreamsBuilder) -> Any:
+def together(builder: ms.StreamsBuilder) -> Any:
     return grouped(builder).cogroup(collected).cogroup(grouped(builder, "right"), collected)
 
 
-TABLES: dict[str, Callable[[ps.StreamsBuilder], Table]] = {
+TABLES: dict[str, Callable[[ms.StreamsBuilder], Table]] = {
     "count": lambda b: grouped(b).count(),
     "reduce": lambda b: grouped(b).reduce(shortest),
     "aggregate": lambda b: grouped(b).aggregate(list, collected, value=JSON),
     "table": lambda b: b.table("left", key=TEXT, value=TEXT),
     "filtered": lambda b: b.table("left", key=TEXT, value=TEXT).filter(lambda k, v: v > "m", store="big"),
-    "tumbling": lambda b: grouped(b).windowed_by(ps.TumblingWindows(5, grace=3)).count(),
-    "hopping": lambda b: grouped(b).windowed_by(ps.HoppingWindows(6, 2, grace=3)).reduce(shortest),
+    "tumbling": lambda b: grouped(b).windowed_by(ms.TumblingWindows(5, grace=3)).count(),
+    "hopping": lambda b: grouped(b).windowed_by(ms.HoppingWindows(6, 2, grace=3)).reduce(shortest),
     "sliding": lambda b: (
-        grouped(b).windowed_by(ps.SlidingWindows(4, grace=5)).aggregate(list, collected, value=JSON)
+        grouped(b).windowed_by(ms.SlidingWindows(4, grace=5)).aggregate(list, collected, value=JSON)
     ),
     "sessions": lambda b: (
-        grouped(b).windowed_by(ps.SessionWindows(2, grace=9)).aggregate(list, collected, both, value=JSON)
+        grouped(b).windowed_by(ms.SessionWindows(2, grace=9)).aggregate(list, collected, both, value=JSON)
     ),
     "cogroup": lambda b: together(b).aggregate(list, value=JSON),
     "windowed cogroup": lambda b: (
-        together(b).windowed_by(ps.TumblingWindows(5, grace=3)).aggregate(list, value=JSON)
+        together(b).windowed_by(ms.TumblingWindows(5, grace=3)).aggregate(list, value=JSON)
     ),
 }
 ROWS = st.lists(
@@ -83,7 +83,7 @@ STEPS = st.lists(ROWS, min_size=1, max_size=5)
 class Parts:
     """The tasks of a topology; what they send to each other is fed in the next round."""
 
-    def __init__(self, topology: ps.Topology, cache_bytes: int) -> None:
+    def __init__(self, topology: ms.Topology, cache_bytes: int) -> None:
         self.plan = topology.plan("app")
         self.stores = [MemoryStores() for _ in self.plan.subtopologies]
         self.offsets: dict[str, int] = {}
@@ -139,7 +139,7 @@ class Made:
     """
 
     def __init__(self, table: str, steps: list[list[Row]], cache_bytes: int, *, behind: bool = True) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         made = TABLES[table](builder)
         made.to_stream().to("out", key=PICKLED, value=JSON)
         if behind:
@@ -253,9 +253,9 @@ def test_joins_and_aggregations_behind_caches_come_to_the_same_in_the_end(
     join: str, steps: list[list[Row]], cache_bytes: int, uncached: bool
 ) -> None:
     def made(cache: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        builder = ps.StreamsBuilder(default_value_serde=JSON)
+        builder = ms.StreamsBuilder(default_value_serde=JSON)
         left = builder.table("left", value=TEXT, store="l")
-        right = builder.table("right", value=TEXT, store=ps.stores.options("r", cache=not uncached))
+        right = builder.table("right", value=TEXT, store=ms.stores.options("r", cache=not uncached))
         third = builder.table("third", value=TEXT, store="t")
         joined = JOINS[join](left, right, third)
         joined.to_stream().to("joined", value=JSON)

@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine import columns
-from penstock.core.engine.operators import window_columns
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.engine.task import Task
-from penstock.core.model.errors import PenstockError
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.ports import Threads
-from penstock.core.state.memory import MemoryStores
+import millstream as ms
+from millstream.core.engine import columns
+from millstream.core.engine.operators import window_columns
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.task import Task
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import Threads
+from millstream.core.state.memory import MemoryStores
 from unit.helpers import columnar
 
-Stream = ps.KStream[Any, Any]
-TEXT, INT, BYTES, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.bytes, ps.serdes.json
+Stream = ms.KStream[Any, Any]
+TEXT, INT, BYTES, JSON = ms.serdes.string, ms.serdes.int64, ms.serdes.bytes, ms.serdes.json
 
 
 def small(text: str) -> bytes:
@@ -38,7 +38,7 @@ def small(text: str) -> bytes:
     return text.encode()
 
 
-PICKY: ps.Serde[Any] = ps.serdes.of(small, lambda data: data.decode(), name="picky", immutable=True)
+PICKY: ms.Serde[Any] = ms.serdes.of(small, lambda data: data.decode(), name="picky", immutable=True)
 
 
 def fails(value: Any) -> Any:
@@ -53,7 +53,7 @@ def pair_or_less(key: Any, value: Any) -> Any:
     return (value, key) if value != "a" else (key,)
 
 
-def for_two(table: ps.KTable[Any, Any]) -> Stream:
+def for_two(table: ms.KTable[Any, Any]) -> Stream:
     table.to_stream().to("counted", key=TEXT, value=JSON)
     return table.to_stream()
 
@@ -65,10 +65,10 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "map_values": lambda s: s.map_values(fails),
     "map_values_with_key": lambda s: s.map_values(lambda key, value: f"{key}{value}", with_key=True),
     "select_key": lambda s: s.select_key(lambda key, value: fails(value)),
-    "expression": lambda s: s.filter((ps.col() > "a") & ~(ps.col() == "b")),
-    "not_expression": lambda s: s.filter_not(ps.col() >= 2),
-    "computed": lambda s: s.map_values(ps.col() + 1),
-    "first": lambda s: s.map_values(ps.col(0)),  # type: ignore[arg-type]
+    "expression": lambda s: s.filter((ms.col() > "a") & ~(ms.col() == "b")),
+    "not_expression": lambda s: s.filter_not(ms.col() >= 2),
+    "computed": lambda s: s.map_values(ms.col() + 1),
+    "first": lambda s: s.map_values(ms.col(0)),  # type: ignore[arg-type]
     "merge": lambda s: s.merge(s),
     "flat_map_values": lambda s: s.flat_map_values(lambda value: [value, value]),
     "count": lambda s: s.group_by_key(key=TEXT, value=JSON).count().to_stream(),
@@ -84,13 +84,13 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
     "mean": lambda s: s.group_by_key(key=TEXT, value=JSON).mean().to_stream(),
     "mapped_table": lambda s: s.group_by_key(key=TEXT, value=JSON).count().map_values(fails).to_stream(),
-    "by_value": lambda s: s.select_key(ps.col()),
+    "by_value": lambda s: s.select_key(ms.col()),
     "per_window": lambda s: (
-        s.group_by_key(key=TEXT, value=JSON).windowed_by(ps.HoppingWindows(3, 2, grace=1)).max().to_stream()
+        s.group_by_key(key=TEXT, value=JSON).windowed_by(ms.HoppingWindows(3, 2, grace=1)).max().to_stream()
     ),
     "per_key_and_window": lambda s: (
         s.group_by_key(key=TEXT, value=JSON)
-        .windowed_by(ps.TumblingWindows(3, grace=0))
+        .windowed_by(ms.TumblingWindows(3, grace=0))
         .mean()
         .to_stream(lambda window, mean: window.key)
     ),
@@ -115,7 +115,7 @@ class Run:
 
 
 def run(
-    topology: ps.Topology,
+    topology: ms.Topology,
     steps: list[Any],
     policy: Any,
     cache_bytes: int = 0,
@@ -150,7 +150,7 @@ def run(
                 stores.apply(outcome.changes, outcome.dropped_slices)
                 done.outcomes.append(outcome)
                 done.snapshots.append(task.snapshot())
-        except PenstockError as error:
+        except MillstreamError as error:
             done.error = str(error)
     return done
 
@@ -159,8 +159,8 @@ def record_by_record(sub: object, compiled: object) -> dict[str, Any]:
     return {}
 
 
-def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream: Stream = builder.stream("in", key=source[0], value=source[1])
     for operator in operators:
         stream = OPERATORS[operator](stream)
@@ -224,7 +224,7 @@ def unplaced(message: str) -> str:
     return re.sub(r" \([^()]*operators[^()]*, line \d+, in \w+\)", "", message)
 
 
-TRACES = ("penstock.error.traceback", "__streams.errors.stacktrace")
+TRACES = ("millstream.error.traceback", "__streams.errors.stacktrace")
 
 
 def told(headers: Any) -> Any:
@@ -232,14 +232,14 @@ def told(headers: Any) -> Any:
 
 
 WINDOWS = [
-    ps.TumblingWindows(3, grace=0),
-    ps.TumblingWindows(3, grace=2),
-    ps.HoppingWindows(4, 2, grace=1),
-    ps.HoppingWindows(5, 3, grace=0),
-    ps.TumblingWindows(30_000, grace=0),
-    ps.HoppingWindows(60_000, 20_000, grace=10_000),
+    ms.TumblingWindows(3, grace=0),
+    ms.TumblingWindows(3, grace=2),
+    ms.HoppingWindows(4, 2, grace=1),
+    ms.HoppingWindows(5, 3, grace=0),
+    ms.TumblingWindows(30_000, grace=0),
+    ms.HoppingWindows(60_000, 20_000, grace=10_000),
 ]
-EMITS = [ps.on_window_update, ps.on_window_close, ps.EmitStrategy.on_window_close(close_idle_after=5)]
+EMITS = [ms.on_window_update, ms.on_window_close, ms.EmitStrategy.on_window_close(close_idle_after=5)]
 LATE: dict[str, Callable[[Stream], object] | None] = {
     "nobody": None,
     "elsewhere": lambda late: late.to("late", key=TEXT, value=JSON),
@@ -250,7 +250,7 @@ LATE: dict[str, Callable[[Stream], object] | None] = {
 BEHIND: dict[str, Callable[[Stream], Stream]] = {
     "nothing": lambda s: s,
     "its key": lambda s: s.select_key(lambda window, value: window.key),
-    "expression": lambda s: s.filter(ps.col() >= 2).map_values(ps.col() - 1),
+    "expression": lambda s: s.filter(ms.col() >= 2).map_values(ms.col() - 1),
     "function": lambda s: s.map_values(lambda value: f"{value}"),
     "functions": lambda s: s.map_values(lambda value: f"{value}").filter(lambda key, value: key.start != 3),
 }
@@ -258,8 +258,8 @@ BEHIND: dict[str, Callable[[Stream], Stream]] = {
 
 def windowed(
     source: Any, windows: Any, emit: Any, late: str, fold: str, behind: str, key: Any
-) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     grouped = builder.stream("in", key=source[0], value=source[1]).group_by_key()
     folding = grouped.windowed_by(windows, emit=emit, late=LATE[late])
     stream = BEHIND[behind](getattr(folding, fold)(store="windows").to_stream())
@@ -278,7 +278,7 @@ FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n
     late=st.sampled_from(sorted(LATE)),
     fold=st.sampled_from(["count", "sum", "min", "max", "mean"]),
     behind=st.sampled_from(sorted(BEHIND)),
-    key=st.sampled_from([None, None, None, TEXT, ps.serdes.time_windowed(BYTES, 3)]),
+    key=st.sampled_from([None, None, None, TEXT, ms.serdes.time_windowed(BYTES, 3)]),
     steps=st.one_of(
         STEPS,
         st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
@@ -344,17 +344,17 @@ def test_these_are_taken_record_by_record(operators: list[str]) -> None:
 
 
 def test_a_new_key_is_made_in_columns_and_counted_in_columns() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by(lambda key, value: value).count().to_stream().to("out", value=INT)
     assert len(columnar(builder.build())) == 2
 
 
 def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
-    class Looks(ps.Processor):
-        def process(self, record: ps.Record) -> None:
+    class Looks(ms.Processor):
+        def process(self, record: ms.Record) -> None:
             self.context.forward(record)
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT)
     builder.stream("other").process(Looks, stores=["counts"]).to("looked")
     assert columnar(builder.build()) == []
@@ -369,7 +369,7 @@ def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
             raise ValueError("b")
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(called).to("out")
     rows = [(0, None, value.encode(), 0, ()) for value in "abcb"]
     assert columnar(builder.build())
@@ -379,7 +379,7 @@ def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
 
 
 def test_runs_of_several_partitions_are_counted_together_in_the_order_of_time() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="c").to_stream().to("out", value=JSON)
     rows = [(n % 2, b"k", b"v", n, ()) for n in range(6)]
     done = run(builder.build(), [(rows, None)], "fail")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.ports import StoreChange
+from millstream.core.ports import StoreChange
 
 from .engines import ALL_ENGINES, Copied, Engine, Memory, Rocksdb, Visits
 

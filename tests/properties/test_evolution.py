@@ -5,25 +5,25 @@ from __future__ import annotations
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.topology.evolution import Part, continued, parts_of
-from penstock.core.topology.layout import lay_out
-from penstock.core.topology.plan import Plan
+import millstream as ms
+from millstream.core.topology.evolution import Part, continued, parts_of
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
 def plan(names: list[str]) -> Plan:
     """Make a sub-topology per name, which is its topic; one with a capital letter has a store."""
-    topology = ps.Topology()
+    topology = ms.Topology()
     for name in names:
         topology.add_source(name, name)
         stores = [f"store-{name}"] if name.isupper() else []
         for store in stores:
-            topology.add_state_store(ps.stores.key_value(store, ps.serdes.string, ps.serdes.string))
+            topology.add_state_store(ms.stores.key_value(store, ms.serdes.string, ms.serdes.string))
         topology.add_processor(f"p-{name}", Quiet, name, stores=stores)
     return topology.plan("app")
 

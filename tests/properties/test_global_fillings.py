@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-import penstock as ps
-from penstock.core.ports import LocalCopy
-from penstock.core.state.opening import open_store
-from penstock.drivers.spark.worker import filling
-from penstock.drivers.spark.worker.filling import Filled, Filling, GlobalPart, GlobalTopics
+import millstream as ms
+from millstream.core.ports import LocalCopy
+from millstream.core.state.opening import open_store
+from millstream.drivers.spark.worker import filling
+from millstream.drivers.spark.worker.filling import Filled, Filling, GlobalPart, GlobalTopics
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MortalCopy
 from unit.drivers.topics import FakeTopic
@@ -26,13 +26,13 @@ from .engines import Visits
 HOSTS = st.sampled_from(["a", "b"])
 KEYS = st.sampled_from(list("abcdefg"))
 Content = dict[str, str]
-STRING = ps.serdes.string
+STRING = ms.serdes.string
 
 
-class Histories(ps.Processor[str, str, Any, Any]):
+class Histories(ms.Processor[str, str, Any, Any]):
     """Keeps all that was ever said of a key, so that a record that is left out or taken twice shows."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store("store")
         if record.value is None:
             store.delete(record.key)
@@ -41,12 +41,12 @@ class Histories(ps.Processor[str, str, Any, Any]):
 
 
 def part(topic_id: str) -> GlobalPart:
-    topology = ps.Topology().add_source("in", "in")
+    topology = ms.Topology().add_source("in", "in")
     topology.add_global_store(
-        ps.stores.key_value("store", STRING, STRING), "read", "topic", "keep", Histories
+        ms.stores.key_value("store", STRING, STRING), "read", "topic", "keep", Histories
     )
     (found,) = topology.plan("app").global_parts
-    return GlobalPart(found, "app", topic_id, ps.ErrorPolicies())
+    return GlobalPart(found, "app", topic_id, ms.ErrorPolicies())
 
 
 def expected(topic: FakeTopic, planned: dict[int, int]) -> Content:
@@ -64,7 +64,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
     class Fillings(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.home = Path(tempfile.mkdtemp(prefix="penstock-"))
+            self.home = Path(tempfile.mkdtemp(prefix="millstream-"))
             self.topic = FakeTopic("topic", 3)
             self.batches: list[dict[int, int]] = []
             self.reached: dict[str, int] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.topology.topology import Topology
+import millstream as ms
+from millstream.core.topology.topology import Topology
 
 KEYS = st.sampled_from(["a", "b", "c"])
 RECORDS = st.lists(
@@ -19,7 +19,7 @@ RECORDS = st.lists(
 
 
 def topology(*, left: bool) -> Topology:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table, stream = builder.global_table("table"), builder.stream("in")
     (stream.left_join if left else stream.join)(table, row_key, lambda value, row: f"{value}{row}").to("out")
     return builder.build()
@@ -35,7 +35,7 @@ def test_each_record_sees_the_table_as_it_is(
 ) -> None:
     rows: dict[str | None, str] = {}
     expected = []
-    with ps.testing.TopologyTestDriver(topology(left=left)) as driver:
+    with ms.testing.TopologyTestDriver(topology(left=left)) as driver:
         for topic, key, value in records:
             driver.pipe(topic, key, value)
             if topic == "table":

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-import penstock as ps
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.state.opening import open_store
 
 from .engines import ENGINES, STORE, Engine, Visits
 
@@ -32,16 +32,16 @@ def stamped(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.tuples(values, st.integers(0, 1 << 40))
 
 
-VARIANTS: dict[str, tuple[ps.stores.StoreSpec, list[Any], st.SearchStrategy[Any]]] = {
-    "text to numbers": (ps.stores.key_value(STORE, ps.serdes.string, ps.serdes.int64), TEXTS, INTS),
-    "numbers to json": (ps.stores.key_value(STORE, ps.serdes.int64, ps.serdes.json), NUMBERS, JSON),
+VARIANTS: dict[str, tuple[ms.stores.StoreSpec, list[Any], st.SearchStrategy[Any]]] = {
+    "text to numbers": (ms.stores.key_value(STORE, ms.serdes.string, ms.serdes.int64), TEXTS, INTS),
+    "numbers to json": (ms.stores.key_value(STORE, ms.serdes.int64, ms.serdes.json), NUMBERS, JSON),
     "text to stamped numbers": (
-        ps.stores.key_value(STORE, ps.serdes.string, ps.serdes.int64, timestamped=True),
+        ms.stores.key_value(STORE, ms.serdes.string, ms.serdes.int64, timestamped=True),
         TEXTS,
         stamped(INTS),
     ),
     "bytes to stamped json": (
-        ps.stores.key_value(STORE, ps.serdes.bytes, ps.serdes.json, timestamped=True),
+        ms.stores.key_value(STORE, ms.serdes.bytes, ms.serdes.json, timestamped=True),
         BLOBS,
         stamped(JSON),
     ),
@@ -191,11 +191,11 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
     return Store
 
 
-def parsed(spec: ps.stores.StoreSpec, value: Any) -> Any:
+def parsed(spec: ms.stores.StoreSpec, value: Any) -> Any:
     """Give the value as it is stored: a copy that nobody else can change."""
     if not spec.timestamped:
         return spec.value.deserialize(spec.value.serialize(value))
-    return ps.ValueAndTimestamp(spec.value.deserialize(spec.value.serialize(value[0])), value[1])
+    return ms.ValueAndTimestamp(spec.value.deserialize(spec.value.serialize(value[0])), value[1])
 
 
 @pytest.mark.parametrize("make", ENGINES)

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.asynchronous.call import Call, Raised, grouped
-from penstock.core.asynchronous.dispatcher import Dispatcher, Start
-from penstock.core.asynchronous.exchange import Exchange
-from penstock.core.engine import ledger
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.task import Task
-from penstock.core.engine.unfinished import UnfinishedRows
-from penstock.core.model.calls import CallOrder
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.asynchronous.call import Call, Raised, grouped
+from millstream.core.asynchronous.dispatcher import Dispatcher, Start
+from millstream.core.asynchronous.exchange import Exchange
+from millstream.core.engine import ledger
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.task import Task
+from millstream.core.engine.unfinished import UnfinishedRows
+from millstream.core.model.calls import CallOrder
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 from unit.helpers import At, Row, records, sent
 
 from .engines import Visits
@@ -37,7 +37,7 @@ class Cluster:
 
     repeats_sends = True
 
-    def __init__(self, topology: ps.Topology, rows: list[Row], dice: random.Random) -> None:
+    def __init__(self, topology: ms.Topology, rows: list[Row], dice: random.Random) -> None:
         self.sub = topology.plan("app").subtopologies[0]
         self.rows = rows
         self.dice = dice
@@ -138,13 +138,13 @@ class Cluster:
     def answer(self, call: Call) -> Any:
         value = call.args[0]
         if call.attempt <= self.failures[value]:
-            return self.dice.choice([Raised(OSError("down")), ps.retry(in_=5)])
+            return self.dice.choice([Raised(OSError("down")), ms.retry(in_=5)])
         return f"<{value}>"
 
 
-def calling(order: CallOrder, batch: tuple[int, int] | None = None) -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=3, cap=10)
+def calling(order: CallOrder, batch: tuple[int, int] | None = None) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=3, cap=10)
     stream = builder.stream("in")
     stream.map_values_async(
         lambda value: value, name="call", order=order, retry=retry, max_in_flight=4, batch=batch
@@ -252,7 +252,7 @@ class Transactions(Cluster):
 
     repeats_sends = False
 
-    def __init__(self, topology: ps.Topology, rows: list[Row], dice: random.Random) -> None:
+    def __init__(self, topology: ms.Topology, rows: list[Row], dice: random.Random) -> None:
         self.planned: tuple[int, int] | None = None
         self.sends: list[Any] | None = None
         super().__init__(topology, rows, dice)
@@ -287,24 +287,24 @@ class Transactions(Cluster):
 
     def answer(self, call: Call) -> Any:
         if call.attempt <= self.failures[call.args[0].value]:
-            return self.dice.choice([Raised(OSError("down")), ps.retry(in_=5)])
+            return self.dice.choice([Raised(OSError("down")), ms.retry(in_=5)])
         return call.function(*call.args)
 
 
-def add(record: ps.Record[str, str], context: ps.CallContext) -> None:
+def add(record: ms.Record[str, str], context: ms.CallContext) -> None:
     """Add up the numbers of a key."""
     sums = context.state_store("sums")
     sums.put(record.key, (sums.get(record.key) or 0) + int(record.value))
     context.forward(record.with_value(str(sums.get(record.key))))
 
 
-def summing() -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    builder.add_state_store(ps.stores.key_value("sums", ps.serdes.string, ps.serdes.int64))
-    retry = ps.Retry(initial=3, cap=10)
+def summing() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("sums", ms.serdes.string, ms.serdes.int64))
+    retry = ms.Retry(initial=3, cap=10)
     stream = builder.stream("in")
     sums = stream.process_async(add, stores=["sums"], name="call", retry=retry, max_in_flight=4)
-    sums.to("out", key=ps.serdes.string, value=ps.serdes.string)
+    sums.to("out", key=ms.serdes.string, value=ms.serdes.string)
     return builder.build()
 
 

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from penstock.core.ports import StoreChange, Version
-from penstock.core.state import log
-from penstock.core.state import segment as codec
-from penstock.core.state.log import (
+from millstream.core.ports import StoreChange, Version
+from millstream.core.state import log
+from millstream.core.state import segment as codec
+from millstream.core.state.log import (
     Manifest,
     Step,
     advanced,

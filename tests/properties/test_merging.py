@@ -7,8 +7,8 @@ from collections import Counter, deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.engine.merging import WRITER_HEADER, merged_by_time
-from penstock.core.model.record import Headers, Records
+from millstream.core.engine.merging import WRITER_HEADER, merged_by_time
+from millstream.core.model.record import Headers, Records
 
 from .engines import Visits
 

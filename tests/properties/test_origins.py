@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.model.ids import TopicPartition
-from penstock.core.runtime.origins import (
+from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.origins import (
     Begun,
     begun_after,
     begun_from_json,

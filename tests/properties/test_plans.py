@@ -8,24 +8,24 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import CoPartitioningError
-from penstock.core.topology.layout import lay_out
-from penstock.core.topology.plan import Plan
+import millstream as ms
+from millstream.core.model.errors import CoPartitioningError
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
 
 from .engines import Visits
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
 @st.composite
-def topologies(draw: st.DrawFn) -> ps.Topology:
+def topologies(draw: st.DrawFn) -> ms.Topology:
     """Build step by step; a step may use any stream that is there."""
-    builder = ps.StreamsBuilder()
-    streams: list[ps.KStream[Any, Any]] = [
+    builder = ms.StreamsBuilder()
+    streams: list[ms.KStream[Any, Any]] = [
         builder.stream(f"topic-{n}") for n in range(draw(st.integers(1, 3)))
     ]
     for number in range(draw(st.integers(2, 8))):
@@ -63,7 +63,7 @@ def test_every_plan_hangs_together() -> None:
 
     @settings(max_examples=300)
     @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-    def hangs_together(topology: ps.Topology, counts: list[int]) -> None:
+    def hangs_together(topology: ms.Topology, counts: list[int]) -> None:
         plan = topology.plan("app")
         check_parts(topology, plan)
         for topic in plan.internal_topics.values():
@@ -80,7 +80,7 @@ def test_every_plan_hangs_together() -> None:
     )
 
 
-def check_parts(topology: ps.Topology, plan: Plan) -> None:
+def check_parts(topology: ms.Topology, plan: Plan) -> None:
     """Check that parts are apart: no node twice, no edge and no store between two."""
     names = [name for sub in plan.subtopologies for name in sub.nodes]
     assert len(names) == len(set(names))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.engine.queue import Chunk, PartitionGroup, QueueId
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Records
+from millstream.core.engine.queue import Chunk, PartitionGroup, QueueId
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
 
 from .engines import Visits
 

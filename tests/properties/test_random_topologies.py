@@ -15,11 +15,11 @@ from unittest.mock import patch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches, Row
-from penstock.core.engine import columns
-from penstock.core.engine.operators import window_columns
-from penstock.core.ports import Threads
+from millstream.core.engine import columns
+from millstream.core.engine.operators import window_columns
+from millstream.core.ports import Threads
 from unit.helpers import ShuffledThreads
 
 from .test_columns import record_by_record
@@ -70,12 +70,12 @@ def batches_of(entries: Sequence[Entry], size: int) -> Iterator[tuple[str, list[
 class Result:
     """What came of a run: sent records by topic, rows of stores, and how many records were dropped."""
 
-    sent: dict[str, list[ps.Record[Any, Any]]]
+    sent: dict[str, list[ms.Record[Any, Any]]]
     stores: dict[str, list[Any]]
     dropped: int
 
 
-def run(topology: ps.Topology, entries: Sequence[Entry], size: int, way: Way) -> Result:
+def run(topology: ms.Topology, entries: Sequence[Entry], size: int, way: Way) -> Result:
     with way.engine():
         runner = MicroBatches(
             topology,
@@ -140,7 +140,7 @@ def test_the_size_of_batches_changes_nothing(
     assert run(topology, entries, size, Way(budget=budget)) == run(topology, entries, 1, Way())
 
 
-def takes_one_topic_at_a_time(topology: ps.Topology) -> bool:
+def takes_one_topic_at_a_time(topology: ms.Topology) -> bool:
     """Whether no task reads what another one writes beside another input: then nothing depends on which comes first."""
     plan = topology.plan("app")
     return all(
@@ -170,5 +170,5 @@ def test_caches_leave_out_nothing_but_updates_that_newer_ones_follow(
         assert newest(cached.sent[topic]) == newest(sent)
 
 
-def newest(sent: list[ps.Record[Any, Any]]) -> dict[Any, Any]:
+def newest(sent: list[ms.Record[Any, Any]]) -> dict[Any, Any]:
     return {record.key: record.value for record in sent}

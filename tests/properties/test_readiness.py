@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts
-from penstock.core.model.ids import TopicPartition
+from millstream.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts
+from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, forwarding, one_processor, values
 
 from .engines import Visits

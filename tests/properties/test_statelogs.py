@@ -18,14 +18,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import (
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import (
     LocalCopy,
     Version,
 )
-from penstock.core.state import log
-from penstock.core.state.log import Manifest, decode_manifest, encode_manifest
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.state import log
+from millstream.core.state.log import Manifest, decode_manifest, encode_manifest
+from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy
 
@@ -75,7 +75,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
     class Batches(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.root = tempfile.mkdtemp(prefix="penstock-", dir=IN_MEMORY)
+            self.root = tempfile.mkdtemp(prefix="millstream-", dir=IN_MEMORY)
             self.directories = [f"{self.root}/host-{n}" for n in (0, 1)]
             self.now = Commit(None, {}, {store: {} for store in STORES})
             self.backups: list[Commit] = []
@@ -212,7 +212,7 @@ def test_a_batch_sees_what_was_committed(
 ) -> None:
     monkeypatch.setattr(log, "LARGEST_CHANGES", largest)
     visits = Visits()
-    caplog.set_level(logging.ERROR, "penstock.state")  # a thousand restores would be told
+    caplog.set_level(logging.ERROR, "millstream.state")  # a thousand restores would be told
     examples = 60 if name != "rocksdb" else 30
     run_state_machine_as_test(
         machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
 
 Event = tuple[str, str, str, int]
@@ -25,7 +25,7 @@ Results = Counter[tuple[str, str, int]]
 events = st.lists(
     st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 60)), max_size=40
 ).map(lambda rows: [(side, key, f"{side[0]}{i}", time) for i, (side, key, time) in enumerate(rows)])
-windows = st.builds(ps.JoinWindows, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+windows = st.builds(ms.JoinWindows, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
 sizes = st.integers(1, 10)
 KINDS = ["join", "left_join", "outer_join"]
 WAITS = {"join": (), "left_join": ("left",), "outer_join": ("left", "right")}
@@ -37,9 +37,9 @@ def paired(left: str | None, right: str | None) -> str:
     return f"{left}+{right}"
 
 
-def results(kind: str, within: ps.JoinWindows, given: list[Event], size: int) -> Results:
+def results(kind: str, within: ms.JoinWindows, given: list[Event], size: int) -> Results:
     """Join records in micro-batches of at most a size, each with records of one side."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     join = getattr(builder.stream("left"), kind)
     join(builder.stream("right"), paired, windows=within).to("out")
     runner = MicroBatches(builder.build(), "app", chunk=3, budget=None)
@@ -50,7 +50,7 @@ def results(kind: str, within: ps.JoinWindows, given: list[Event], size: int) ->
     return Counter((r.key, r.value, r.timestamp) for r in runner.sent["out"])
 
 
-def model(kind: str, within: ps.JoinWindows, rows: list[Event], waits: tuple[str, ...]) -> Results:
+def model(kind: str, within: ms.JoinWindows, rows: list[Event], waits: tuple[str, ...]) -> Results:
     """Join by brute force: all pairs, then who is alone; the end of time closes all windows.
 
     Args:
@@ -85,7 +85,7 @@ def by_itself(event: Event) -> tuple[str, str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 @given(rows=events, within=windows, size=sizes)
 def test_a_record_has_results_with_partners_or_one_without(
-    kind: str, rows: list[Event], within: ps.JoinWindows, size: int
+    kind: str, rows: list[Event], within: ms.JoinWindows, size: int
 ) -> None:
     assert results(kind, within, [*rows, FLUSH], size) == model(kind, within, rows, WAITS[kind])
 
@@ -93,7 +93,7 @@ def test_a_record_has_results_with_partners_or_one_without(
 @pytest.mark.parametrize("kind", KINDS)
 @given(rows=events, within=windows, size=sizes)
 def test_as_in_kafka_streams_it_has_all_partners_and_perhaps_a_result_without_too_early(
-    kind: str, rows: list[Event], within: ps.JoinWindows, size: int
+    kind: str, rows: list[Event], within: ms.JoinWindows, size: int
 ) -> None:
     found = results(kind, replace(within, unmatched="early"), [*rows, FLUSH], size)
     expected = model(kind, within, rows, waits=())

@@ -16,28 +16,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.model.ids import TopicPartition
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+import millstream as ms
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, raw
 
 from .engines import Visits
 
-Stream = ps.KStream[Any, Any]
-Operator = Callable[[ps.StreamsBuilder, Stream, int], Stream]
-TEXT, INT, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.json
+Stream = ms.KStream[Any, Any]
+Operator = Callable[[ms.StreamsBuilder, Stream, int], Stream]
+TEXT, INT, JSON = ms.serdes.string, ms.serdes.int64, ms.serdes.json
 
 
-class Seen(ps.Processor):
+class Seen(ms.Processor):
     """Numbers the records of each key, and says when and where it saw them."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         (name,) = context._stores  # type: ignore[attr-defined]
         self.counts = context.state_store(name)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         key = record.key or ""
         count = (self.counts.get(key) or 0) + 1
         self.counts.put(key, count)
@@ -45,15 +45,15 @@ class Seen(ps.Processor):
         self.context.forward(record.with_value(f"{record.value}#{count}").with_headers(headers))
 
 
-class Shelved(ps.Processor):
+class Shelved(ms.Processor):
     """Puts records into a store that knows time, and forwards what it then finds there."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
         (name,) = context._stores  # type: ignore[attr-defined]
         self.store = context.state_store(name)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         found = self.found(record.key or "", record.value, record.timestamp * 10_000)
         self.context.forward(record.with_value(str(found)))
 
@@ -74,7 +74,7 @@ class InSessions(Shelved):
             self.store.remove(session)
         start = min([at, *(session.start for session, _ in merged)])
         end = max([at, *(session.end for session, _ in merged)])
-        self.store.put(ps.Windowed(key, start, end), str(value) + "".join(v for _, v in merged))
+        self.store.put(ms.Windowed(key, start, end), str(value) + "".join(v for _, v in merged))
         return list(self.store.all())
 
 
@@ -91,47 +91,47 @@ class InKeys(Shelved):
 
 
 def shelved(
-    processor: Callable[[], ps.Processor], make: Callable[..., ps.stores.StoreSpec], **options: Any
+    processor: Callable[[], ms.Processor], make: Callable[..., ms.stores.StoreSpec], **options: Any
 ) -> Operator:
-    def operator(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+    def operator(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
         builder.add_state_store(make(f"shelf-{number}", TEXT, TEXT, **options))
         return stream.process_values(processor, stores=[f"shelf-{number}"])
 
     return operator
 
 
-class Ticks(ps.Processor):
+class Ticks(ms.Processor):
     """Forwards records, and a line whenever stream time has moved on."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
-        context.schedule(5, ps.stream_time, self.tick)
+        context.schedule(5, ms.stream_time, self.tick)
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record)
 
     def tick(self, now_ms: int) -> None:
-        self.context.forward(ps.Record("tick", str(now_ms), now_ms))
+        self.context.forward(ms.Record("tick", str(now_ms), now_ms))
 
 
 class Alarms(Ticks):
     """Schedules ticks only when it is told to, and stops them again."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         self.context = context
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         running = self.context.scheduled(self.tick)
         if record.key == "a" and not running:
-            self.context.schedule(3, ps.stream_time, self.tick)
+            self.context.schedule(3, ms.stream_time, self.tick)
         elif record.key == "b":
             for schedule in running:
                 schedule.cancel()
         self.context.forward(record)
 
 
-def seen(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
-    builder.add_state_store(ps.stores.key_value(f"seen-{number}", TEXT, INT))
+def seen(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
+    builder.add_state_store(ms.stores.key_value(f"seen-{number}", TEXT, INT))
     return stream.process_values(Seen, stores=[f"seen-{number}"])
 
 
@@ -146,22 +146,22 @@ def append(key: Any, value: Any, items: list[Any]) -> list[Any] | None:
     return items if len(items) < 4 else None
 
 
-def by_length(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+def by_length(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
     rows = stream.to_table(store=f"rows-{number}")
     groups = rows.group_by(lambda k, v: (str(len(v)), v), name=f"lengths-{number}")
     return groups.count(store=f"lengths-{number}-store").to_stream().map_values(str)
 
 
-def per_session(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
+def per_session(stream: Stream, emit: ms.EmitStrategy, number: int) -> Stream:
     windowed = stream.group_by_key(name=f"grouped-s-{number}").windowed_by(
-        ps.SessionWindows(2, grace=1), emit=emit
+        ms.SessionWindows(2, grace=1), emit=emit
     )
     return windowed.count(store=f"s-{number}").to_stream(lambda window, _: window.key).map_values(str)
 
 
-def sliding(stream: Stream, emit: ps.EmitStrategy, number: int) -> Stream:
+def sliding(stream: Stream, emit: ms.EmitStrategy, number: int) -> Stream:
     windowed = stream.group_by_key(name=f"grouped-l-{number}").windowed_by(
-        ps.SlidingWindows(3, grace=2), emit=emit
+        ms.SlidingWindows(3, grace=2), emit=emit
     )
     collected = windowed.aggregate(list, append, value=JSON, store=f"l-{number}")
     return collected.to_stream(lambda window, _: window.key).map_values(json.dumps)
@@ -171,28 +171,28 @@ def cogrouped(stream: Stream, number: int) -> Stream:
     """Aggregate records and those of even length together: two nodes with times of their own write to one store."""
     grouped = stream.group_by_key(name=f"co-{number}-a")
     even = stream.filter(lambda k, v: v is None or len(v) % 2 == 0).group_by_key(name=f"co-{number}-b")
-    both = even.cogroup(append).cogroup(grouped, append).windowed_by(ps.TumblingWindows(5, grace=1))
+    both = even.cogroup(append).cogroup(grouped, append).windowed_by(ms.TumblingWindows(5, grace=1))
     rows = both.aggregate(list, value=JSON, store=f"co-{number}").to_stream(lambda window, _: window.key)
     return rows.map_values(json.dumps)
 
 
-def final(builder: ps.StreamsBuilder, stream: Stream, number: int) -> Stream:
+def final(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
     """Give the text of every value of a window, when it closes: in the order of aggregation, deletions among them."""
-    windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ps.TumblingWindows(4, grace=1))
+    windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ms.TumblingWindows(4, grace=1))
     collected = windowed.aggregate(list, append, value=JSON, store=f"final-{number}-store")
-    until = ps.Suppressed.until_window_closes()
+    until = ms.Suppressed.until_window_closes()
     rows = collected.suppress(until, store=f"final-{number}-held").to_stream(lambda window, _: window.key)
     return rows.map_values(json.dumps)
 
 
-def suppressed(stream: Stream, until: ps.Suppressed, number: int) -> Stream:
+def suppressed(stream: Stream, until: ms.Suppressed, number: int) -> Stream:
     return stream.to_table(store=f"held-{number}-t").suppress(until, store=f"held-{number}").to_stream()
 
 
-def per_window(stream: Stream, emit: ps.EmitStrategy, store: str) -> Stream:
+def per_window(stream: Stream, emit: ms.EmitStrategy, store: str) -> Stream:
     """Count in windows that overlap; both times and keys of the results differ from those of the records."""
     windowed = stream.group_by_key(name=f"grouped-{store}").windowed_by(
-        ps.HoppingWindows(4, advance=2, grace=1), emit=emit
+        ms.HoppingWindows(4, advance=2, grace=1), emit=emit
     )
     counts = windowed.count(store=store).to_stream(lambda window, _: window.key)
     return counts.map_values(str)
@@ -225,31 +225,31 @@ OPERATORS: dict[str, Operator] = {
         s.to_table(store=f"t-{n}").filter(lambda k, v: v > "a", store=f"f-{n}").to_stream()
     ),
     "by length": by_length,
-    "per window": lambda b, s, n: per_window(s, ps.on_window_update, f"w-{n}"),
-    "per closed window": lambda b, s, n: per_window(s, ps.on_window_close, f"w-{n}"),
-    "per session": lambda b, s, n: per_session(s, ps.on_window_update, n),
-    "per closed session": lambda b, s, n: per_session(s, ps.on_window_close, n),
-    "per sliding window": lambda b, s, n: sliding(s, ps.on_window_update, n),
-    "per closed sliding window": lambda b, s, n: sliding(s, ps.on_window_close, n),
+    "per window": lambda b, s, n: per_window(s, ms.on_window_update, f"w-{n}"),
+    "per closed window": lambda b, s, n: per_window(s, ms.on_window_close, f"w-{n}"),
+    "per session": lambda b, s, n: per_session(s, ms.on_window_update, n),
+    "per closed session": lambda b, s, n: per_session(s, ms.on_window_close, n),
+    "per sliding window": lambda b, s, n: sliding(s, ms.on_window_update, n),
+    "per closed sliding window": lambda b, s, n: sliding(s, ms.on_window_close, n),
     "cogrouped": lambda b, s, n: cogrouped(s, n),
     "final": final,
-    "suppressed": lambda b, s, n: suppressed(s, ps.Suppressed.until_time_limit(3), n),
+    "suppressed": lambda b, s, n: suppressed(s, ms.Suppressed.until_time_limit(3), n),
     "suppressed a few": lambda b, s, n: suppressed(
-        s, ps.Suppressed.until_time_limit(9, max_records=2, max_bytes=80), n
+        s, ms.Suppressed.until_time_limit(9, max_records=2, max_bytes=80), n
     ),
-    "windows": shelved(InWindows, ps.stores.window, retention=70_000, size=10_000),
+    "windows": shelved(InWindows, ms.stores.window, retention=70_000, size=10_000),
     "windows with duplicates": shelved(
-        InWindows, ps.stores.window, retention=70_000, size=10_000, retain_duplicates=True
+        InWindows, ms.stores.window, retention=70_000, size=10_000, retain_duplicates=True
     ),
-    "sessions": shelved(InSessions, ps.stores.session, retention=70_000),
-    "versions": shelved(InVersions, ps.stores.versioned, history_retention=70_000),
-    "expiring": shelved(InKeys, ps.stores.key_value, ttl=10),
-    "recent": shelved(InKeys, ps.stores.lru, capacity=2),
+    "sessions": shelved(InSessions, ms.stores.session, retention=70_000),
+    "versions": shelved(InVersions, ms.stores.versioned, history_retention=70_000),
+    "expiring": shelved(InKeys, ms.stores.key_value, ttl=10),
+    "recent": shelved(InKeys, ms.stores.lru, capacity=2),
 }
 
 
-def topology(operators: Sequence[str], *, topics: Sequence[str]) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology(operators: Sequence[str], *, topics: Sequence[str]) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream: Stream = builder.stream(topics)
     for number, name in enumerate(operators):
         operator = OPERATORS.get(name) or (lambda b, s, n: s.process(Alarms))
@@ -278,8 +278,8 @@ def crossed(snapshot: Snapshot) -> Snapshot:
 class Run:
     """Runs all parts of a topology, every topic with one partition."""
 
-    def __init__(self, topology: ps.Topology, *, budget: int | None, cut: bool, visits: Visits) -> None:
-        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+    def __init__(self, topology: ms.Topology, *, budget: int | None, cut: bool, visits: Visits) -> None:
+        policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
         self.plan = topology.plan("app")
         self.hosts = [Host(topology, sub=sub.id, policies=policies) for sub in self.plan.subtopologies]
         self.budget, self.cut, self.visits, self.result = budget, cut, visits, Result()
@@ -350,7 +350,7 @@ ROWS = st.lists(st.tuples(KEYS, VALUES, st.integers(0, 30), HEADERS), min_size=5
 
 
 def run_all_ways(
-    make: Callable[[], ps.Topology], rows: list[tuple[str, tuple[Any, ...]]], visits: Visits
+    make: Callable[[], ms.Topology], rows: list[tuple[str, tuple[Any, ...]]], visits: Visits
 ) -> None:
     results = []
     for batch, budget, cut in WAYS:
@@ -436,11 +436,11 @@ def test_schedules_that_are_made_and_cancelled_on_the_way() -> None:
 def test_partition_time_of_an_extractor() -> None:
     """An extractor that leans on partition time sees the same one in every way of running."""
 
-    def from_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+    def from_value(record: ms.ConsumerRecord, partition_time: int) -> int:
         return partition_time if record.value is None else len(record.value) * 5 - 4
 
-    def make() -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def make() -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream("in", timestamp=from_value).to("out")
         return builder.build()
 

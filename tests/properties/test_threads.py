@@ -14,33 +14,33 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine import threads
+import millstream as ms
+from millstream.core.engine import threads
 from unit.helpers import Host, ShuffledThreads
 
 from .test_columns import INT, JSON, OPERATORS, SINKS, SOURCES, STEPS, TEXT, fails, run, without_traces
 
-Stream = ps.KStream[Any, Any]
+Stream = ms.KStream[Any, Any]
 
 
-class Sums(ps.Processor[Any, Any, Any, Any]):
+class Sums(ms.Processor[Any, Any, Any, Any]):
     """Looks at all that a record can see of those before it."""
 
-    stores = (ps.stores.key_value("sums", TEXT, INT),)
+    stores = (ms.stores.key_value("sums", TEXT, INT),)
 
-    def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+    def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
         self.sums = context.state_store("sums")
-        context.schedule(2, ps.PunctuationType.STREAM_TIME, self.tell)
+        context.schedule(2, ms.PunctuationType.STREAM_TIME, self.tell)
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         total = (self.sums.get("all") or 0) + len(str(fails(record.value)))
         self.sums.put("all", total)
         at = self.context.record_metadata
         self.context.forward(record.with_value(f"{total} {self.context.stream_time_ms} {at}"))
 
     def tell(self, now_ms: int) -> None:
-        self.context.forward(ps.Record("tell", f"{now_ms}: {self.sums.get('all')}", now_ms))
+        self.context.forward(ms.Record("tell", f"{now_ms}: {self.sums.get('all')}", now_ms))
 
 
 def summed(stream: Stream) -> Stream:
@@ -77,8 +77,8 @@ MORE: dict[str, Callable[[Stream], Stream]] = {
 }
 
 
-def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream: Stream = builder.stream("in", key=source[0], value=source[1])
     for operator in operators:
         stream = MORE[operator](stream)
@@ -131,7 +131,7 @@ def test_functions_see_the_records_of_a_key_in_their_order(
     rows: list[tuple[str | None, int]], count: int, seed: int, per_thread: int
 ) -> None:
     seen: dict[str | None, list[str]] = defaultdict(list)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").foreach(lambda key, value: seen[key].append(value))
     with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
         host = Host(builder.build(), threads=ShuffledThreads(count, seed))
@@ -163,16 +163,16 @@ def test_records_that_end_threads_are_records_that_fail(
                 raise error
             return f"{value}!"
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").map_values(call).to("out")
-        policies = ps.ErrorPolicies("fail", policy, "fail", "dead")
+        policies = ms.ErrorPolicies("fail", policy, "fail", "dead")
         host, found = Host(builder.build(), policies=policies, threads=used), []
         try:
             for start in range(steps):
                 outcome = host.run("in", *((key, value, 0) for key, value in rows[start::steps]))
                 facts = [(topic, out.keys, out.values) for topic, out in outcome.sends]
                 found.append((facts, outcome.metrics, outcome.committable))
-        except ps.errors.ProcessingError as failed:
+        except ms.errors.ProcessingError as failed:
             found.append(str(failed).partition(": ")[0])
         return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.model.positions import Offsets
-from penstock.core.runtime.throttling import Throttle
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.throttling import Throttle
 
 from .engines import Visits
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.engine import unfinished
-from penstock.core.engine.unfinished import Unfinished, UnfinishedRows
+from millstream.core.engine import unfinished
+from millstream.core.engine.unfinished import Unfinished, UnfinishedRows
 
 from .engines import Visits
 

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-import penstock as ps
-from penstock.core.state.keys import FOREVER
+import millstream as ms
+from millstream.core.state.keys import FOREVER
 
 from .engines import ENGINES, STORE, Engine, Visits
 from .shelves import Shelf
@@ -22,15 +22,15 @@ KEYS = ["", "a", "a\x00", "aa"]
 STEPS = [0, 1, 10_000, 60_000, 74_999, 75_000, 75_001, 149_999, 150_000, 150_001, 300_000]
 keys = st.sampled_from(KEYS)
 back = st.sampled_from(STEPS)
-SERDES: dict[str, tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = {
-    "numbers": (ps.serdes.int64, st.integers(-3, 3)),
-    "lists": (ps.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
+SERDES: dict[str, tuple[ms.Serde[Any], st.SearchStrategy[Any]]] = {
+    "numbers": (ms.serdes.int64, st.integers(-3, 3)),
+    "lists": (ms.serdes.json, st.lists(st.integers(0, 3), max_size=2)),
 }
 
 
 def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[RuleBasedStateMachine]:
     value_serde, values = SERDES[serde]
-    spec = ps.stores.versioned(STORE, ps.serdes.string, value_serde, history_retention=HISTORY)
+    spec = ms.stores.versioned(STORE, ms.serdes.string, value_serde, history_retention=HISTORY)
 
     class Versions(RuleBasedStateMachine):
         def __init__(self) -> None:
@@ -110,9 +110,9 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
             versions[at] = value
             later = [time for time in versions if time > at]
             visits["put before others"] += bool(later)
-            return min(later, default=ps.stores.LATEST)
+            return min(later, default=ms.stores.LATEST)
 
-        def as_of(self, key: str, time: int) -> ps.VersionedRecord | None:
+        def as_of(self, key: str, time: int) -> ms.VersionedRecord | None:
             versions = self.model[key]
             begun = [start for start in versions if start <= time]
             if not begun:
@@ -121,7 +121,7 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
             if time < self.time - HISTORY and start != max(versions):
                 return None
             valid_to = min((time for time in versions if time > start), default=None)
-            return None if versions[start] is None else ps.VersionedRecord(versions[start], start, valid_to)
+            return None if versions[start] is None else ms.VersionedRecord(versions[start], start, valid_to)
 
     return Versions
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
 
 Row = tuple[str, str, int]
@@ -25,7 +25,7 @@ rows = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=2
 )
 cuts = st.lists(st.integers(1, 6), min_size=25, max_size=25)
 graces = st.integers(0, 15)
-emits = st.sampled_from([ps.on_window_update, ps.on_window_close])
+emits = st.sampled_from([ms.on_window_update, ms.on_window_close])
 FLUSH: Row = ("z", "z", 10_000)
 """A record behind which everything has closed."""
 
@@ -47,19 +47,19 @@ class Result(NamedTuple):
         return {window: letters for window, letters in left.items() if letters is not None}
 
 
-def concatenated(windows: Any, emit: ps.EmitStrategy, until: ps.Suppressed | None = None) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def concatenated(windows: Any, emit: ms.EmitStrategy, until: ms.Suppressed | None = None) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     grouped = builder.stream("in").group_by_key().windowed_by(windows, emit=emit)
     add = lambda _, value, so_far: so_far + value  # noqa: E731
-    merge = {"merger": lambda _, one, other: one + other} if isinstance(windows, ps.SessionWindows) else {}
-    table = grouped.aggregate(str, add, value=ps.serdes.string, store="w", **merge)
+    merge = {"merger": lambda _, one, other: one + other} if isinstance(windows, ms.SessionWindows) else {}
+    table = grouped.aggregate(str, add, value=ms.serdes.string, store="w", **merge)
     if until is not None:
         table = table.suppress(until, store="held")
     table.to_stream(lambda window, _: f"{window.key} {window.start} {window.end}").to("out")
     return builder.build()
 
 
-def ran(topology: ps.Topology, given: list[Row], sizes: list[int]) -> Result:
+def ran(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
     """Hand rows to a topology in micro-batches of these sizes."""
     runner = MicroBatches(topology, "app", chunk=2, budget=None)
     left = list(given)
@@ -115,14 +115,14 @@ hops = st.tuples(st.integers(1, 20), st.integers(1, 20)).map(lambda pair: (max(p
 def test_a_record_is_in_every_open_window_that_holds_its_time(
     rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int
 ) -> None:
-    windows = ps.HoppingWindows(*hop, grace=grace)
-    assert ran(concatenated(windows, ps.on_window_update), rows, sizes) == time_windows(rows, *hop, grace)
+    windows = ms.HoppingWindows(*hop, grace=grace)
+    assert ran(concatenated(windows, ms.on_window_update), rows, sizes) == time_windows(rows, *hop, grace)
 
 
 @given(rows=rows, sizes=cuts, size=st.integers(1, 20), grace=graces)
 def test_tumbling_windows_hop_by_their_size(rows: list[Row], sizes: list[int], size: int, grace: int) -> None:
-    windows = ps.TumblingWindows(size, grace=grace)
-    found = ran(concatenated(windows, ps.on_window_update), rows, sizes)
+    windows = ms.TumblingWindows(size, grace=grace)
+    found = ran(concatenated(windows, ms.on_window_update), rows, sizes)
     assert found == time_windows(rows, size, size, grace)
 
 
@@ -130,11 +130,11 @@ def test_tumbling_windows_hop_by_their_size(rows: list[Row], sizes: list[int], s
 def test_a_window_is_given_once_when_it_closes(
     rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int, suppressed: bool
 ) -> None:
-    windows, flushed = ps.HoppingWindows(*hop, grace=grace), [*rows, FLUSH]
+    windows, flushed = ms.HoppingWindows(*hop, grace=grace), [*rows, FLUSH]
     if suppressed:
-        topology = concatenated(windows, ps.on_window_update, ps.Suppressed.until_window_closes())
+        topology = concatenated(windows, ms.on_window_update, ms.Suppressed.until_window_closes())
     else:
-        topology = concatenated(windows, ps.on_window_close)
+        topology = concatenated(windows, ms.on_window_close)
     found, expected = ran(topology, flushed, [*sizes, 1]), time_windows(flushed, *hop, grace)
     assert found == Result(in_order_of_closing(expected), expected.dropped)  # type: ignore[arg-type]
 
@@ -161,10 +161,10 @@ def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str],
 
 @given(rows=rows, sizes=cuts, gap=st.integers(1, 15), grace=graces, emit=emits)
 def test_sessions_grow_together_until_they_close(
-    rows: list[Row], sizes: list[int], gap: int, grace: int, emit: ps.EmitStrategy
+    rows: list[Row], sizes: list[int], gap: int, grace: int, emit: ms.EmitStrategy
 ) -> None:
-    flushed = [*rows, FLUSH] if emit is ps.on_window_close else rows
-    found = ran(concatenated(ps.SessionWindows(gap, grace=grace), emit), flushed, [*sizes, 1])
+    flushed = [*rows, FLUSH] if emit is ms.on_window_close else rows
+    found = ran(concatenated(ms.SessionWindows(gap, grace=grace), emit), flushed, [*sizes, 1])
     expected, dropped = sessions(rows, gap, grace)
     assert sorted_letters(found.last()) == sorted_letters(expected)
     assert found.dropped == dropped
@@ -206,10 +206,10 @@ def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window,
 
 @given(rows=rows, sizes=cuts, difference=st.integers(1, 20), grace=graces, emit=emits)
 def test_a_sliding_window_holds_all_records_that_came_before_it_closed(
-    rows: list[Row], sizes: list[int], difference: int, grace: int, emit: ps.EmitStrategy
+    rows: list[Row], sizes: list[int], difference: int, grace: int, emit: ms.EmitStrategy
 ) -> None:
-    flushed = [*rows, FLUSH] if emit is ps.on_window_close else rows
-    found = ran(concatenated(ps.SlidingWindows(difference, grace=grace), emit), flushed, [*sizes, 1]).last()
+    flushed = [*rows, FLUSH] if emit is ms.on_window_close else rows
+    found = ran(concatenated(ms.SlidingWindows(difference, grace=grace), emit), flushed, [*sizes, 1]).last()
     content, own = sliding(rows, difference, grace)
     assert own <= found.keys() <= content.keys()
     for window, letters in found.items():

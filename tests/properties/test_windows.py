@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import penstock as ps
-from penstock.core.state.keys import FOREVER
-from penstock.core.topology.stores import TimedSpec
+import millstream as ms
+from millstream.core.state.keys import FOREVER
+from millstream.core.topology.stores import TimedSpec
 
 from .engines import ENGINES, STORE, Engine, Memory, Visits
 from .shelves import Shelf
@@ -111,8 +111,8 @@ def window_machine(
     by_time: bool = False,
     strict: bool = False,
 ) -> type[Timed]:
-    spec = ps.stores.window(
-        STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
+    spec = ms.stores.window(
+        STORE, ms.serdes.bytes, ms.serdes.int64, retention=RETENTION, size=10, retain_duplicates=duplicates
     )
     spec = replace(spec, order="time" if by_time else "key", strict=strict)
 
@@ -172,7 +172,7 @@ def window_machine(
         def fetch_range(self, low: bytes | None, high: bytes | None, ago: int, length: int) -> None:
             first, last = self.now - ago, self.now - ago + length
             inside = [
-                (ps.Windowed(k, s, s + 10), v)
+                (ms.Windowed(k, s, s + 10), v)
                 for k, s, v in self.seen()
                 if (low is None or k >= low) and (high is None or k <= high) and first <= s <= last
             ]
@@ -204,8 +204,8 @@ def window_machine(
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
             return sorted(seen, key=lambda entry: entry[1::-1] if by_time else entry[:2])
 
-        def everything(self) -> list[tuple[ps.Windowed, int]]:
-            return [(ps.Windowed(k, s, s + 10), v) for k, s, v in self.seen()]
+        def everything(self) -> list[tuple[ms.Windowed, int]]:
+            return [(ms.Windowed(k, s, s + 10), v) for k, s, v in self.seen()]
 
     Windows.spec, Windows.make, Windows.visits = spec, staticmethod(make), visits
     return Windows
@@ -214,9 +214,9 @@ def window_machine(
 def session_machine(
     make: Callable[[], Engine], visits: Visits, *, by_time: bool = False, strict: bool = False
 ) -> type[Timed]:
-    order: ps.stores.Order = "time" if by_time else "key"
-    spec = ps.stores.session(
-        STORE, ps.serdes.bytes, ps.serdes.int64, retention=RETENTION, order=order, strict=strict
+    order: ms.stores.Order = "time" if by_time else "key"
+    spec = ms.stores.session(
+        STORE, ms.serdes.bytes, ms.serdes.int64, retention=RETENTION, order=order, strict=strict
     )
 
     class Sessions(Timed):
@@ -227,7 +227,7 @@ def session_machine(
 
         @rule(key=keys, ago=back, length=back, value=st.none() | values)
         def put(self, key: bytes, ago: int, length: int, value: int | None) -> None:
-            session = ps.Windowed(key, max(self.now - ago - length, 0), self.now - ago)
+            session = ms.Windowed(key, max(self.now - ago - length, 0), self.now - ago)
             self.store.put(session, value)
             at = (session.key, session.end, session.start)
             if value is None and not strict:
@@ -253,7 +253,7 @@ def session_machine(
         def remove(self, data: st.DataObject) -> None:
             if self.entries:
                 key, end, start, _ = data.draw(st.sampled_from(self.entries))
-                self.store.remove(ps.Windowed(key, start, end))
+                self.store.remove(ms.Windowed(key, start, end))
                 self.visits["removed"] += 1
                 self.forget((key, end, start))
 
@@ -303,8 +303,8 @@ def session_machine(
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
             return sorted(seen, key=lambda entry: (entry[1], entry[0], entry[2]) if by_time else entry)
 
-        def windowed(self, entries: list[Session]) -> list[tuple[ps.Windowed, int]]:
-            return [(ps.Windowed(key, start, end), value) for key, end, start, value in entries]
+        def windowed(self, entries: list[Session]) -> list[tuple[ms.Windowed, int]]:
+            return [(ms.Windowed(key, start, end), value) for key, end, start, value in entries]
 
     Sessions.spec, Sessions.make, Sessions.visits = spec, staticmethod(make), visits
     return Sessions

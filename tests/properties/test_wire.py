@@ -8,16 +8,16 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.engine.outcome import Snapshot
-from penstock.core.engine.queue import QueueId
-from penstock.core.model import errors
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.partitioning import murmur2 as murmur2_of_one
-from penstock.core.model.partitioning import partition_of
-from penstock.core.model.record import Records
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.partitioning import murmur2, split_by_partition
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.queue import QueueId
+from millstream.core.model import errors
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import murmur2 as murmur2_of_one
+from millstream.core.model.partitioning import partition_of
+from millstream.core.model.record import Records
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.partitioning import murmur2, split_by_partition
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 
 KEYS = st.none() | st.binary(max_size=20)
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3).map(tuple)
@@ -71,12 +71,12 @@ def test_a_split_loses_nothing_and_keeps_the_order(keys: list[bytes | None], par
 KINDS = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.PenstockError)
+    if isinstance(kind, type) and issubclass(kind, errors.MillstreamError)
 ]
 
 
 @given(st.sampled_from(KINDS), st.text(), st.text(alphabet="ab: \n"))
-def test_an_error_is_found_again(kind: type[errors.PenstockError], message: str, noise: str) -> None:
+def test_an_error_is_found_again(kind: type[errors.MillstreamError], message: str, noise: str) -> None:
     try:
         with wire.crossing():
             raise kind(message)

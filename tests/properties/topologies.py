@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 
-Stream = ps.KStream[Any, Any]
-Table = ps.KTable[Any, Any]
+Stream = ms.KStream[Any, Any]
+Table = ms.KTable[Any, Any]
 
 INPUTS = ("left", "right", "rows", "facts")
 """Topics: two streams, a table and a global table."""
@@ -34,12 +34,12 @@ class Step(NamedTuple):
 class Parts:
     """What a topology consists of so far; ``streams`` and ``tables`` are what further steps may use."""
 
-    builder: ps.StreamsBuilder
+    builder: ms.StreamsBuilder
     streams: list[Stream] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     """The streams that something follows; what is left is written to topics."""
-    facts: ps.GlobalKTable[Any, Any] | None = None
+    facts: ms.GlobalKTable[Any, Any] | None = None
 
     def stream(self, number: int) -> Stream:
         chosen = number % len(self.streams)
@@ -52,18 +52,18 @@ class Parts:
         return self.tables[number % len(self.tables)]
 
 
-class Totals(ps.Processor[Any, Any, Any, Any]):
+class Totals(ms.Processor[Any, Any, Any, Any]):
     """Adds up what it has seen of a key, and forwards all totals as stream time goes on."""
 
-    def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+    def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
         (name,) = self.names
         self.totals = context.state_store(name)
-        context.schedule(7, ps.PunctuationType.STREAM_TIME, self.tell)
+        context.schedule(7, ms.PunctuationType.STREAM_TIME, self.tell)
 
     names: tuple[str, ...] = ()
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         key = record.key or ""
         total = (self.totals.get(key) or 0) + len(record.value or "")
         self.totals.put(key, total)
@@ -71,11 +71,11 @@ class Totals(ps.Processor[Any, Any, Any, Any]):
 
     def tell(self, now_ms: int) -> None:
         for key, total in self.totals.all():
-            self.context.forward(ps.Record(key, f"{now_ms}:{total}", now_ms))
+            self.context.forward(ms.Record(key, f"{now_ms}:{total}", now_ms))
 
 
 def totals(name: str) -> type[Totals]:
-    store = ps.stores.key_value(name, ps.serdes.string, ps.serdes.int64)
+    store = ms.stores.key_value(name, ms.serdes.string, ms.serdes.int64)
     return type("TotalsOf" + name, (Totals,), {"stores": (store,), "names": (name,)})
 
 
@@ -103,18 +103,18 @@ def longer(total: str, value: str) -> str:
     return max(total, value or "", key=len)
 
 
-def window_text(window: ps.Windowed[Any], _: Any) -> str:
+def window_text(window: ms.Windowed[Any], _: Any) -> str:
     return f"{window.key}@{window.start}-{window.end}"
 
 
 WINDOWS: tuple[Any, ...] = (
-    ps.TumblingWindows(10, grace=0),
-    ps.TumblingWindows(10, grace=8),
-    ps.HoppingWindows(12, 5, grace=4),
-    ps.SlidingWindows(6, grace=5),
-    ps.SessionWindows(5, grace=3),
+    ms.TumblingWindows(10, grace=0),
+    ms.TumblingWindows(10, grace=8),
+    ms.HoppingWindows(12, 5, grace=4),
+    ms.SlidingWindows(6, grace=5),
+    ms.SessionWindows(5, grace=3),
 )
-JOIN_WINDOWS = (ps.JoinWindows(5, 5, grace=0), ps.JoinWindows(6, 2, grace=9), ps.JoinWindows(0, 8, grace=3))
+JOIN_WINDOWS = (ms.JoinWindows(5, 5, grace=0), ms.JoinWindows(6, 2, grace=9), ms.JoinWindows(0, 8, grace=3))
 STREAM_JOINS = ("join", "left_join", "outer_join", "join_prior")
 TABLE_JOINS = ("join", "left_join", "outer_join")
 
@@ -123,7 +123,7 @@ def add_stateless(parts: Parts, step: Step) -> None:
     stream = parts.stream(step.first)
     made: list[Callable[[], Stream]] = [
         lambda: stream.filter(lambda key, value: value != "b"),
-        lambda: stream.filter(lambda key, value: value is not None).filter(ps.col() > "a"),
+        lambda: stream.filter(lambda key, value: value is not None).filter(ms.col() > "a"),
         lambda: stream.map_values(lambda value: None if value is None else value.upper()),
         lambda: stream.map_values(lambda key, value: f"{key}{value}", with_key=True),
         lambda: stream.flat_map_values(lambda value: [value, value] if value else []),
@@ -160,8 +160,8 @@ def add_aggregation(parts: Parts, step: Step) -> None:
     made: list[Callable[[], Table]] = [
         lambda: grouped.count().map_values(text),
         lambda: grouped.reduce(longer),
-        lambda: grouped.aggregate(str, appended, value=ps.serdes.string),
-        lambda: grouped.cogroup(appended).aggregate(str, value=ps.serdes.string),
+        lambda: grouped.aggregate(str, appended, value=ms.serdes.string),
+        lambda: grouped.cogroup(appended).aggregate(str, value=ms.serdes.string),
     ]
     table = made[step.second % len(made)]()
     parts.tables.append(table)
@@ -170,10 +170,10 @@ def add_aggregation(parts: Parts, step: Step) -> None:
 
 def add_windows(parts: Parts, step: Step) -> None:
     windows = WINDOWS[step.second % len(WINDOWS)]
-    emit = ps.on_window_close if step.variant % 3 == 1 else ps.on_window_update
+    emit = ms.on_window_close if step.variant % 3 == 1 else ms.on_window_update
     table = parts.stream(step.first).group_by_key().windowed_by(windows, emit=emit).count()
     if step.variant % 3 == 2:
-        table = table.suppress(ps.Suppressed.until_window_closes())
+        table = table.suppress(ms.Suppressed.until_window_closes())
     parts.streams.append(table.to_stream(window_text).map_values(text))
 
 
@@ -201,9 +201,9 @@ def add_table_operator(parts: Parts, step: Step) -> None:
         lambda: table.map_values(lambda value: f"{value}!"),
         lambda: table.group_by(lambda key, value: (last_letter(key, value), value)).count().map_values(text),
         lambda: table.group_by(lambda key, value: (last_letter(key, value), value)).aggregate(
-            str, appended, removed, value=ps.serdes.string
+            str, appended, removed, value=ms.serdes.string
         ),
-        lambda: table.suppress(ps.Suppressed.until_time_limit(4)),
+        lambda: table.suppress(ms.Suppressed.until_time_limit(4)),
     ]
     parts.tables.append(made[step.variant % len(made)]())
     parts.streams.append(parts.tables[-1].to_stream())
@@ -242,9 +242,9 @@ RECIPES = st.lists(
 )
 
 
-def built(recipe: Sequence[Step]) -> ps.Topology:
+def built(recipe: Sequence[Step]) -> ms.Topology:
     """Build a recipe. Streams that nothing follows are written to topics ``out-0``, ``out-1`` and so on."""
-    parts = Parts(ps.StreamsBuilder())
+    parts = Parts(ms.StreamsBuilder())
     parts.streams += [parts.builder.stream("left"), parts.builder.stream("right")]
     for step in recipe:
         OPERATORS[step.operator](parts, step)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.core.model.ids import TopicPartition
+from millstream.core.model.ids import TopicPartition
 from simulation.scheduler import Process, Scheduler
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.state.changelog import from_records
-from penstock.core.state.memory import MemoryStores
-from penstock.core.topology.plan import Plan
-from penstock.core.topology.stores import StoreSpec
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.state.changelog import from_records
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.stores import StoreSpec
 from simulation.broker import Broker, Entry
 from simulation.topologies import RESULTS, STORE, TOPIC, Kind, word_of
 

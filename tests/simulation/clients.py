@@ -9,11 +9,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.positions import Offsets
-from penstock.core.model.record import Records
-from penstock.core.ports import OffsetRange, TimedOffset, TopicFacts
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange, TimedOffset, TopicFacts
 from simulation.broker import Broker, Entry, FencedError, Headers
 
 _AT_ONCE = 5

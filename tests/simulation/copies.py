@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
-from penstock.core.state.memory import MemoryStores
-from penstock.drivers.directory import MISSING, CopyDirectory, in_parts, on_its_way
+from millstream.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.state.memory import MemoryStores
+from millstream.drivers.directory import MISSING, CopyDirectory, in_parts, on_its_way
 from simulation.scheduler import Scheduler
 
 LAST_PART = "writes the last part of the changes to its copy"

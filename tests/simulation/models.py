@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.drivers.kafka import delivery, produce, publish
-from penstock.drivers.spark import planner, repartitions, sink, source
-from penstock.drivers.spark.worker import host, statelog
-from penstock.edge import running
+from millstream.drivers.kafka import delivery, produce, publish
+from millstream.drivers.spark import planner, repartitions, sink, source
+from millstream.drivers.spark.worker import host, statelog
+from millstream.edge import running
 from simulation.clients import Consumer, Producer
 from simulation.world import World
 
@@ -25,7 +25,7 @@ def installed(world: World) -> Iterator[None]:
         monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
     )
     spec = world.host_spec()
-    told = logging.getLogger("penstock")
+    told = logging.getLogger("millstream")
     level = told.level
     told.setLevel(logging.CRITICAL)
     with pytest.MonkeyPatch.context() as patch:

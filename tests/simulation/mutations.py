@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.ids import TopicPartition
-from penstock.core.state import log
-from penstock.drivers.kafka.delivery import Transaction
-from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.drivers.spark import sink
-from penstock.drivers.spark.worker import restore, statelog
-from penstock.drivers.spark.worker.copies import TaskCopies
-from penstock.edge.running import RunningApplication
+from millstream.core.model.ids import TopicPartition
+from millstream.core.state import log
+from millstream.drivers.kafka.delivery import Transaction
+from millstream.drivers.kafka.transactions import KafkaTransactions
+from millstream.drivers.spark import sink
+from millstream.drivers.spark.worker import restore, statelog
+from millstream.drivers.spark.worker.copies import TaskCopies
+from millstream.edge.running import RunningApplication
 from simulation import copies, query
 from simulation.clients import Reader
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.core.ports import BatchId
-from penstock.drivers.kafka.transactions import KafkaTransactions
-from penstock.drivers.spark.offsets import positions_of
-from penstock.drivers.spark.sink import KafkaStreamWriter, SinkSpec
-from penstock.drivers.spark.source import KafkaStreamReader
-from penstock.drivers.spark.submit.placement import spark_hash
-from penstock.drivers.spark.worker.host import TaskHost
-from penstock.edge.group_offsets import GroupOffsets
-from penstock.edge.orders import Orders, StandingOrders
-from penstock.edge.running import RunningApplication
+from millstream.core.ports import BatchId
+from millstream.drivers.kafka.transactions import KafkaTransactions
+from millstream.drivers.spark.offsets import positions_of
+from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
+from millstream.drivers.spark.source import KafkaStreamReader
+from millstream.drivers.spark.submit.placement import spark_hash
+from millstream.drivers.spark.worker.host import TaskHost
+from millstream.edge.group_offsets import GroupOffsets
+from millstream.edge.orders import Orders, StandingOrders
+from millstream.edge.running import RunningApplication
 from simulation.spark import ChunkRow, Handle, StateStore, TaskSet, occupied
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 from simulation.runs import run
 
-FIRST = int(os.environ.get("PENSTOCK_SIMULATION_FIRST", "0"))
-SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "200"))
+FIRST = int(os.environ.get("MILLSTREAM_SIMULATION_FIRST", "0"))
+SEEDS = int(os.environ.get("MILLSTREAM_SIMULATION_SEEDS", "200"))
 _AT_ONCE = 50
 _DIGEST = "from simulation.runs import run; print(run({seed}).digest)"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import penstock as ps
+import millstream as ms
 
 TOPIC = "in"
 RESULTS = "out"
@@ -28,18 +28,18 @@ def word_of(value: str) -> str:
     return value.partition(":")[2]
 
 
-def _by_key() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def _by_key() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     grouped = builder.stream(TOPIC).group_by_key()
-    counts = grouped.aggregate(_begun, _counted, store=ps.stores.options(STORE, changelog="kafka"))
+    counts = grouped.aggregate(_begun, _counted, store=ms.stores.options(STORE, changelog="kafka"))
     counts.to_stream().to(RESULTS)
     return builder.build()
 
 
-def _regrouped(changelog: bool) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def _regrouped(changelog: bool) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     grouped = builder.stream(TOPIC).group_by(lambda key, value: word_of(value))
-    options = ps.stores.options(STORE, changelog="kafka" if changelog else "spark")
+    options = ms.stores.options(STORE, changelog="kafka" if changelog else "spark")
     grouped.aggregate(_begun, _counted, store=options).to_stream().to(RESULTS)
     return builder.build()
 
@@ -56,7 +56,7 @@ class Kind:
     """
 
     name: str
-    build: Callable[[], ps.Topology]
+    build: Callable[[], ms.Topology]
     changelog: bool
     own_key: bool
 

@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaException
 
-import penstock as ps
-from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import Publisher
-from penstock.core.state.log import decode_manifest
-from penstock.core.state.memory import MemoryStores
-from penstock.core.topology.evolution import Lineage, parts_of
-from penstock.core.topology.layout import lay_out
-from penstock.core.topology.plan import Plan
-from penstock.drivers.kafka import publish, transactions
-from penstock.drivers.spark.inputs import WaitSettings
-from penstock.drivers.spark.spec import SourceSpec, TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.worker import statelog
-from penstock.drivers.spark.worker.copies import CopiesSpec
-from penstock.drivers.spark.worker.host import HostSpec
+import millstream as ms
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import Publisher
+from millstream.core.state.log import decode_manifest
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.evolution import Lineage, parts_of
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
+from millstream.drivers.kafka import publish, transactions
+from millstream.drivers.spark.inputs import WaitSettings
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.worker import statelog
+from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.drivers.spark.worker.host import HostSpec
 from simulation.broker import Broker, Entry
 from simulation.checks import Watch, WrongError, check_changelog, check_results, check_store
 from simulation.clients import Producer, Reader
@@ -107,7 +107,7 @@ class World:
             self.plan,
             self.layout,
             grouping_keys(self.layout.tasks),
-            ps.ErrorPolicies(),
+            ms.ErrorPolicies(),
             {},
             Lineage(parts_of(self.plan, self.layout, {})),
         )
@@ -264,7 +264,9 @@ class World:
             self.scheduler.step("waits", lambda: actor.finished or not driver.alive)  # noqa: B023
             if actor.finished and actor.error is None and driver.alive:
                 return
-            if actor.error is not None and not isinstance(actor.error, (QueryFailedError, ps.PenstockError)):
+            if actor.error is not None and not isinstance(
+                actor.error, (QueryFailedError, ms.MillstreamError)
+            ):
                 raise WrongError(f"the driver fails: {actor.error!r}") from actor.error
             for host in self.hosts:
                 if not self.scene.outlives:
@@ -281,7 +283,7 @@ class World:
         def live() -> None:
             try:
                 attempt.result = work()
-            except (ps.PenstockError, KafkaException, AssertionError):
+            except (ms.MillstreamError, KafkaException, AssertionError):
                 raise
             except Exception as error:
                 raise WrongError(f"an attempt fails: {error!r}") from error

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import assert_type
 
-import penstock as ps
+import millstream as ms
 
-builder = ps.StreamsBuilder()
-orders = builder.stream("orders", key=ps.serdes.string, value=ps.serdes.int64)
-prices = builder.table("prices", key=ps.serdes.string, value=ps.serdes.float64)
-makers = builder.table("makers", key=ps.serdes.int64, value=ps.serdes.bytes)
-colours = builder.global_table("colours", key=ps.serdes.int64, value=ps.serdes.bytes)
-near = ps.JoinWindows(before=1, after=1, grace=0)
+builder = ms.StreamsBuilder()
+orders = builder.stream("orders", key=ms.serdes.string, value=ms.serdes.int64)
+prices = builder.table("prices", key=ms.serdes.string, value=ms.serdes.float64)
+makers = builder.table("makers", key=ms.serdes.int64, value=ms.serdes.bytes)
+colours = builder.global_table("colours", key=ms.serdes.int64, value=ms.serdes.bytes)
+near = ms.JoinWindows(before=1, after=1, grace=0)
 
 
 def pair(order: int, price: float | None) -> tuple[int, float | None]:
@@ -23,14 +23,14 @@ def pair(order: int, price: float | None) -> tuple[int, float | None]:
 
 # A stream and a table.
 
-assert_type(orders.join(prices, lambda order, price: order * price), ps.KStream[str, float])
+assert_type(orders.join(prices, lambda order, price: order * price), ms.KStream[str, float])
 assert_type(
-    orders.left_join(prices, lambda order, price: (order, price)), ps.KStream[str, tuple[int, float | None]]
+    orders.left_join(prices, lambda order, price: (order, price)), ms.KStream[str, tuple[int, float | None]]
 )
-assert_type(orders.left_join(prices, pair, grace=5, name="pair"), ps.KStream[str, tuple[int, float | None]])
+assert_type(orders.left_join(prices, pair, grace=5, name="pair"), ms.KStream[str, tuple[int, float | None]])
 assert_type(
     orders.join(prices, lambda key, order, price: (key, order, price), with_key=True),
-    ps.KStream[str, tuple[str, int, float]],
+    ms.KStream[str, tuple[str, int, float]],
 )
 orders.left_join(prices, lambda order, price: order * price)  # type: ignore[operator]
 orders.join(makers, lambda order, maker: maker)  # type: ignore[arg-type]
@@ -38,36 +38,36 @@ orders.join(makers, lambda order, maker: maker)  # type: ignore[arg-type]
 # A stream and a global table.
 
 assert_type(
-    orders.join(colours, lambda _, order: order, lambda order, colour: colour), ps.KStream[str, bytes]
+    orders.join(colours, lambda _, order: order, lambda order, colour: colour), ms.KStream[str, bytes]
 )
 assert_type(
     orders.left_join(colours, lambda _, order: order, lambda order, colour: colour),
-    ps.KStream[str, bytes | None],
+    ms.KStream[str, bytes | None],
 )
 orders.join(colours, lambda key, _: key, lambda order, colour: colour)  # type: ignore[arg-type, return-value]
 
 # Two streams.
 
-assert_type(orders.join(orders, lambda one, other: one + other, windows=near), ps.KStream[str, int])
+assert_type(orders.join(orders, lambda one, other: one + other, windows=near), ms.KStream[str, int])
 assert_type(
     orders.outer_join(orders, lambda one, other: (one, other), windows=near),
-    ps.KStream[str, tuple[int | None, int | None]],
+    ms.KStream[str, tuple[int | None, int | None]],
 )
 orders.join(orders, lambda one, other: one)  # type: ignore[call-overload]
 
 # Two tables.
 
-assert_type(prices.join(prices, lambda one, other: one + other), ps.KTable[str, float])
+assert_type(prices.join(prices, lambda one, other: one + other), ms.KTable[str, float])
 assert_type(
     prices.outer_join(prices, lambda one, other: (one, other)),
-    ps.KTable[str, tuple[float | None, float | None]],
+    ms.KTable[str, tuple[float | None, float | None]],
 )
 prices.join(makers, lambda price, maker: maker)  # type: ignore[arg-type]
 
 # Two tables by a foreign key.
 
 assert_type(
-    prices.join(makers, lambda price, maker: maker, on=lambda price: int(price)), ps.KTable[str, bytes]
+    prices.join(makers, lambda price, maker: maker, on=lambda price: int(price)), ms.KTable[str, bytes]
 )
 assert_type(
     prices.left_join(
@@ -76,6 +76,6 @@ assert_type(
         on=lambda key, price: int(price) if key else None,
         with_key=True,
     ),
-    ps.KTable[str, tuple[str, float, bytes | None]],
+    ms.KTable[str, tuple[str, float, bytes | None]],
 )
 prices.join(makers, lambda price, maker: maker, on=lambda price: str(price))  # type: ignore[arg-type, return-value]

@@ -1,1 +1,1 @@
-"""Unit tests: values in, values out; the folders are those of src/penstock."""
+"""Unit tests: values in, values out; the folders are those of src/millstream."""

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.task import Task
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.ports import Threads, Work
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.task import Task
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import Threads, Work
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
@@ -53,7 +53,7 @@ def values(outcome: Outcome, topic: str = "out") -> list[str | None]:
     return [value for _, value, _ in sent(outcome, topic)]
 
 
-def columnar(topology: ps.Topology) -> list[str]:
+def columnar(topology: ms.Topology) -> list[str]:
     """Give the sources whose records are taken in columns."""
     tasks = [
         Task(sub, TaskId(sub.id, 0), application_id="app", stores=MemoryStores())
@@ -117,10 +117,10 @@ class Host:
 
     def __init__(
         self,
-        topology: ps.Topology,
+        topology: ms.Topology,
         *,
         sub: int = 0,
-        policies: ps.ErrorPolicies | None = None,
+        policies: ms.ErrorPolicies | None = None,
         partitions: Mapping[str, int] | None = None,
         now_ms: int = 0,
         max_task_idle_ms: int = 0,
@@ -188,18 +188,18 @@ class Host:
 
 
 def processing(
-    process: Callable[[ps.ProcessorContext[Any, Any], ps.Record[Any, Any]], object],
+    process: Callable[[ms.ProcessorContext[Any, Any], ms.Record[Any, Any]], object],
     *,
-    init: Callable[[ps.ProcessorContext[Any, Any]], object] = lambda context: None,
-) -> Callable[[], ps.Processor[Any, Any, Any, Any]]:
+    init: Callable[[ms.ProcessorContext[Any, Any]], object] = lambda context: None,
+) -> Callable[[], ms.Processor[Any, Any, Any, Any]]:
     """Supply processors that run functions of the context."""
 
-    class Functions(ps.Processor[Any, Any, Any, Any]):
-        def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+    class Functions(ms.Processor[Any, Any, Any, Any]):
+        def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
             super().init(context)
             init(context)
 
-        def process(self, record: ps.Record[Any, Any]) -> None:
+        def process(self, record: ms.Record[Any, Any]) -> None:
             process(self.context, record)
 
     return Functions
@@ -209,12 +209,12 @@ def one_processor(
     supplier: Callable[[], Any],
     *,
     topics: Sequence[str] = ("in",),
-    stores: Sequence[ps.stores.StoreSpec] = (),
+    stores: Sequence[ms.stores.StoreSpec] = (),
     **source: Any,
-) -> ps.Topology:
+) -> ms.Topology:
     """Build source -> processor -> sink, all of text."""
     topology = (
-        ps.Topology().add_source("source", topics, **source).add_processor("worker", supplier, "source")
+        ms.Topology().add_source("source", topics, **source).add_processor("worker", supplier, "source")
     )
     for store in stores:
         topology.add_state_store(store, processors=["worker"])
@@ -222,7 +222,7 @@ def one_processor(
 
 
 def forwarding(
-    value: Callable[[ps.ProcessorContext[Any, Any], ps.Record[Any, Any]], str],
+    value: Callable[[ms.ProcessorContext[Any, Any], ms.Record[Any, Any]], str],
 ) -> Callable[[], Any]:
     """Supply processors that forward each record with a new value."""
     return processing(lambda context, record: context.forward(record.with_value(value(context, record))))

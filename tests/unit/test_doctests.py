@@ -7,11 +7,11 @@ import importlib
 
 import pytest
 
-from penstock.testing import EmbeddedKafka
+from millstream.testing import EmbeddedKafka
 
 from .test_public import MODULES
 
-NEED_A_BROKER = {"penstock.testing.kafka"}
+NEED_A_BROKER = {"millstream.testing.kafka"}
 
 
 def run(name: str, **more: object) -> doctest.TestResults:

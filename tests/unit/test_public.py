@@ -1,4 +1,4 @@
-"""The public face: what `import penstock` gives, and that all of it is documented."""
+"""The public face: what `import millstream` gives, and that all of it is documented."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 
-SKIPPED = {"penstock.edge.daemon"}
+SKIPPED = {"millstream.edge.daemon"}
 """Runs as a program: it speaks to Spark when it is started."""
 MODULES = sorted(
     info.name
-    for info in pkgutil.walk_packages(ps.__path__, "penstock.")
+    for info in pkgutil.walk_packages(ms.__path__, "millstream.")
     if info.name not in SKIPPED and not info.name.endswith(".__main__")
 )
 
 
-@pytest.mark.parametrize("name", ps.__all__)
+@pytest.mark.parametrize("name", ms.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(ps, name) is not None
+    assert getattr(ms, name) is not None
 
 
 def test_public_names_are_sorted_and_told_once() -> None:
-    assert list(ps.__all__) == sorted(set(ps.__all__))
+    assert list(ms.__all__) == sorted(set(ms.__all__))
 
 
 def test_an_unknown_name_is_told_as_python_does() -> None:
-    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Strem'"):
-        _ = ps.Strem
+    with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'Strem'"):
+        _ = ms.Strem
 
 
 def test_building_a_topology_imports_neither_spark_nor_a_kafka_client() -> None:
     program = (
-        "import sys, penstock as ps\n"
-        "b = ps.StreamsBuilder(); b.stream('in').to('out'); b.build().describe()\n"
+        "import sys, millstream as ms\n"
+        "b = ms.StreamsBuilder(); b.stream('in').to('out'); b.build().describe()\n"
         "print([m for m in ('pyspark', 'confluent_kafka', 'lmdb', 'pyarrow', 'pandas', 'numpy', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,47 +1,47 @@
-"""The topologies of `DescribeNames.java`, built with Penstock: one function per heading of `names.txt`."""
+"""The topologies of `DescribeNames.java`, built with Millstream: one function per heading of `names.txt`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import penstock as ps
+import millstream as ms
 
-NEAR = ps.JoinWindows(10, 10, 10)
-TUMBLING = ps.TumblingWindows(10, grace=0)
-SLIDING = ps.SlidingWindows(10, grace=0)
-SESSIONS = ps.SessionWindows(10, grace=0)
+NEAR = ms.JoinWindows(10, 10, 10)
+TUMBLING = ms.TumblingWindows(10, grace=0)
+SLIDING = ms.SlidingWindows(10, grace=0)
+SESSIONS = ms.SessionWindows(10, grace=0)
 
-Define = Callable[[ps.StreamsBuilder], object]
-Stream = ps.KStream[Any, Any]
-
-
-class Nothing(ps.Processor[Any, Any, Any, Any]):
-    def process(self, record: ps.Record[Any, Any]) -> None: ...
+Define = Callable[[ms.StreamsBuilder], object]
+Stream = ms.KStream[Any, Any]
 
 
-class Unchanged(ps.ValueTransformer[Any, Any, Any]):
+class Nothing(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
+
+
+class Unchanged(ms.ValueTransformer[Any, Any, Any]):
     def transform(self, key: Any, value: Any) -> Any:
         return value
 
 
-def read(builder: ps.StreamsBuilder) -> Stream:
+def read(builder: ms.StreamsBuilder) -> Stream:
     return builder.stream("in")
 
 
-def rekeyed(builder: ps.StreamsBuilder, topic: str = "in") -> Stream:
+def rekeyed(builder: ms.StreamsBuilder, topic: str = "in") -> Stream:
     return builder.stream(topic).select_key(second)
 
 
-def grouped(builder: ps.StreamsBuilder) -> ps.KGroupedStream[Any, Any]:
+def grouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[Any, Any]:
     return read(builder).group_by_key()
 
 
-def regrouped(builder: ps.StreamsBuilder) -> ps.KGroupedStream[Any, Any]:
+def regrouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[Any, Any]:
     return read(builder).group_by(second)
 
 
-def swapped(builder: ps.StreamsBuilder, name: str | None = None) -> ps.KGroupedTable[Any, Any]:
+def swapped(builder: ms.StreamsBuilder, name: str | None = None) -> ms.KGroupedTable[Any, Any]:
     return builder.table("in").group_by(lambda k, v: (v, k), name=name)
 
 
@@ -61,80 +61,80 @@ def always(key: Any, value: Any) -> bool:
     return True
 
 
-def out(table: ps.KTable[Any, Any]) -> None:
+def out(table: ms.KTable[Any, Any]) -> None:
     table.to_stream().to("out")
 
 
-def stateless(b: ps.StreamsBuilder) -> None:
+def stateless(b: ms.StreamsBuilder) -> None:
     stream = read(b).filter(always).filter_not(always).map_values(str).flat_map_values(list)
     stream = stream.map(lambda k, v: (k, v)).flat_map(lambda k, v: [(k, v)]).select_key(second)
     stream.peek(always).to("out")
 
 
-def foreach_and_print(b: ps.StreamsBuilder) -> None:
+def foreach_and_print(b: ms.StreamsBuilder) -> None:
     read(b).foreach(always)
     b.stream("other").print()
 
 
-def split(b: ps.StreamsBuilder) -> None:
+def split(b: ms.StreamsBuilder) -> None:
     branches = read(b).split().branch(always).branch(always, name="named").default()
     for number, name in enumerate(("named", "0", "1")):
         branches[name].to(f"out-{number}")
 
 
-def global_table(b: ps.StreamsBuilder) -> None:
+def global_table(b: ms.StreamsBuilder) -> None:
     table = b.global_table("table")
     read(b).join(table, second, left).left_join(table, second, left).to("out")
 
 
-def two_aggregations(b: ps.StreamsBuilder) -> None:
+def two_aggregations(b: ms.StreamsBuilder) -> None:
     group = regrouped(b)
     group.count()
     group.reduce(left)
 
 
-def stream_table_join_grace(b: ps.StreamsBuilder) -> None:
+def stream_table_join_grace(b: ms.StreamsBuilder) -> None:
     stream = read(b)
-    table = b.table("table", store=ps.stores.options("versions", history_retention=10))
+    table = b.table("table", store=ms.stores.options("versions", history_retention=10))
     stream.join(table, left, grace=10).to("out")
 
 
-def joined_twice(b: ps.StreamsBuilder) -> None:
+def joined_twice(b: ms.StreamsBuilder) -> None:
     stream, other = rekeyed(b), b.stream("other")
     stream.join(other, left, windows=NEAR).to("out")
     stream.join(other, left, windows=NEAR).to("again")
 
 
-def joined_twice_with_tables(b: ps.StreamsBuilder) -> None:
+def joined_twice_with_tables(b: ms.StreamsBuilder) -> None:
     stream, table = rekeyed(b), b.table("table")
     stream.join(table, left).to("out")
     stream.join(table, left).to("again")
 
 
-def joined_with_itself(b: ps.StreamsBuilder) -> None:
+def joined_with_itself(b: ms.StreamsBuilder) -> None:
     stream = rekeyed(b)
     stream.join(stream, left, windows=NEAR).to("out")
 
 
-def joined_and_grouped(b: ps.StreamsBuilder) -> None:
+def joined_and_grouped(b: ms.StreamsBuilder) -> None:
     stream = rekeyed(b)
     stream.join(b.stream("other"), left, windows=NEAR).to("out")
     stream.group_by_key().count()
 
 
-def then(b: ps.StreamsBuilder) -> None:
+def then(b: ms.StreamsBuilder) -> None:
     split = read(b).split().branch(always, then=lambda s: s.group_by_key().count() and None)
     split = split.branch(always, then=lambda s: s.map_values(str))
     split.default(then=lambda s: s.group_by(second).count() and None)
     b.stream("other").filter(always).to("out")
 
 
-def same_topic_twice(b: ps.StreamsBuilder) -> None:
+def same_topic_twice(b: ms.StreamsBuilder) -> None:
     read(b).filter(always).to("out")
     read(b).map_values(str).to("again")
 
 
-def named_operators(b: ps.StreamsBuilder) -> None:
+def named_operators(b: ms.StreamsBuilder) -> None:
     stream = (
         read(b).filter(always, name="some").map_values(str, name="values").select_key(second, name="keys")
     )
@@ -142,7 +142,7 @@ def named_operators(b: ps.StreamsBuilder) -> None:
     read(b).filter(always).to("again")
 
 
-def named_table_operators(b: ps.StreamsBuilder) -> None:
+def named_table_operators(b: ms.StreamsBuilder) -> None:
     table = (
         b.table("in", name="read", store="rows").filter(always, name="some").map_values(str, name="values")
     )
@@ -150,26 +150,26 @@ def named_table_operators(b: ps.StreamsBuilder) -> None:
     b.stream("other").to("again")
 
 
-def named_count_rekeyed(b: ps.StreamsBuilder) -> None:
+def named_count_rekeyed(b: ms.StreamsBuilder) -> None:
     out(regrouped(b).count(name="mine"))
     b.stream("other").to("again")
 
 
-def named_ends(b: ps.StreamsBuilder) -> None:
+def named_ends(b: ms.StreamsBuilder) -> None:
     stream = read(b)
     stream.merge(b.stream("other"), name="both").foreach(always, name="each")
     stream.to_table(name="rows")
     stream.flat_map(lambda k, v: [(k, v)], name="flat").to("out")
 
 
-def cogroup_one_rekeyed(b: ps.StreamsBuilder, **names: Any) -> None:
+def cogroup_one_rekeyed(b: ms.StreamsBuilder, **names: Any) -> None:
     first = grouped(b).cogroup(third)
     group = b.stream("other").group_by(second, name="by" if "name" in names else None)
     out(first.cogroup(group, third).aggregate(str, **names))
 
 
-def global_store(b: ps.StreamsBuilder, name: str | None = None) -> None:
-    kept = ps.stores.key_value("kept", ps.serdes.string, ps.serdes.string)
+def global_store(b: ms.StreamsBuilder, name: str | None = None) -> None:
+    kept = ms.stores.key_value("kept", ms.serdes.string, ms.serdes.string)
     b.add_global_store(kept, "table", Nothing, name=name)
     read(b).to("out")
 
@@ -211,7 +211,7 @@ TOPOLOGIES: dict[str, Define] = {
     "windowed_aggregate": lambda b: out(grouped(b).windowed_by(TUMBLING).aggregate(str, third)),
     "windowed_rekeyed": lambda b: (
         regrouped(b)
-        .windowed_by(TUMBLING, emit=ps.on_window_close)
+        .windowed_by(TUMBLING, emit=ms.on_window_close)
         .count()
         .to_stream(lambda k, v: k.key)
         .to("out")
@@ -269,10 +269,10 @@ TOPOLOGIES: dict[str, Define] = {
     "transform_values": lambda b: out(b.table("in").transform_values(Unchanged)),
     "transform_values_store": lambda b: out(b.table("in").transform_values(Unchanged, store="rows")),
     "suppress": lambda b: out(
-        grouped(b).windowed_by(TUMBLING).count().suppress(ps.Suppressed.until_window_closes())
+        grouped(b).windowed_by(TUMBLING).count().suppress(ms.Suppressed.until_window_closes())
     ),
     "named_suppress": lambda b: out(
-        b.table("in").suppress(ps.Suppressed.until_time_limit(10, max_records=5), name="held")
+        b.table("in").suppress(ms.Suppressed.until_time_limit(10, max_records=5), name="held")
     ),
     "foreign_key_join": lambda b: out(b.table("in").join(b.table("other"), left, on=str)),
     "foreign_key_join_store": lambda b: out(

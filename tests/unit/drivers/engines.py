@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.ports import LocalCopy
-from penstock.drivers.lmdb import copy as lmdb
-from penstock.drivers.memory import copy as memory
-from penstock.drivers.rocksdb import copy as rocksdb
+from millstream.core.ports import LocalCopy
+from millstream.drivers.lmdb import copy as lmdb
+from millstream.drivers.memory import copy as memory
+from millstream.drivers.rocksdb import copy as rocksdb
 
 MEMORY_BYTES = 16 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from penstock.core.ports import LocalCopy, StoreChange, Version
+from millstream.core.ports import LocalCopy, StoreChange, Version
 
 
 class MapState:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drivers import class_archive
-from penstock.drivers.class_archive import ClassArchive
-from penstock.drivers.private import locked
+from millstream.drivers import class_archive
+from millstream.drivers.class_archive import ClassArchive
+from millstream.drivers.private import locked
 
 _JAVA = """#!/bin/sh
 [ -e "{home}/fails" ] && exit 1
@@ -30,8 +30,8 @@ cp "$notes" "$archive"
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("PENSTOCK_CLASS_ARCHIVES", raising=False)
+    monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MILLSTREAM_CLASS_ARCHIVES", raising=False)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
     java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "file"))
     archive = archive_of(java, jars)
     note(archive)
     archive.make("")
@@ -178,7 +178,7 @@ def test_it_can_be_switched_off(java: str, jars: Path, word: str, monkeypatch: p
     archive = archive_of(java, jars)
     note(archive)
     made(archive)
-    monkeypatch.setenv("PENSTOCK_CLASS_ARCHIVES", word)
+    monkeypatch.setenv("MILLSTREAM_CLASS_ARCHIVES", word)
     assert archive_of(java, jars).options(note=True) == []
 
 
@@ -192,7 +192,7 @@ def test_other_javas_run_without(java: str, jars: Path, release: str | None) -> 
 def test_it_is_made_though_the_program_has_ended(java: str, jars: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from penstock.drivers.class_archive import ClassArchive\n"
+        "from millstream.drivers.class_archive import ClassArchive\n"
         "archive = ClassArchive('program', sys.argv[1], Path(sys.argv[2]))\n"
         "(option,) = archive.options(note=True)\n"
         "Path(option.split('=')[1]).write_text('noted\\n')\n"

@@ -1,7 +1,7 @@
 """Bits that flip: nobody gets a wrong answer from a damaged copy, and none is in the way of the next start.
 
 Each case makes a copy with random commits, flips a bit at a random place of a random file of it, and goes on as a new process
-would, with the log at hand: what is read is compared with the model. ``PENSTOCK_FLIPS=1000`` for the long form.
+would, with the log at hand: what is read is compared with the model. ``MILLSTREAM_FLIPS=1000`` for the long form.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import DamagedCopyError
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy
-from penstock.core.state.log import Manifest
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.model.errors import DamagedCopyError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import LocalCopy
+from millstream.core.state.log import Manifest
+from millstream.drivers.spark.worker.statelog import StateLog
 
 from .engines import COPIES, Engine
 from .state import MapState
 
-FLIPS = int(os.environ.get("PENSTOCK_FLIPS", "30"))
+FLIPS = int(os.environ.get("MILLSTREAM_FLIPS", "30"))
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 STORES = ("s", "t", "u/1")
 Content = dict[str, dict[bytes, bytes]]
@@ -40,7 +40,7 @@ class Damaged:
         self.random = random.Random(seed)
         self.engine = engine
         self.found = False
-        self.directory = tempfile.mkdtemp(prefix="penstock-", dir=IN_MEMORY)
+        self.directory = tempfile.mkdtemp(prefix="millstream-", dir=IN_MEMORY)
         self.model: Content = {store: {} for store in STORES}
         self.log, self.manifest = StateLog(MapState(), TaskId(0, 3)), Manifest()
         for _ in range(self.random.randrange(2, 12)):

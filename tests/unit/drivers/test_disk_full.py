@@ -16,12 +16,12 @@ from unit.small_disk import run_on_small_disk
 
 _SETUP = """
 import os, resource, sys
-from penstock.core.model.errors import StoreError
-from penstock.core.ports import Version
-from penstock.core.model.ids import TaskId
-from penstock.core.state.log import Manifest
-from penstock.drivers.spark.worker.statelog import StateLog
-from penstock.drivers.{engine} import open_local_copy
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Version
+from millstream.core.model.ids import TaskId
+from millstream.core.state.log import Manifest
+from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.{engine} import open_local_copy
 
 class State(dict):
     getValue = dict.get

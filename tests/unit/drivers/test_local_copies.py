@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.ports import LocalCopy, ParkedChanges, Version
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import LocalCopy, ParkedChanges, Version
 
 from .engines import COPIES, Engine
 
@@ -71,7 +71,7 @@ class TestVersions:
         assert (copy.version(), content(copy)) == (TWO, [(b"b", b"2")])
 
     def test_a_store_may_have_any_name_a_store_can_have(self, copy: LocalCopy) -> None:
-        for name in ("penstock.meta", "version", "name", "default", "s" * 249):
+        for name in ("millstream.meta", "version", "name", "default", "s" * 249):
             copy.apply({name: [(b"a", name.encode())]}, ONE)
             assert (copy.version(), content(copy, name)) == (ONE, [(b"a", name.encode())])
 
@@ -257,8 +257,8 @@ class TestDirectories:
 class TestProcesses:
     def run(self, engine: Engine, directory: str, what: str) -> str:
         code = (
-            f"from penstock.drivers.{engine.name} import open_local_copy\n"
-            "from penstock.core.ports import Version\n"
+            f"from millstream.drivers.{engine.name} import open_local_copy\n"
+            "from millstream.core.ports import Version\n"
             "import os\n"
             f"copy = open_local_copy({directory!r}, 16 << 20)\n"
             f"{what}"

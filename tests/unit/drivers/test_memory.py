@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.ports import Version
-from penstock.drivers.lmdb.pages import LINUX
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Version
+from millstream.drivers.lmdb.pages import LINUX
 
 from .engines import COPIES, Engine
 
@@ -20,8 +20,8 @@ FIXED = 24 << 20
 
 _WORK = """
 import sys, random
-from penstock.core.ports import Version
-from penstock.drivers.{engine} import open_local_copy
+from millstream.core.ports import Version
+from millstream.drivers.{engine} import open_local_copy
 import ctypes
 def resident():
     with open("/proc/self/statm") as told:

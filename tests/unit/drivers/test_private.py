@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drivers import private
+from millstream.drivers import private
 
 LONG_AGO = (1, 1)
 
 USES_ONE = """
 import sys
-from penstock.drivers.private import process_directory
+from millstream.drivers.private import process_directory
 print(process_directory(), flush=True)
 sys.stdin.read()
 """

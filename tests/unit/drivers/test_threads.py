@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.drivers.threads import TaskThreads
+from millstream.drivers.threads import TaskThreads
 
 
 def times(count: int, call: Callable[[], object]) -> Callable[[], bool]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.positions import Offsets
-from penstock.core.model.record import Records
-from penstock.core.ports import OffsetRange, TimedOffset, TopicFacts
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange, TimedOffset, TopicFacts
 
 Entry = tuple[bytes | None, bytes | None, int]
 """Key, value and timestamp."""

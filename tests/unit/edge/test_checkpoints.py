@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import CheckpointError
-from penstock.core.runtime.reset import Move
-from penstock.core.topology.plan import Plan
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
-from penstock.edge.checkpoints import sound_progress, ways_out
-from penstock.edge.cli.reset import told
-from penstock.edge.reset import ResetPlan, read_progress
+import millstream as ms
+from millstream.core.model.errors import CheckpointError
+from millstream.core.runtime.reset import Move
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+from millstream.edge.checkpoints import sound_progress, ways_out
+from millstream.edge.cli.reset import told
+from millstream.edge.reset import ResetPlan, read_progress
 from unit.drivers.spark.submit.checkpoints import DAMAGES, Checkpoint, Damage
 
 
@@ -23,9 +23,9 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def plan(*changelogs: bool) -> Plan:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     for number, changelog in enumerate(changelogs):
-        options = ps.stores.options(f"store-{number}", changelog="kafka" if changelog else "spark")
+        options = ms.stores.options(f"store-{number}", changelog="kafka" if changelog else "spark")
         builder.stream(f"in-{number}").group_by_key().count(store=options)
     return builder.build().plan("shop")
 
@@ -63,7 +63,7 @@ def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
         "the checkpoint file:/here is damaged, so nothing was started on it and nothing was sent: metadata, which has the id of "
         "the query, is missing; commits/2 cannot be read: it is empty."
     )
-    assert "`penstock reset shop`" in message
+    assert "`millstream reset shop`" in message
 
 
 def test_many_findings_are_not_all_told(checkpoint: Checkpoint) -> None:
@@ -94,7 +94,7 @@ def test_under_exactly_once_a_new_checkpoint_has_to_take_over() -> None:
 
 
 def test_without_stores_there_is_nothing_to_lose() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
     ways = ways_out(builder.build().plan("shop"))
     assert "delete it, so that the next start goes on at the committed offsets" in ways

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.drivers.kafka.internal_topics import InternalTopics
-from penstock.edge.clients import Clients
-from penstock.edge.settings import settings_from
+from millstream.drivers.kafka.internal_topics import InternalTopics
+from millstream.edge.clients import Clients
+from millstream.edge.settings import settings_from
 
 
 def clients(**producer: Any) -> Clients:

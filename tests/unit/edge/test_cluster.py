@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError, SparkRuntimeError
-from penstock.edge.cluster import refuse_bare_secrets, refuse_local_checkpoint
-from penstock.edge.settings import Settings, settings_from
+import millstream as ms
+from millstream.core.model.errors import SettingsError, SparkRuntimeError
+from millstream.edge.cluster import refuse_bare_secrets, refuse_local_checkpoint
+from millstream.edge.settings import Settings, settings_from
 
 CLUSTERS = ["spark://host:7077", "spark://127.0.0.1:7077", "yarn", "k8s://https://host:6443"]
 FAR = [master for master in CLUSTERS if "127.0.0.1" not in master]
@@ -36,7 +36,7 @@ def test_a_secret_is_not_sent_over_a_cluster_without_authentication(
     master: str, given: dict[str, Any]
 ) -> None:
     with pytest.raises(
-        SettingsError, match=r"ps\.secret\.file.*spark\.authenticate.*on_unprotected_secrets='send'"
+        SettingsError, match=r"ms\.secret\.file.*spark\.authenticate.*on_unprotected_secrets='send'"
     ) as told:
         refuse_bare_secrets(settings(**given), master, protected=False)
     assert master in str(told.value)
@@ -46,7 +46,7 @@ def test_a_secret_is_not_sent_over_a_cluster_without_authentication(
 
 @pytest.mark.parametrize("master", CLUSTERS)
 def test_what_is_no_secret_may_go_anywhere(master: str) -> None:
-    harmless = {"security.protocol": "SSL", "ssl.key.location": "/k", "sasl.password": ps.secret.env("P")}
+    harmless = {"security.protocol": "SSL", "ssl.key.location": "/k", "sasl.password": ms.secret.env("P")}
     refuse_bare_secrets(settings(kafka=harmless), master, protected=False)
 
 
@@ -73,8 +73,8 @@ def test_an_application_refuses_spark_connect_before_it_asks_the_broker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
-    app = ps.Application("app", builder.build(), bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
-    with pytest.raises(SparkRuntimeError, match=r"ps\.spark\.transform, which works there"):
+    app = ms.Application("app", builder.build(), bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
+    with pytest.raises(SparkRuntimeError, match=r"ms\.spark\.transform, which works there"):
         app.start()

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import ControlError
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark.control import ControlServer
-from penstock.edge import contact
-from penstock.edge.status import Status
+from millstream.core.model.errors import ControlError
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.edge import contact
+from millstream.edge.status import Status
 
 
 class Obedient:

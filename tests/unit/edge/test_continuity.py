@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError
-from penstock.core.state.log import Manifest, encode_manifest
-from penstock.core.topology.asynchronous import with_their_parts
-from penstock.core.topology.plan import Plan
-from penstock.drivers.spark.submit.checkpoint import Progress
-from penstock.edge.continuity import Continuity, check_finished, continuity
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.state.log import Manifest, encode_manifest
+from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.edge.continuity import Continuity, check_finished, continuity
 
 
 def calling(name: str | None) -> Plan:
     """Call somebody for each record, or no longer."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     if name is not None:
         stream = stream.map_values_async(str.upper, name=name)

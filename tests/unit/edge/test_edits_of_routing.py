@@ -12,28 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.outcome import Snapshot
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.engine.queue import QueueId
-from penstock.core.model.errors import CoPartitioningError, IncompatibleTopologyError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.partitioning import partition_of
-from penstock.core.model.record import Records
-from penstock.core.ports import PartitionGrouper
-from penstock.core.state.log import Manifest, encode_manifest
-from penstock.core.topology.layout import Layout, default_grouper
-from penstock.core.topology.topology import Topology
-from penstock.drivers.spark.clock import Reading
-from penstock.drivers.spark.offsets import offset_after
-from penstock.drivers.spark.spec import TopologySpec
-from penstock.drivers.spark.submit.checkpoint import Progress
-from penstock.drivers.spark.worker.snapshots import snapshot_to_json
-from penstock.edge.continuity import Continuity, check_held, continuity
+import millstream as ms
+from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.queue import QueueId
+from millstream.core.model.errors import CoPartitioningError, IncompatibleTopologyError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import partition_of
+from millstream.core.model.record import Records
+from millstream.core.ports import PartitionGrouper
+from millstream.core.state.log import Manifest, encode_manifest
+from millstream.core.topology.layout import Layout, default_grouper
+from millstream.core.topology.topology import Topology
+from millstream.drivers.spark.clock import Reading
+from millstream.drivers.spark.offsets import offset_after
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.drivers.spark.worker.snapshots import snapshot_to_json
+from millstream.edge.continuity import Continuity, check_held, continuity
 
 Partitions = Mapping[str, int]
-NEAR = ps.JoinWindows(before=5, after=5, grace=5)
-Build = Callable[[ps.StreamsBuilder], object]
+NEAR = ms.JoinWindows(before=5, after=5, grace=5)
+Build = Callable[[ms.StreamsBuilder], object]
 
 
 def halves(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
@@ -66,8 +66,8 @@ def by_customer(topic: str, key: Any, value: Any, partitions: int) -> int:
     return 0
 
 
-class Quiet(ps.Processor[Any, Any, Any, Any]):
-    def process(self, record: ps.Record[Any, Any]) -> None:
+class Quiet(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None:
         pass
 
 
@@ -82,7 +82,7 @@ class Program:
 
     @property
     def topology(self) -> Topology:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         self.build(builder)
         return builder.build()
 
@@ -94,7 +94,7 @@ class Program:
         return found, found.laid_out(self.partitions, self.grouper)
 
     def checkpoint(self, before: Progress | None = None, *, older: bool = False) -> Progress:
-        """What it leaves behind; an older Penstock did not write the routing."""
+        """What it leaves behind; an older Millstream did not write the routing."""
         found, layout = self.continuing(before)
         spec = TopologySpec(found.plan, layout, {}, ErrorPolicies(), {}, found.lineage(layout, {}))
         positions = {
@@ -117,7 +117,7 @@ def counted(
 ) -> Build:
     """Count the records of a topic by key, with something in front."""
 
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         front(builder.stream(topic)).group_by_key().count(store=store).to_stream().to(then)
 
     return build
@@ -127,18 +127,18 @@ def wide(partitions: int | None = None, name: str = "w", **options: Any) -> Call
     return lambda stream: stream.repartition(partitions=partitions, name=name, **options)
 
 
-def regrouped(builder: ps.StreamsBuilder) -> None:
+def regrouped(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").group_by(lambda k, v: v).count(store="c").to_stream().to("o")
 
 
-def through_kafka(builder: ps.StreamsBuilder) -> None:
+def through_kafka(builder: ms.StreamsBuilder) -> None:
     """The same repartition, but behind a part with a processor, so through a topic."""
     front = builder.stream("in").process(Quiet)
     front.repartition(partitions=4, name="w").group_by_key().count(store="c").to_stream().to("o")
 
 
 def joined(left: Callable[[Any], Any], right: Callable[[Any], Any]) -> Build:
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         one, two = left(builder.stream("in")), right(builder.stream("other"))
         one.join(two, lambda a, b: a, windows=NEAR, name="j").to("o")
 
@@ -150,7 +150,7 @@ def same(stream: Any) -> Any:
 
 
 def merged(*topics: str) -> Build:
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         first, *others = [builder.stream(topic) for topic in topics]
         for other in others:
             first = first.merge(other)
@@ -159,12 +159,12 @@ def merged(*topics: str) -> Build:
     return build
 
 
-def by_pattern(builder: ps.StreamsBuilder) -> None:
+def by_pattern(builder: ms.StreamsBuilder) -> None:
     builder.stream(re.compile("y-.*")).group_by_key().count(store="c").to_stream().to("o")
 
 
 def foreign(**options: Any) -> Build:
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         left, right = builder.table("in", store="l"), builder.table("other", store="r")
         left.join(right, lambda a, b: a, on=lambda value: value, store="j", **options).to_stream().to("o")
 
@@ -174,7 +174,7 @@ def foreign(**options: Any) -> Build:
 def enriched(front: Callable[[Any], Any] = same) -> Build:
     """Join with a global table, beside the counts."""
 
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         known = builder.global_table("wide", store="g")
         stream = builder.stream("in").join(known, lambda k, v: k, lambda a, b: a)
         front(stream).group_by_key().count(store="c").to_stream().to("o")
@@ -197,7 +197,7 @@ def quiet(front: Callable[[Any], Any] = same) -> Build:
 def two_counts(front: Callable[[Any], Any]) -> Build:
     """Two stores in one part, one of them with something in front."""
 
-    def build(builder: ps.StreamsBuilder) -> None:
+    def build(builder: ms.StreamsBuilder) -> None:
         one = builder.stream("in").group_by_key().count(store="c").to_stream()
         two = front(builder.stream("other")).group_by_key().count(store="d").to_stream()
         one.merge(two).to("o")
@@ -278,7 +278,7 @@ def test_is_refused(before: Program, now: Program, told: str) -> None:
     with pytest.raises(IncompatibleTopologyError, match=told) as error:
         now.continuing(checkpoint)
     assert "new name" in str(error.value)
-    assert "penstock reset" in str(error.value)
+    assert "millstream reset" in str(error.value)
     before.continuing(before.checkpoint(checkpoint))  # going back is no edit
 
 

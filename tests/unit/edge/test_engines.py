@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError
-from penstock.drivers import lmdb, memory
-from penstock.edge.engines import copies_spec
-from penstock.edge.settings import Settings, settings_from
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.drivers import lmdb, memory
+from millstream.edge.engines import copies_spec
+from millstream.edge.settings import Settings, settings_from
 
 
-def topology() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     words = builder.stream("words").group_by_key()
     words.count(store="plain")
-    words.count(store=ps.stores.options("chosen", engine="memory"))
+    words.count(store=ms.stores.options("chosen", engine="memory"))
     return builder.build()
 
 
@@ -37,14 +37,14 @@ def test_a_store_says_its_engine_or_the_setting_does(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in sys.modules if n.startswith("penstock.drivers.rocksdb")]:
+    for name in [n for n in sys.modules if n.startswith("millstream.drivers.rocksdb")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(
         SettingsError,
-        match=r"the engine 'rocksdb' of 'plain' needs the package 'rocksdict'.*pip install 'penstock\[rocksdb\]'",
+        match=r"the engine 'rocksdb' of 'plain' needs the package 'rocksdict'.*pip install 'millstream\[rocksdb\]'",
     ):
-        ps.Application("app", topology(), bootstrap_servers="unused", store_engine="rocksdb")
+        ms.Application("app", topology(), bootstrap_servers="unused", store_engine="rocksdb")
 
 
 def test_an_engine_that_nobody_knows_is_refused() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import ApplicationRunningError, ControlError, OtherCheckpointError
-from penstock.core.ports import BatchId
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark.control import ControlServer
-from penstock.edge import contact
-from penstock.edge.lease import Lease
-from penstock.edge.orders import StandingOrders
-from penstock.edge.ownership import Start, checkpoint_id
+from millstream.core.model.errors import ApplicationRunningError, ControlError, OtherCheckpointError
+from millstream.core.ports import BatchId
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.edge import contact
+from millstream.edge.lease import Lease
+from millstream.edge.orders import StandingOrders
+from millstream.edge.ownership import Start, checkpoint_id
 from unit.flips import FLIPS, flip
 
 TOPICS = ["clicks", "orders-2", "preise-für-alle"]

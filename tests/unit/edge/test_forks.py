@@ -32,16 +32,16 @@ def main(infile, outfile):
     mask = os.umask(0)
     os.umask(mask)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
-    ours = ("SPARK_SAID", "PENSTOCK_EXECUTOR_PID")
+    ours = ("SPARK_SAID", "MILLSTREAM_EXECUTOR_PID")
     here = {
         "arguments": sys.argv[1:], "path": sys.path, "directory": os.getcwd(), "mask": mask, "hash": hash("x"),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE), "signals": [str(signal.getsignal(n)) for n in numbers],
-        "environment": {name: value for name, value in os.environ.items() if name not in ("_", "PENSTOCK_EXECUTOR_PID")},
+        "environment": {name: value for name, value in os.environ.items() if name not in ("_", "MILLSTREAM_EXECUTOR_PID")},
         "main": sys.modules["__main__"].__spec__.name, "own_group": os.getpgrp() == os.getppid(), "descriptors": len(os.listdir("/proc/self/fd")),
     }
     print("straße", flush=True)
     sys.stderr.write("told\\n")
-    executor = os.environ.get("PENSTOCK_EXECUTOR_PID")
+    executor = os.environ.get("MILLSTREAM_EXECUTOR_PID")
     write_with_length(json.dumps({"here": here, "executor": executor}).encode(), outfile)
     outfile.flush()
 """
@@ -90,13 +90,13 @@ class Server:
         (home / f"{WORKER}.py").write_text(CIRCUMSTANCES)
         (home / "elsewhere").mkdir()
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PENSTOCK_"))
+            name: value for name, value in os.environ.items() if not name.startswith(("COV_", "MILLSTREAM_"))
         }
         set_by_spark = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
         path = os.pathsep.join(filter(None, sys.path))
         self.environment = {**inherited, **set_by_spark, "PYTHONPATH": path}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.edge.forks.server", str(self.socket)],
+            [sys.executable, "-m", "millstream.edge.forks.server", str(self.socket)],
             env=self.environment,
             stdin=subprocess.PIPE,
         )
@@ -109,7 +109,7 @@ class Server:
     def started(
         self, arguments: list[str], *, forked: bool, more: Mapping[str, str] = MappingProxyType({})
     ) -> subprocess.Popen[bytes]:
-        client = find_spec("penstock.edge.forks.client")
+        client = find_spec("millstream.edge.forks.client")
         assert client is not None
         command = [sys.executable, *arguments]
         if forked:
@@ -207,13 +207,13 @@ def test_ends_with_its_workers_when_spark_lets_go(server: Server, number: signal
 
 
 def test_what_is_no_daemon_ends_with_its_client(server: Server) -> None:
-    (server.home / "penstock_waiting.py").write_text(
+    (server.home / "millstream_waiting.py").write_text(
         "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     )
-    waiting = server.started(["-m", "penstock_waiting"], forked=True)
+    waiting = server.started(["-m", "millstream_waiting"], forked=True)
     assert waiting.stdout is not None
     fork = psutil.Process(int(waiting.stdout.readline()))
-    assert (fork.ppid(), fork.name()) == (server.process.pid, "penstock_waitin")
+    assert (fork.ppid(), fork.name()) == (server.process.pid, "millstream_waitin")
     waiting.kill()
     waiting.communicate(timeout=120)
     await_that(lambda: not fork.is_running(), "the fork to end")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopicNotFoundError, TopologyError
-from penstock.edge.global_stores import global_partitions
+import millstream as ms
+from millstream.core.model.errors import TopicNotFoundError, TopologyError
+from millstream.edge.global_stores import global_partitions
 
 
-def topology() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     table = builder.global_table("products", store="goods")
     builder.stream("orders").join(table, lambda k, v: v, lambda v, row: row).to("out")
     return builder.build()
 
 
 def test_an_application_gives_them_an_engine() -> None:
-    application = ps.Application("app", topology(), bootstrap_servers="unused", store_engine="memory")
+    application = ms.Application("app", topology(), bootstrap_servers="unused", store_engine="memory")
     assert application._copies.engines == {"goods": "memory"}
 
 
@@ -30,4 +30,4 @@ def test_a_topic_that_is_not_there_is_named() -> None:
 
 def test_an_operator_refuses_them() -> None:
     with pytest.raises(TopologyError, match="'products' in the global store 'goods', whose offsets"):
-        ps.spark.transform(topology(), {}, name="enrich")
+        ms.spark.transform(topology(), {}, name="enrich")

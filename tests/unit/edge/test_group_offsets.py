@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.positions import Offsets
-from penstock.edge.group_offsets import GroupOffsets
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.edge.group_offsets import GroupOffsets
 
 FIRST, SECOND = TopicPartition("in", 0), TopicPartition("in", 1)
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 import pytest
 
-from penstock.drivers.spark.worker.report import CallReport, Hottest, Report
-from penstock.edge.cli.steering import told
-from penstock.edge.hot_keys import HotKeys
-from penstock.edge.status import Book
+from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.edge.cli.steering import told
+from millstream.edge.hot_keys import HotKeys
+from millstream.edge.status import Book
 
 
 def step(key: str, records: int, of: int = 100, call_ms: float = 10.0, per_call: int = 1) -> Hottest:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import ApplicationRunningError, SettingsError
-from penstock.edge.lease import Lease
+from millstream.core.model.errors import ApplicationRunningError, SettingsError
+from millstream.edge.lease import Lease
 
 
 def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
 
 def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib; from penstock.edge.lease import Lease\n"
+        "import sys, pathlib; from millstream.edge.lease import Lease\n"
         f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
         "print('held', flush=True); sys.stdin.read()"
     )

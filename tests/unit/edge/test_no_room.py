@@ -8,9 +8,9 @@ from unit.small_disk import run_on_small_disk
 
 _LEASE = """
 import pathlib, sys
-from penstock.core.model.errors import SettingsError
-from penstock.edge.lease import Lease
-from penstock.testing.crash.space import Space
+from millstream.core.model.errors import SettingsError
+from millstream.edge.lease import Lease
+from millstream.testing.crash.space import Space
 
 disk = pathlib.Path(sys.argv[1])
 lease = Lease.take(disk / "old", "old", "running")
@@ -30,10 +30,10 @@ Lease.take(disk / "new", "new", "running").release()
 
 _CONTACT = """
 import pathlib, sys
-from penstock.core.model.errors import SettingsError
-from penstock.drivers.spark.control import ControlAddress
-from penstock.edge import contact
-from penstock.testing.crash.space import Space
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.control import ControlAddress
+from millstream.edge import contact
+from millstream.testing.crash.space import Space
 
 disk = pathlib.Path(sys.argv[1])
 Space(disk).fill()
@@ -48,19 +48,19 @@ contact.announce(disk, ControlAddress("/socket", b"key"))
 
 _LOG = """
 import logging, pathlib, sys
-from penstock.core.model.errors import SettingsError
-from penstock.edge.output import attach
-from penstock.testing.crash.space import Space
+from millstream.core.model.errors import SettingsError
+from millstream.edge.output import attach
+from millstream.testing.crash.space import Space
 
 disk = pathlib.Path(sys.argv[1])
-attach("lines", disk / "penstock.log")
+attach("lines", disk / "millstream.log")
 Space(disk).fill()
 for number in range(2_000):
-    logging.getLogger("penstock.application").info("a line for the file, %d", number)
-logging.getLogger("penstock.application").error("the disk is full")
+    logging.getLogger("millstream.application").info("a line for the file, %d", number)
+logging.getLogger("millstream.application").error("the disk is full")
 Space(disk).free()
-logging.getLogger("penstock.application").info("room again")
-assert (disk / "penstock.log").read_text().rstrip().endswith("room again")
+logging.getLogger("millstream.application").info("room again")
+assert (disk / "millstream.log").read_text().rstrip().endswith("room again")
 """
 
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopicNotFoundError, TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopicNotFoundError, TopologyError
 
 
-def operator(builder: ps.StreamsBuilder, *topics: str) -> Any:
+def operator(builder: ms.StreamsBuilder, *topics: str) -> Any:
     frames: Any = dict.fromkeys(topics)
-    return ps.spark.transform(builder.build(), frames, name="operator")
+    return ms.spark.transform(builder.build(), frames, name="operator")
 
 
 def test_a_sink_with_a_partitioner_is_refused() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to("out", partitioner=lambda topic, key, value, partitions: 0, name="placed")
     with pytest.raises(TopologyError, match="sink 'placed' has a partitioner, but what transform"):
         operator(builder, "in")
 
 
 def test_a_pattern_takes_the_frames_whose_names_it_matches() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(re.compile("orders-.*")).to("out")
     with pytest.raises(
         TopicNotFoundError, match="reads orders-eu, but DataFrames were given for orders-eu, other"
@@ -33,7 +33,7 @@ def test_a_pattern_takes_the_frames_whose_names_it_matches() -> None:
 
 
 def test_a_repartition_behind_state_needs_an_application() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().count(store="counts").to_stream()
     counts.group_by(lambda key, count: str(count)).count(store="again")
     with pytest.raises(

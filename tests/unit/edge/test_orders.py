@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import ControlError
-from penstock.edge.orders import Orders, StandingOrders
+from millstream.core.model.errors import ControlError
+from millstream.edge.orders import Orders, StandingOrders
 
 TOPICS = ("a", "b", "c")
 
@@ -65,7 +65,7 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     started(tmp_path).pause({"a", "b"}, keep=True)
-    with caplog.at_level(logging.WARNING, "penstock.application"):
+    with caplog.at_level(logging.WARNING, "millstream.application"):
         again = started(tmp_path, known=("b", "c"))
     assert again.now.paused == {"b"}
     assert caplog.messages == [

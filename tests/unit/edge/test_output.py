@@ -10,17 +10,17 @@ from pathlib import Path
 _PROGRAM = """
 import logging, sys
 from pathlib import Path
-from penstock.core.model.errors import PenstockError
-from penstock.edge.output import attach
-from penstock.edge.progress import Progress
+from millstream.core.model.errors import MillstreamError
+from millstream.edge.output import attach
+from millstream.edge.progress import Progress
 
 {before}
-print(attach({output!r}, Path("penstock.log")))
+print(attach({output!r}, Path("millstream.log")))
 print(attach("debug", Path("another.log")))
 Progress("app").say("plan", "a line", topics=["a"])
-logging.getLogger("penstock.application").info("for the file")
-logging.getLogger("penstock.application").warning("a warning")
-logging.getLogger("penstock.librdkafka").error("a client talks")
+logging.getLogger("millstream.application").info("for the file")
+logging.getLogger("millstream.application").warning("a warning")
+logging.getLogger("millstream.librdkafka").error("a client talks")
 {after}
 """
 
@@ -36,23 +36,23 @@ def _told(ended: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "penstock.log").write_text("of yesterday")
+    (tmp_path / "millstream.log").write_text("of yesterday")
     ended = _run(tmp_path, "lines")
     assert _told(ended) == ["app: a line", "a warning"]
-    assert ended.stdout.split() == ["penstock.log", "penstock.log"]
-    kept = (tmp_path / "penstock.log").read_text()
+    assert ended.stdout.split() == ["millstream.log", "millstream.log"]
+    kept = (tmp_path / "millstream.log").read_text()
     assert [line.split(": ", 1)[1] for line in kept.splitlines()] == [
         "app: a line",
         "for the file",
         "a warning",
         "a client talks",
     ]
-    assert (tmp_path / "penstock.log.1").read_text() == "of yesterday"
+    assert (tmp_path / "millstream.log.1").read_text() == "of yesterday"
 
 
 def test_a_level_that_the_program_has_set_stays(tmp_path: Path) -> None:
-    level = "logging.getLogger('penstock').setLevel(logging.WARNING)"
-    ended = _run(tmp_path, "lines", before=level, after="print(logging.getLogger('penstock').level)")
+    level = "logging.getLogger('millstream').setLevel(logging.WARNING)"
+    ended = _run(tmp_path, "lines", before=level, after="print(logging.getLogger('millstream').level)")
     assert _told(ended) == ["a warning"]
     assert ended.stdout.split()[-1] == "30"
 
@@ -78,16 +78,16 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_debug_shows_everything(tmp_path: Path) -> None:
-    ended = _run(tmp_path, "debug", after="raise PenstockError('why')")
+    ended = _run(tmp_path, "debug", after="raise MillstreamError('why')")
     assert _told(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
     assert "Traceback" in ended.stderr
     assert (ended.stdout.split(), list(tmp_path.iterdir())) == (["None", "None"], [])
 
 
 def test_an_error_of_ours_is_one_message(tmp_path: Path) -> None:
-    ended = _run(tmp_path, "quiet", after="raise PenstockError('why') from ValueError('cause')")
-    assert (ended.returncode, _told(ended)) == (1, ["a warning", "why (details: penstock.log)"])
-    kept = (tmp_path / "penstock.log").read_text()
+    ended = _run(tmp_path, "quiet", after="raise MillstreamError('why') from ValueError('cause')")
+    assert (ended.returncode, _told(ended)) == (1, ["a warning", "why (details: millstream.log)"])
+    kept = (tmp_path / "millstream.log").read_text()
     assert "ValueError: cause" in kept
     assert "Traceback" in kept
 
@@ -102,18 +102,18 @@ def test_a_program_that_has_configured_logging_decides_itself(tmp_path: Path) ->
     before = "logging.basicConfig(format='%(name)s %(message)s', level=logging.INFO)"
     ended = _run(tmp_path, "lines", before)
     assert ended.stderr.splitlines() == [
-        "penstock.progress app: a line",
-        "penstock.application for the file",
-        "penstock.application a warning",
-        "penstock.librdkafka a client talks",
+        "millstream.progress app: a line",
+        "millstream.application for the file",
+        "millstream.application a warning",
+        "millstream.librdkafka a client talks",
     ]
 
 
 def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path: Path) -> None:
     program = (
-        "import penstock as ps\n"
-        "builder = ps.StreamsBuilder(); builder.stream('in').to('out')\n"
-        "ps.Application('copy', builder.build(), bootstrap_servers='127.0.0.1:1', state_dir='state', "
+        "import millstream as ms\n"
+        "builder = ms.StreamsBuilder(); builder.stream('in').to('out')\n"
+        "ms.Application('copy', builder.build(), bootstrap_servers='127.0.0.1:1', state_dir='state', "
         "request_timeout_ms=500).run()"
     )
     command = [sys.executable, "-c", program]
@@ -122,4 +122,4 @@ def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path
     assert (ended.returncode, ended.stdout) == (1, "")
     assert phase == "copy: looking at the topics on 127.0.0.1:1"
     assert error.startswith("no Kafka broker answers at 127.0.0.1:1 ")
-    assert error.endswith("/copy/penstock.log)")
+    assert error.endswith("/copy/millstream.log)")

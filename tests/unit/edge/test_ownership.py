@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import OtherCheckpointError
-from penstock.core.ports import BatchId
-from penstock.drivers.spark.submit.checkpoint import Progress
-from penstock.edge.ownership import Start, checkpoint_id
+from millstream.core.model.errors import OtherCheckpointError
+from millstream.core.ports import BatchId
+from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.edge.ownership import Start, checkpoint_id
 
 
 def never() -> bool:
@@ -84,5 +84,5 @@ class TestWithoutACheckpoint:
 
     def test_does_not_take_over_stores_that_only_the_other_one_has(self) -> None:
         taking = start(take_over=True, was_reset=lambda: False, goes_on=lambda: False)
-        with pytest.raises(OtherCheckpointError, match=r"content of its stores.*penstock reset app"):
+        with pytest.raises(OtherCheckpointError, match=r"content of its stores.*millstream reset app"):
             checkpoint_id(taking, None, marks(("other", 5)))

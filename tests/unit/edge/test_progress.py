@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.edge.progress import Repeated, progress_line, reasons, summary
-from penstock.edge.status import Book, Status
+from millstream.edge.progress import Repeated, progress_line, reasons, summary
+from millstream.edge.status import Book, Status
 
 NOTHING = {"read_records": 0, "sent_records": 0, "dropped_records": 0}
 

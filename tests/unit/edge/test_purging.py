@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.model.ids import TopicPartition
-from penstock.edge.purging import Purge
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.ids import TopicPartition
+from millstream.edge.purging import Purge
 
 ZERO, ONE, SOURCE = TopicPartition("re", 0), TopicPartition("re", 1), TopicPartition("in", 0)
 

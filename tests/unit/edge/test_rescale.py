@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import SettingsError
-from penstock.drivers.spark.submit.checkpoint import Progress
-from penstock.edge.rescale import decided
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.edge.rescale import decided
 
 
 def progress(**changed: Any) -> Progress:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import BrokerUnavailableError, ControlError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.positions import Offsets
-from penstock.core.runtime.origins import first_offset
-from penstock.core.topology.plan import Plan
-from penstock.drivers.spark.worker.report import CallReport, Report
-from penstock.edge.continuity import continuity
-from penstock.edge.group_offsets import GroupOffsets
-from penstock.edge.lease import Lease
-from penstock.edge.orders import Orders, StandingOrders
-from penstock.edge.running import RunningApplication
+import millstream as ms
+from millstream.core.model.errors import BrokerUnavailableError, ControlError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.origins import first_offset
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.edge.continuity import continuity
+from millstream.edge.group_offsets import GroupOffsets
+from millstream.edge.lease import Lease
+from millstream.edge.orders import Orders, StandingOrders
+from millstream.edge.running import RunningApplication
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -72,7 +72,7 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
 
 def plan() -> Plan:
     """Sub-topology 0 reads two topics, 1 reads a third."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     for topics, store in ((["in", "in-too"], "first"), (["other"], "second")):
         builder.stream(topics).to_table(store=store)
     return builder.build().plan("app")
@@ -196,7 +196,7 @@ class TestDraining:
         assert not running._answer("plan", PLAN)["hold"]
         reported(running, 2, CallReport())
         running._answer("plan", PLAN)
-        with caplog.at_level(logging.WARNING, "penstock.application"):
+        with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert running.status().state == "stopped"
         assert caplog.messages[-1].startswith("stopped: 3 unfinished records were finished in ")
@@ -207,7 +207,7 @@ class TestDraining:
         reported(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
         stop.begin(60)
         running._answer("plan", PLAN)
-        with caplog.at_level(logging.WARNING, "penstock.application"):
+        with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert caplog.messages[-1] == ("stopped: 5 unfinished records were carried over to the next start")
 
@@ -283,7 +283,7 @@ class TestBehindTheShuffle:
 
     @pytest.fixture(autouse=True)
     def behind(self, running: RunningApplication, group: AwayOnce) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
         running._continues = continuity(builder.build().plan("app"), None, {}), {}
         group._away = False

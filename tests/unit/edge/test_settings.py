@@ -14,11 +14,11 @@ import pytest
 from pydantic import Secret, SecretStr
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError
-from penstock.drivers.kafka import clients
-from penstock.edge.client_settings import RULES, Rule, librdkafka_settings
-from penstock.edge.settings import Settings, settings_from, shown
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.kafka import clients
+from millstream.edge.client_settings import RULES, Rule, librdkafka_settings
+from millstream.edge.settings import Settings, settings_from, shown
 
 SERVERS = {"bootstrap_servers": "b:9092"}
 SECRET = "hunter2"
@@ -26,14 +26,14 @@ SECRET = "hunter2"
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+    for name in [name for name in os.environ if name.startswith("MILLSTREAM_")]:
         monkeypatch.delenv(name)
 
 
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    path = tmp_path / "penstock.toml"
+    path = tmp_path / "millstream.toml"
     path.write_text(text)
-    monkeypatch.setenv("PENSTOCK_CONFIG", str(path))
+    monkeypatch.setenv("MILLSTREAM_CONFIG", str(path))
 
 
 class TestNames:
@@ -114,12 +114,12 @@ class TestValues:
         assert (settings.policies.process, settings.policies.dead_letter_topic) == ("dead_letter", "dead")
 
     def test_rates_are_those_of_topics_that_are_read(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream(["orders", "prices"]).to("out")
         topology, given = builder.build(), {**SERVERS, "max_records_per_second": {"orders": 5, "out": 5}}
         with pytest.raises(SettingsError, match=r"names 'out', which .* it reads 'orders', 'prices'"):
-            ps.Application("app", topology, **given)
-        app = ps.Application("app", topology, **{**given, "max_records_per_second": {"orders": 5}})
+            ms.Application("app", topology, **given)
+        app = ms.Application("app", topology, **{**given, "max_records_per_second": {"orders": 5}})
         assert app.settings.max_records_per_second == {"orders": 5}
 
     @pytest.mark.parametrize(("per_task", "total"), [(2, 1), (8, 7)])
@@ -145,7 +145,7 @@ class TestValues:
     def test_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
         settings = settings_from(SERVERS)
-        assert settings.state_dir == Path("/somewhere/penstock")
+        assert settings.state_dir == Path("/somewhere/millstream")
         assert (settings.auto_offset_reset, settings.read_committed, settings.policies.process) == (
             "earliest",
             False,
@@ -156,9 +156,9 @@ class TestValues:
 
 class TestSources:
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "e:1")
-        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "7")
-        monkeypatch.setenv("PENSTOCK_KAFKA", '{"security.protocol": "SSL"}')
+        monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "e:1")
+        monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "7")
+        monkeypatch.setenv("MILLSTREAM_KAFKA", '{"security.protocol": "SSL"}')
         settings = settings_from({})
         assert (settings.bootstrap_servers, settings.max_batch_records) == ("e:1", 7)
         assert settings.kafka == {"security.protocol": "SSL"}
@@ -176,8 +176,8 @@ class TestSources:
             monkeypatch,
             'bootstrap_servers = "f:1"\nmax_batch_records = 1\ntrigger_interval_ms = 1\n',
         )
-        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "2")
-        monkeypatch.setenv("PENSTOCK_TRIGGER_INTERVAL_MS", "2")
+        monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "2")
+        monkeypatch.setenv("MILLSTREAM_TRIGGER_INTERVAL_MS", "2")
         settings = settings_from({"trigger_interval_ms": 3})
         assert (settings.bootstrap_servers, settings.max_batch_records, settings.trigger_interval_ms) == (
             "f:1",
@@ -186,16 +186,16 @@ class TestSources:
         )
 
     def test_a_file_that_does_not_exist_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_CONFIG", "/no/such/file.toml")
+        monkeypatch.setenv("MILLSTREAM_CONFIG", "/no/such/file.toml")
         with pytest.raises(
             SettingsError,
-            match=r"'/no/such/file\.toml' does not exist \(from the environment variable PENSTOCK_CONFIG\)",
+            match=r"'/no/such/file\.toml' does not exist \(from the environment variable MILLSTREAM_CONFIG\)",
         ):
             settings_from(SERVERS)
 
     def test_a_file_that_is_no_toml_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file(tmp_path, monkeypatch, "bootstrap_servers = [")
-        with pytest.raises(SettingsError, match=r"penstock\.toml"):
+        with pytest.raises(SettingsError, match=r"millstream\.toml"):
             settings_from({})
 
     def test_an_unknown_name_in_the_file_is_told_with_a_hint(
@@ -210,12 +210,12 @@ class TestSources:
     def test_an_environment_variable_that_cannot_be_read_is_told(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PENSTOCK_KAFKA", "{not json")
+        monkeypatch.setenv("MILLSTREAM_KAFKA", "{not json")
         with pytest.raises(SettingsError, match="kafka"):
             settings_from(SERVERS)
 
     def test_an_impossible_value_of_the_environment_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_MAX_BATCH_RECORDS", "many")
+        monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "many")
         with pytest.raises(SettingsError, match="the setting 'max_batch_records' cannot be 'many'"):
             settings_from(SERVERS)
 
@@ -276,7 +276,7 @@ class TestClients:
             ("ssl.truststore.location", r"use ssl\.ca\.location with a PEM file"),
             ("group.id", "use the application id, which is the group"),
             ("enable.auto.commit", "use nothing: offsets are committed when they are processed"),
-            ("value.deserializer", r"use value=ps\.serdes\.\.\. at the source"),
+            ("value.deserializer", r"use value=ms\.serdes\.\.\. at the source"),
         ],
     )
     def test_say_what_to_write_instead_of_what_only_java_has(self, name: str, instead: str) -> None:
@@ -327,7 +327,7 @@ class TestClientSettingsThatTouchAPromise:
         assert len(names) == len(set(names))
 
     def test_are_refused_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_CONSUMER", '{"isolation.level": "read_uncommitted"}')
+        monkeypatch.setenv("MILLSTREAM_CONSUMER", '{"isolation.level": "read_uncommitted"}')
         with pytest.raises(
             SettingsError, match=r"'isolation\.level' cannot be set here; use isolation_level"
         ):
@@ -354,10 +354,10 @@ class TestClientSettingsThatTouchAPromise:
 def test_what_librdkafka_refuses_is_told_at_the_start(
     given: dict[str, Any], told: str, guarantee: str, tmp_path: Path
 ) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
     more = {"processing_guarantee": guarantee, "state_dir": tmp_path}
-    app = ps.Application("app", builder.build(), **{**SERVERS, **more, **given})
+    app = ms.Application("app", builder.build(), **{**SERVERS, **more, **given})
     with pytest.raises(
         SettingsError, match=rf"does not take a setting: .*{re.escape(told)}.* Correct it in kafka="
     ):
@@ -415,7 +415,7 @@ class TestSecrets:
         assert_hidden({**SERVERS, **given})
 
     def test_are_not_in_errors_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PENSTOCK_PRODUCER", f'{{"sasl.password": "{SECRET}", }}')
+        monkeypatch.setenv("MILLSTREAM_PRODUCER", f'{{"sasl.password": "{SECRET}", }}')
         assert_hidden(SERVERS)
 
     def test_are_not_in_errors_of_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,7 +499,7 @@ class TestWhatIsNoText:
     def test_durations(self, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert settings_from({**SERVERS, "task_timeout_ms": written}).task_timeout_ms == 300_000
         if isinstance(written, str):
-            monkeypatch.setenv("PENSTOCK_TASK_TIMEOUT_MS", written)
+            monkeypatch.setenv("MILLSTREAM_TASK_TIMEOUT_MS", written)
             assert settings_from(SERVERS).task_timeout_ms == 300_000
 
     @pytest.mark.parametrize("written", ["5m", "P", "PT", "PX", 0.5])

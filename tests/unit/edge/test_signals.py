@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 
-from penstock.edge.signals import stopping_on_signals
+from millstream.edge.signals import stopping_on_signals
 
 
 def test_a_second_signal_hurries() -> None:

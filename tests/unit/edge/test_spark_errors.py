@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
-from penstock.drivers.spark import wire
-from penstock.edge.spark_errors import translated
+from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
+from millstream.drivers.spark import wire
+from millstream.edge.spark_errors import translated
 
 FULL = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
@@ -48,7 +48,7 @@ def test_of_a_checkpoint_elsewhere_no_room_is_known() -> None:
 def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
     error = translated(UNREADABLE, "s3a://bucket/checkpoint", rooms)
     assert isinstance(error, CheckpointError)
-    assert "penstock reset" in error.message
+    assert "millstream reset" in error.message
     assert error.message.endswith(UNREADABLE)
 
 
@@ -58,7 +58,7 @@ def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
 def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
     error = translated(text, "file:///here", rooms)
     assert type(error) is SparkRuntimeError
-    assert error.message == f"the Spark query ended with an error that is not Penstock's: {text}"
+    assert error.message == f"the Spark query ended with an error that is not Millstream's: {text}"
 
 
 def test_an_error_of_ours_is_found_again() -> None:

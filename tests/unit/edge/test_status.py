@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.core.engine.threads import ThreadFigures
-from penstock.core.model.ids import TopicPartition
-from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.report import CallReport, Report
-from penstock.edge.status import Book
-from penstock.edge.thread_status import ThreadStatus
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.spark.worker.progress import RestoreProgress
+from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.edge.status import Book
+from millstream.edge.thread_status import ThreadStatus
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
 

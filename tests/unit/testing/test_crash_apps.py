@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model import serdes
-from penstock.testing import TopologyTestDriver
-from penstock.testing.crash import APPS, App, Topics, check_journals
-from penstock.testing.crash.journal import check_contents
-from penstock.testing.kafka import ConsumedRecord, Payload
+from millstream.core.model import serdes
+from millstream.testing import TopologyTestDriver
+from millstream.testing.crash import APPS, App, Topics, check_journals
+from millstream.testing.crash.journal import check_contents
+from millstream.testing.kafka import ConsumedRecord, Payload
 
 TOPICS = Topics("input", "output", "ask", "contents", "history")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import (
+from millstream.testing.crash import (
     APPS,
     App,
     CrashTestError,
@@ -21,7 +21,7 @@ from penstock.testing.crash import (
     run_with_crashes,
     unspoiled,
 )
-from penstock.testing.crash.command import main, rounds
+from millstream.testing.crash.command import main, rounds
 
 
 def test_kills_are_divided_over_applications_and_seeds() -> None:
@@ -37,7 +37,7 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
     ("arguments", "says"),
     [
         (["--app", "word-cuont"], "no application 'word-cuont'"),
-        (["--app", "penstock:Topology"], "'penstock:Topology' is no App"),
+        (["--app", "millstream:Topology"], "'millstream:Topology' is no App"),
         (["--app", "windowed", "--targets", "broker,cat"], "no target 'cat'; there are program, host,"),
         (["--app", "windowed", "--faults", "stop,pause"], "no fault 'pause'; there are kill, stop, slow"),
         (["--app", "windowed", "--targets", "space"], "'space' is not for 'windowed'"),

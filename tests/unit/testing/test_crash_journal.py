@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.model import serdes
-from penstock.testing.crash.app import Expected
-from penstock.testing.crash.journal import Findings, check_contents, check_journals, journals_of
-from penstock.testing.kafka import ConsumedRecord
+from millstream.core.model import serdes
+from millstream.testing.crash.app import Expected
+from millstream.testing.crash.journal import Findings, check_contents, check_journals, journals_of
+from millstream.testing.kafka import ConsumedRecord
 
 COUNTS = [1, 2, 3, 4, 5]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.crash.plan import SLOWABLE, STOPPABLE, TARGETS, Fault, plan_kills, possible_targets
+from millstream.testing.crash.plan import SLOWABLE, STOPPABLE, TARGETS, Fault, plan_kills, possible_targets
 
 
 def test_a_seed_makes_one_plan() -> None:

@@ -12,22 +12,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-import penstock as ps
-from penstock.testing.crash import Topics
-from penstock.testing.crash.app import Job
-from penstock.testing.crash.processes import Program, kill_one
+import millstream as ms
+from millstream.testing.crash import Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program, kill_one
 
 TOPICS = Topics("input", "output", "ask", "contents")
 
 
-def sleeping(topics: Topics) -> ps.Topology:
+def sleeping(topics: Topics) -> ms.Topology:
     """Start a process in a session of its own, as daemons are, and wait for it."""
     subprocess.run(["sleep", "60"], start_new_session=True, check=False)
     raise AssertionError("unreachable")
 
 
-def failing(topics: Topics) -> ps.Topology:
-    raise ps.PenstockError(f"cannot read {topics.input}")
+def failing(topics: Topics) -> ms.Topology:
+    raise ms.MillstreamError(f"cannot read {topics.input}")
 
 
 def await_that(holds: Callable[[], object], what: str, within_s: float = 30) -> None:
@@ -37,7 +37,7 @@ def await_that(holds: Callable[[], object], what: str, within_s: float = 30) -> 
         time.sleep(0.02)
 
 
-def program_of(home: Path, topology: Callable[[Topics], ps.Topology]) -> Program:
+def program_of(home: Path, topology: Callable[[Topics], ms.Topology]) -> Program:
     return Program(home, Job("sleeper", topology, TOPICS, {"bootstrap_servers": "localhost:1"}))
 
 
@@ -101,7 +101,7 @@ def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
     await_that(lambda: program.exit_code() is not None, "the end of the program")
     assert program.exit_code() == 1
     assert "cannot read input" in program.last_words()
-    assert program.last_error() == "penstock.core.model.errors.PenstockError: cannot read input"
+    assert program.last_error() == "millstream.core.model.errors.MillstreamError: cannot read input"
 
 
 def test_it_can_be_started_again(sleeper: Program) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import APPS
-from penstock.testing.crash.clock import JumpingClock
-from penstock.testing.crash.network import Network
-from penstock.testing.crash.processes import CrashTestError
-from penstock.testing.crash.setup import Setup
-from penstock.testing.crash.space import Space
-from penstock.testing.crash.stream import now_ms
+from millstream.testing.crash import APPS
+from millstream.testing.crash.clock import JumpingClock
+from millstream.testing.crash.network import Network
+from millstream.testing.crash.processes import CrashTestError
+from millstream.testing.crash.setup import Setup
+from millstream.testing.crash.space import Space
+from millstream.testing.crash.stream import now_ms
 from unit.small_disk import run_on_small_disk
 
 
@@ -115,7 +115,7 @@ class TestClock:
 
 _FILLS = """
 import errno, pathlib, sys
-from penstock.testing.crash.space import Space
+from millstream.testing.crash.space import Space
 disk = pathlib.Path(sys.argv[1])
 space = Space(disk)
 space.fill()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from penstock.testing.crash.transactions import TOPIC, told_transactions
-from penstock.testing.kafka import ConsumedRecord
+from millstream.testing.crash.transactions import TOPIC, told_transactions
+from millstream.testing.kafka import ConsumedRecord
 
 
 def value(state: int, partitions: bytes) -> bytes:

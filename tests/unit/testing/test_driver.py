@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import (
+import millstream as ms
+from millstream.core.model.errors import (
     DeserializationError,
     ProcessingError,
     SerdeError,
@@ -19,22 +19,22 @@ from penstock.core.model.errors import (
     TopicNotFoundError,
     TopologyError,
 )
-from penstock.core.state.keyvalue import KeyValueStore
+from millstream.core.state.keyvalue import KeyValueStore
 from unit.helpers import one_processor, processing
 
-Driver = ps.testing.TopologyTestDriver
-INT = ps.serdes.int64
+Driver = ms.testing.TopologyTestDriver
+INT = ms.serdes.int64
 
 
-def word_count() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def word_count() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     words = builder.stream("lines").flat_map_values(str.split)
     words.group_by(lambda k, v: v).count(store="counts").to_stream().to("out", value=INT)
     return builder.build()
 
 
-def echo(**source: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def echo(**source: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in", **source).to("out")
     return builder.build()
 
@@ -42,8 +42,8 @@ def echo(**source: Any) -> ps.Topology:
 def test_a_record_is_processed_to_the_end_through_internal_topics() -> None:
     with Driver(word_count()) as driver:
         driver.pipe("lines", None, "to be to", 7)
-        assert driver.read("out") == [ps.Record("to", 1, 7), ps.Record("be", 1, 7), ps.Record("to", 2, 7)]
-        assert driver.store("counts").get("to") == ps.ValueAndTimestamp(2, 7)
+        assert driver.read("out") == [ms.Record("to", 1, 7), ms.Record("be", 1, 7), ms.Record("to", 2, 7)]
+        assert driver.store("counts").get("to") == ms.ValueAndTimestamp(2, 7)
 
 
 def test_reading_takes_what_is_there() -> None:
@@ -55,13 +55,13 @@ def test_reading_takes_what_is_there() -> None:
 def test_internal_topics_can_be_read() -> None:
     with Driver(word_count(), application_id="app") as driver:
         driver.pipe("lines", None, "a", 1)
-        assert driver.read("app-counts-repartition") == [ps.Record("a", "a", 1)]
+        assert driver.read("app-counts-repartition") == [ms.Record("a", "a", 1)]
 
 
 def test_internal_topics_can_be_piped_into() -> None:
     with Driver(word_count(), application_id="app") as driver:
         driver.pipe("app-counts-repartition", "a", "x", 1)
-        assert driver.read("out") == [ps.Record("a", 1, 1)]
+        assert driver.read("out") == [ms.Record("a", 1, 1)]
 
 
 def test_keys_values_timestamps_and_headers_go_through() -> None:
@@ -69,7 +69,7 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
     with Driver(echo()) as driver:
         driver.pipe("in", None, None, 5, headers)
         driver.pipe("in", b"bytes", b"as they are", 6)
-        assert driver.read("out") == [ps.Record(None, None, 5, headers), ps.Record("bytes", "as they are", 6)]
+        assert driver.read("out") == [ms.Record(None, None, 5, headers), ms.Record("bytes", "as they are", 6)]
 
 
 def test_records_have_offsets() -> None:
@@ -78,11 +78,11 @@ def test_records_have_offsets() -> None:
     with Driver(one_processor(supplier, topics=["a", "b"])) as driver:
         for topic in ("a", "b", "a"):
             driver.pipe(topic, "k", "v")
-    assert seen == [ps.RecordMetadata("a", 0, 0), ps.RecordMetadata("b", 0, 0), ps.RecordMetadata("a", 0, 1)]
+    assert seen == [ms.RecordMetadata("a", 0, 0), ms.RecordMetadata("b", 0, 0), ms.RecordMetadata("a", 0, 1)]
 
 
 def test_an_output_that_is_read_again_goes_on() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(str.upper).to("between")
     builder.stream("between").map_values(lambda v: v + "!").to("out")
     with Driver(builder.build()) as driver:
@@ -92,16 +92,16 @@ def test_an_output_that_is_read_again_goes_on() -> None:
 
 
 def test_topics_chosen_per_record_can_be_read() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in", value=INT).to(lambda k, v, context: f"to-{k}", value=INT)
     with Driver(builder.build()) as driver:
         driver.pipe("in", "a", 5)
-        assert driver.read("to-a") == [ps.Record("a", 5, 0)]
+        assert driver.read("to-a") == [ms.Record("a", 5, 0)]
 
 
 def test_a_partitioner_sees_one_partition() -> None:
     seen: list[int] = []
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to("out", partitioner=lambda topic, k, v, partitions: seen.append(partitions))
     with Driver(builder.build()) as driver:
         driver.pipe("in", "a", "x")
@@ -109,24 +109,24 @@ def test_a_partitioner_sees_one_partition() -> None:
 
 
 class TestTime:
-    def ticking(self) -> ps.Topology:
-        def init(context: ps.ProcessorContext) -> None:
-            for kind, name in ((ps.wall_clock, "wall"), (ps.stream_time, "stream")):
+    def ticking(self) -> ms.Topology:
+        def init(context: ms.ProcessorContext) -> None:
+            for kind, name in ((ms.wall_clock, "wall"), (ms.stream_time, "stream")):
                 context.schedule(10, kind, self.tick(context, name))
 
         return one_processor(processing(lambda context, record: None, init=init))
 
-    def tick(self, context: ps.ProcessorContext, name: str) -> Any:
-        return lambda now: context.forward(ps.Record(name, str(now), now))
+    def tick(self, context: ms.ProcessorContext, name: str) -> Any:
+        return lambda now: context.forward(ms.Record(name, str(now), now))
 
     def test_only_the_driver_moves_the_wall_clock(self) -> None:
         with Driver(self.ticking(), wall_clock_ms=1000) as driver:
             driver.pipe("in", "k", "v", 5)
-            assert driver.read("out") == [ps.Record("stream", "5", 5)]
+            assert driver.read("out") == [ms.Record("stream", "5", 5)]
             driver.advance_wall_clock(9)
             assert driver.read("out") == []
             driver.advance_wall_clock(timedelta(milliseconds=1))
-            assert driver.read("out") == [ps.Record("wall", "1010", 1010)]
+            assert driver.read("out") == [ms.Record("wall", "1010", 1010)]
 
     @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
     def test_the_wall_clock_does_not_go_back(self, back: Any) -> None:
@@ -134,15 +134,15 @@ class TestTime:
             driver.advance_wall_clock(back)
 
     def test_what_a_punctuator_sends_goes_through_internal_topics(self) -> None:
-        def init(context: ps.ProcessorContext) -> None:
-            context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record("k", "v", now)))
+        def init(context: ms.ProcessorContext) -> None:
+            context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record("k", "v", now)))
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         ticks = builder.stream("in").process(processing(lambda context, record: None, init=init))
         ticks.group_by_key().count(store="counts").to_stream().to("out", value=INT)
         with Driver(builder.build()) as driver:
             driver.advance_wall_clock(10)
-            assert driver.read("out") == [ps.Record("k", 1, 10)]
+            assert driver.read("out") == [ms.Record("k", 1, 10)]
 
 
 class TestStores:
@@ -150,7 +150,7 @@ class TestStores:
         with Driver(word_count()) as driver:
             driver.store("counts").put("a", (41, 0))
             driver.pipe("lines", None, "a", 3)
-            assert driver.read("out") == [ps.Record("a", 42, 3)]
+            assert driver.read("out") == [ms.Record("a", 42, 3)]
 
     def test_can_be_walked(self) -> None:
         with Driver(word_count()) as driver:
@@ -199,7 +199,7 @@ class TestErrors:
             driver.pipe("in", "k", b"five")
 
     def test_a_function_that_raises_stops_the_test(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").map_values(int).to("out", value=INT)
         with (
             Driver(builder.build()) as driver,
@@ -209,14 +209,14 @@ class TestErrors:
 
     def test_a_topology_that_is_not_valid_is_refused(self) -> None:
         with pytest.raises(TopologyError):
-            Driver(ps.Topology())
+            Driver(ms.Topology())
 
 
 class TestPolicies:
     """Each record is processed to the end before `pipe` returns, the bad ones too."""
 
     def test_a_record_that_is_skipped_is_counted_at_once(self) -> None:
-        with Driver(echo(value=INT), policies=ps.ErrorPolicies(deserialize="skip")) as driver:
+        with Driver(echo(value=INT), policies=ms.ErrorPolicies(deserialize="skip")) as driver:
             driver.pipe("in", "k", b"five")
             assert driver.metrics() == {"processed_records": 0, "dropped_records": 1}
 
@@ -226,17 +226,17 @@ class TestPolicies:
             assert driver.metrics()["dropped_records"] == 1
 
     def test_a_dead_letter_can_be_read_at_once(self) -> None:
-        policies = ps.ErrorPolicies(deserialize="dead_letter", dead_letter_topic="dead")
+        policies = ms.ErrorPolicies(deserialize="dead_letter", dead_letter_topic="dead")
         with Driver(echo(value=INT), policies=policies) as driver:
             driver.pipe("in", "k", b"five")
             (letter,) = driver.read("dead")
             assert (letter.key, letter.value) == (b"k", b"five")
-            assert dict(letter.headers)["penstock.error.stage"] == b"deserialize"
+            assert dict(letter.headers)["millstream.error.stage"] == b"deserialize"
 
     def test_a_dead_letter_is_bytes_whatever_the_serdes_of_the_sinks(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").map_values(int).to(lambda k, v, context: "out", value=INT)
-        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
         with Driver(builder.build(), policies=policies) as driver:
             driver.pipe("in", "k", "five")
             assert [(r.key, r.value) for r in driver.read("dead")] == [(b"k", b"five")]
@@ -247,7 +247,7 @@ class TestPolicies:
             assert driver.metrics() == {"processed_records": 3, "dropped_records": 0}
 
     def test_can_be_asked_for_by_the_application_of_the_user(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store="counts")
         with Driver(builder.build()) as driver:
             driver.pipe("in", None, "v")
@@ -262,13 +262,13 @@ class TestThreads:
             callers.add(threading.current_thread().name)
             return line.split()
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         words = builder.stream("lines").flat_map_values(split)
         words.group_by(lambda k, v: v).count().to_stream().to("out", value=INT)
         with Driver(builder.build(), num_threads_per_task=3) as driver:
             driver.pipe("lines", None, "to be to", 7)
-            assert driver.read("out") == [ps.Record("to", 1, 7), ps.Record("be", 1, 7), ps.Record("to", 2, 7)]
-        assert callers == {"penstock-task-thread"}
+            assert driver.read("out") == [ms.Record("to", 1, 7), ms.Record("be", 1, 7), ms.Record("to", 2, 7)]
+        assert callers == {"millstream-task-thread"}
 
     def test_there_is_at_least_one(self) -> None:
         with pytest.raises(SettingsError, match="num_threads_per_task is at least 1, not 0"):
@@ -283,8 +283,8 @@ class TestThreads:
 def test_close_is_called_at_the_end_of_the_with_block() -> None:
     closed: list[str] = []
 
-    class Closing(ps.Processor):
-        def process(self, record: ps.Record) -> None:
+    class Closing(ms.Processor):
+        def process(self, record: ms.Record) -> None:
             pass
 
         def close(self) -> None:
@@ -298,23 +298,23 @@ def test_close_is_called_at_the_end_of_the_with_block() -> None:
 class TestMicroBatches:
     """Each call of `pipe` is one, or each that fills up `commit_every` records."""
 
-    class Counting(ps.Processor[str, str, str, str]):
+    class Counting(ms.Processor[str, str, str, str]):
         """Counts in an attribute, which is wrong, and in a store."""
 
-        stores = (ps.stores.key_value("seen", ps.serdes.string, INT),)
+        stores = (ms.stores.key_value("seen", ms.serdes.string, INT),)
 
-        def init(self, context: ps.ProcessorContext[str, str]) -> None:
+        def init(self, context: ms.ProcessorContext[str, str]) -> None:
             super().init(context)
             self.here = 0
             self.seen = context.state_store("seen")
 
-        def process(self, record: ps.Record[str, str]) -> None:
+        def process(self, record: ms.Record[str, str]) -> None:
             self.here += 1
             self.seen.put("all", (self.seen.get("all") or 0) + 1)
             self.context.forward(record.with_value(f"{self.here} of {self.seen.get('all')}"))
 
-    def counting(self) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def counting(self) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream("in").process(self.Counting).to("out")
         return builder.build()
 
@@ -350,20 +350,20 @@ class TestMicroBatches:
 
             return Noting
 
-        builder = ps.StreamsBuilder()
-        spec = ps.stores.key_value("global", ps.serdes.string, ps.serdes.string)
-        builder.add_global_store(spec, "global", supplier("global", ps.Processor))
-        builder.stream("in").process_values(supplier("values", ps.Processor))
-        builder.table("rows").transform_values(supplier("rows", ps.ValueTransformer))
+        builder = ms.StreamsBuilder()
+        spec = ms.stores.key_value("global", ms.serdes.string, ms.serdes.string)
+        builder.add_global_store(spec, "global", supplier("global", ms.Processor))
+        builder.stream("in").process_values(supplier("values", ms.Processor))
+        builder.table("rows").transform_values(supplier("rows", ms.ValueTransformer))
         with Driver(builder.build()) as driver:
             made.clear()
             driver.pipe("in", "k", "v")
             assert sorted(made) == ["global", "rows", "values"]
 
     def test_times_and_schedules_outlive_one(self) -> None:
-        def init(context: ps.ProcessorContext) -> None:
-            for kind in (ps.wall_clock, ps.stream_time):
-                context.schedule(10, kind, lambda now: context.forward(ps.Record("k", "tick", now)))
+        def init(context: ms.ProcessorContext) -> None:
+            for kind in (ms.wall_clock, ms.stream_time):
+                context.schedule(10, kind, lambda now: context.forward(ms.Record("k", "tick", now)))
 
         with Driver(one_processor(processing(lambda context, record: None, init=init))) as driver:
             driver.pipe("in", "k", "v", 5)
@@ -389,7 +389,7 @@ class TestMicroBatches:
             driver.pipe("lines", None, "a b", 1)
             assert driver.read("out") == []
             driver.pipe("lines", None, "a", 2)
-            assert driver.read("out") == [ps.Record("b", 1, 1), ps.Record("a", 2, 2)]
+            assert driver.read("out") == [ms.Record("b", 1, 1), ms.Record("a", 2, 2)]
 
     def test_records_of_several_topics_are_taken_in_the_order_of_their_times(self) -> None:
         with Driver(one_processor(processing(forwarded), topics=["a", "b"]), commit_every=3) as driver:
@@ -409,7 +409,7 @@ class TestMicroBatches:
             Driver(echo(), commit_every=count)
 
 
-def forwarded(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+def forwarded(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
     context.forward(record)
 
 
@@ -422,10 +422,10 @@ def test_there_is_no_topic_without_a_name() -> None:
 
 
 class TestAPattern:
-    def topology(self) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(self) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         counts = builder.stream(re.compile("orders-.*")).group_by_key().count(store="counts")
-        counts.to_stream().to("out", value=ps.serdes.int64)
+        counts.to_stream().to("out", value=ms.serdes.int64)
         return builder.build()
 
     def test_takes_records_of_every_topic_that_it_matches(self) -> None:
@@ -442,7 +442,7 @@ class TestAPattern:
             driver.pipe("orders", "k", "v")
 
     def test_takes_what_the_topology_sends_to_such_a_topic(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("orders-new")
         builder.stream(re.compile("orders-.*")).map_values(str.upper).to("out")
         with Driver(builder.build()) as driver:
@@ -451,7 +451,7 @@ class TestAPattern:
 
 
 def test_drops_are_told_by_reason() -> None:
-    with Driver(word_count(), policies=ps.ErrorPolicies(process="skip")) as driver:
+    with Driver(word_count(), policies=ms.ErrorPolicies(process="skip")) as driver:
         driver.pipe("lines", None, None)
         driver.pipe("lines", None, "a")
         assert driver.dropped() == {"process error": 1}
@@ -466,11 +466,11 @@ def test_topics_that_were_written_are_told_with_repartitions() -> None:
 
 
 def test_all_stores_are_given_by_name() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.global_table("rates", store="rates")
     builder.stream("in").group_by_key().count(store="counts")
     with Driver(builder.build()) as driver:
         driver.pipe("in", "k", "v")
         stores = driver.stores()
         assert sorted(stores) == ["counts", "rates"]
-        assert stores["counts"].get("k") == ps.ValueAndTimestamp(1, 0)
+        assert stores["counts"].get("k") == ms.ValueAndTimestamp(1, 0)

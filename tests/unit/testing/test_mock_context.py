@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import StoreError
+import millstream as ms
+from millstream.core.model.errors import StoreError
 
 
-class Greedy(ps.Processor[str, str, str, int]):
+class Greedy(ms.Processor[str, str, str, int]):
     """Uses all that a context has."""
 
-    stores = (ps.stores.key_value("seen", ps.serdes.string, ps.serdes.int64),)
+    stores = (ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64),)
 
-    def init(self, context: ps.ProcessorContext[str, int]) -> None:
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
         super().init(context)
         self.seen = context.state_store("seen")
-        self.flush = context.schedule(timedelta(seconds=1), ps.stream_time, self.tell, start_time=5)
+        self.flush = context.schedule(timedelta(seconds=1), ms.stream_time, self.tell, start_time=5)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.seen.put(record.key, (self.seen.get(record.key) or 0) + 1)
         self.context.count("seen")
         self.context.commit()
@@ -30,48 +30,48 @@ class Greedy(ps.Processor[str, str, str, int]):
 
     def tell(self, now_ms: int) -> None:
         for key, count in self.seen.all():
-            self.context.forward(ps.Record(key, count, now_ms), "counts")
+            self.context.forward(ms.Record(key, count, now_ms), "counts")
 
 
 @pytest.fixture
-def context() -> ps.testing.MockProcessorContext:
-    return ps.testing.MockProcessorContext(stores=Greedy.stores)
+def context() -> ms.testing.MockProcessorContext:
+    return ms.testing.MockProcessorContext(stores=Greedy.stores)
 
 
-def test_what_a_processor_asks_for_is_captured(context: ps.testing.MockProcessorContext) -> None:
+def test_what_a_processor_asks_for_is_captured(context: ms.testing.MockProcessorContext) -> None:
     processor = Greedy()
     processor.init(context)
     assert not context.commit_requested
     for key in "aba":
-        processor.process(ps.Record(key, "v", 0))
+        processor.process(ms.Record(key, "v", 0))
     assert (context.commit_requested, context.counted["seen"], context.forwarded) == (True, 3, [])
     (punctuator,) = context.punctuators
-    assert (punctuator.interval_ms, punctuator.kind, punctuator.start_time) == (1_000, ps.stream_time, 5)
+    assert (punctuator.interval_ms, punctuator.kind, punctuator.start_time) == (1_000, ms.stream_time, 5)
     punctuator.callback(7)
-    assert context.forwarded == [(ps.Record("a", 2, 7), "counts"), (ps.Record("b", 1, 7), "counts")]
+    assert context.forwarded == [(ms.Record("a", 2, 7), "counts"), (ms.Record("b", 1, 7), "counts")]
     assert context.scheduled(processor.tell) == (punctuator,)
-    processor.process(ps.Record("a", "stop", 0))
+    processor.process(ms.Record("a", "stop", 0))
     assert (punctuator.cancelled, context.scheduled(processor.tell)) == (True, ())
 
 
 def test_it_has_what_every_context_has(context: Any) -> None:
-    protocol: Any = ps.ProcessorContext
+    protocol: Any = ms.ProcessorContext
     names = {name for name in vars(protocol) if not name.startswith("_")}
     assert {name for name in names if not hasattr(context, name)} == set()
 
 
-def test_calls_and_acknowledgements_are_captured(context: ps.testing.MockProcessorContext) -> None:
-    at = ps.RecordMetadata("in", 0, 3)
+def test_calls_and_acknowledgements_are_captured(context: ms.testing.MockProcessorContext) -> None:
+    at = ms.RecordMetadata("in", 0, 3)
     context.issue(print, repr, 1, 2)
     context.acknowledge(at)
     assert (context.issued, context.acknowledged) == ([(print, repr, (1, 2))], [at])
 
 
-def test_a_store_that_was_not_given_is_told(context: ps.testing.MockProcessorContext) -> None:
+def test_a_store_that_was_not_given_is_told(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(StoreError, match=r"no store 'else' \(it has: seen\)"):
         context.state_store("else")
 
 
-def test_an_interval_is_at_least_a_millisecond(context: ps.testing.MockProcessorContext) -> None:
+def test_an_interval_is_at_least_a_millisecond(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(ValueError, match="at least 1 ms, not 0"):
-        context.schedule(0, ps.wall_clock, lambda now: None)
+        context.schedule(0, ms.wall_clock, lambda now: None)

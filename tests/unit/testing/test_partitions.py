@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import CoPartitioningError, SettingsError, StoreError, TopicNotFoundError
-from penstock.core.model.partitioning import partition_of
+import millstream as ms
+from millstream.core.model.errors import CoPartitioningError, SettingsError, StoreError, TopicNotFoundError
+from millstream.core.model.partitioning import partition_of
 from unit.helpers import one_processor, processing
 
-Driver = ps.testing.TopologyTestDriver
-INT = ps.serdes.int64
+Driver = ms.testing.TopologyTestDriver
+INT = ms.serdes.int64
 KEYS = [f"k{number}" for number in range(20)]
 PLACES = {key: partition_of(key.encode(), 4) for key in KEYS}
 
 
-def where(**options: Any) -> ps.Topology:
+def where(**options: Any) -> ms.Topology:
     """Send each record on with its partition and the task that had it."""
 
-    def tell(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+    def tell(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         at = context.record_metadata
         assert at is not None
         context.forward(record.with_value(f"{at.partition}@{at.offset} in {context.task_id}"))
@@ -31,8 +31,8 @@ def where(**options: Any) -> ps.Topology:
     return one_processor(processing(tell), **options)
 
 
-def counts(**repartition: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counts(**repartition: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in").select_key(lambda key, value: value)
     if repartition:
         stream = stream.repartition(name="again", **repartition)
@@ -111,14 +111,14 @@ class TestPartitions:
 
     def test_a_sink_is_told_how_many_there_are(self) -> None:
         seen: list[int] = []
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("out", partitioner=lambda topic, k, v, partitions: seen.append(partitions))
         with Driver(builder.build(), partitions={"out": 5}) as driver:
             driver.pipe("in", "k", "v")
         assert seen == [5]
 
     def test_a_partitioner_chooses_where_an_output_is_read_again(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("between", partitioner=lambda topic, k, v, partitions: [0, 2])
         builder.stream("between").process(_Telling).to("out")
         with Driver(builder.build(), partitions={"between": 3}) as driver:
@@ -126,13 +126,13 @@ class TestPartitions:
             assert [record.value for record in driver.read("out")] == ["0", "2"]
 
     def test_topics_that_meet_need_equal_numbers(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("a").join(builder.table("b"), lambda a, b: a + b).to("out")
         with pytest.raises(CoPartitioningError):
             Driver(builder.build(), partitions={"a": 2})
 
     def test_a_global_table_has_the_rows_of_all(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.global_table("rates", store="rates")
         builder.stream("in").to("out")
         with Driver(builder.build(), partitions=4) as driver:
@@ -141,7 +141,7 @@ class TestPartitions:
             assert sum(1 for _ in driver.store("rates").all()) == len(KEYS)
 
     def test_a_topic_of_a_pattern_has_its_own_number(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         stream = builder.stream(re.compile("in-.*"))
         stream.group_by(lambda key, value: value).count(store="counts").to_stream().to("out", value=INT)
         with Driver(builder.build(), partitions={"in-a": 3}) as driver:
@@ -162,19 +162,19 @@ class TestPartitions:
             Driver(where(), partitions={"im": 2})
 
 
-class _Telling(ps.Processor[str, str, str, str]):
-    def process(self, record: ps.Record[str, str]) -> None:
+class _Telling(ms.Processor[str, str, str, str]):
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record.with_value(str(self.context.task_id.partition)))
 
 
-def merged() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def merged() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("a").merge(builder.stream("b")).process(_Passing).to("out")
     return builder.build()
 
 
-class _Passing(ps.Processor[str, str, str, str]):
-    def process(self, record: ps.Record[str, str]) -> None:
+class _Passing(ms.Processor[str, str, str, str]):
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
 
 
@@ -232,7 +232,7 @@ class TestWaiting:
             assert (self.taken(driver), driver.waiting()) == ([2], {})
 
     def test_what_feeds_an_input_through_a_repartition_is_waited_for(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         again = builder.stream("b").select_key(lambda key, value: value).repartition(name="again")
         builder.stream("a").merge(again).process(_Passing).to("out")
         with Driver(builder.build(), max_task_idle_ms=0) as driver:
@@ -244,7 +244,7 @@ class TestWaiting:
             assert self.taken(driver) == [1, 2]
 
     def test_what_comes_through_the_shuffle_is_there_in_the_same_micro_batch(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         again = builder.stream("b").select_key(lambda key, value: value).repartition(name="again")
         builder.stream("a").merge(again).process(_Passing).to("out")
         with Driver(builder.build(), commit_every=3) as driver:

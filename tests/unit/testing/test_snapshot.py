@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
 from unit.helpers import one_processor, processing
 
-Driver = ps.testing.TopologyTestDriver
-INT = ps.serdes.int64
+Driver = ms.testing.TopologyTestDriver
+INT = ms.serdes.int64
 
 
-def counting(store: str = "counts", *, value: Any = None) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(store: str = "counts", *, value: Any = None) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by(lambda key, value: value)
     if value is None:
         counts.count(store=store).to_stream().to("out", value=INT)
@@ -40,8 +40,8 @@ def test_counts_and_offsets_go_on() -> None:
 
 
 def test_an_edit_keeps_what_it_can() -> None:
-    def with_a_source_in_front() -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def with_a_source_in_front() -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream("other").group_by_key().count(store="others")
         words = builder.stream("in").filter_not(lambda key, value: value == "b")
         counts = words.group_by(lambda key, value: value).count(store="counts")
@@ -70,10 +70,10 @@ def test_a_snapshot_is_not_changed_by_what_follows() -> None:
 
 
 def test_times_and_schedules_go_on() -> None:
-    def topology() -> ps.Topology:
-        def init(context: ps.ProcessorContext) -> None:
-            for kind in (ps.wall_clock, ps.stream_time):
-                context.schedule(10, kind, lambda now: context.forward(ps.Record("k", "tick", now)))
+    def topology() -> ms.Topology:
+        def init(context: ms.ProcessorContext) -> None:
+            for kind in (ms.wall_clock, ms.stream_time):
+                context.schedule(10, kind, lambda now: context.forward(ms.Record("k", "tick", now)))
 
         return one_processor(processing(lambda context, record: None, init=init))
 
@@ -107,8 +107,8 @@ def test_what_a_test_put_into_a_store_goes_on() -> None:
 
 
 def test_global_stores_go_on() -> None:
-    def topology(value: Any = ps.serdes.string) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(value: Any = ms.serdes.string) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         rates = builder.global_table("rates", value=value, store="rates")
         builder.stream("in").join(rates, lambda key, value: key, lambda left, right: f"{left}{right}").to(
             "out"
@@ -141,7 +141,7 @@ def test_a_store_may_have_another_name() -> None:
 
 
 def test_records_that_wait_go_on_waiting() -> None:
-    def merged(*topics: str) -> ps.Topology:
+    def merged(*topics: str) -> ms.Topology:
         return one_processor(processing(lambda context, record: context.forward(record)), topics=list(topics))
 
     with Driver(merged("a", "b"), max_task_idle_ms=100) as driver:
@@ -159,8 +159,8 @@ def test_records_that_wait_go_on_waiting() -> None:
 
 
 class TestCalls:
-    def asking(self, name: str | None = "ask") -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def asking(self, name: str | None = "ask") -> ms.Topology:
+        builder = ms.StreamsBuilder()
         stream = builder.stream("in")
         if name is not None:
             stream = stream.map_values_async(_delayed, name=name)
@@ -201,7 +201,7 @@ async def _delayed(value: str) -> str:
 class TestRefused:
     """What a checkpoint refuses is refused here, and the driver stays as it was."""
 
-    def refused(self, driver: Driver, topology: ps.Topology, match: str, **options: Any) -> None:
+    def refused(self, driver: Driver, topology: ms.Topology, match: str, **options: Any) -> None:
         with pytest.raises((IncompatibleTopologyError, SettingsError), match=match):
             driver.edited(topology, **options)
 
@@ -209,13 +209,13 @@ class TestRefused:
         with Driver(counting()) as driver:
             counted(driver, "a")
             self.refused(
-                driver, counting(value=ps.serdes.string), "store 'counts' is .* but .* in the checkpoint"
+                driver, counting(value=ms.serdes.string), "store 'counts' is .* but .* in the checkpoint"
             )
             assert counted(driver, "a") == [("a", 2)]
 
     def test_is_another_way_of_records_to_their_store(self) -> None:
-        def direct(partitions: int | None) -> ps.Topology:
-            builder = ps.StreamsBuilder()
+        def direct(partitions: int | None) -> ms.Topology:
+            builder = ms.StreamsBuilder()
             stream = builder.stream("in")
             if partitions is not None:
                 stream = stream.repartition(partitions=partitions)
@@ -243,8 +243,8 @@ class TestRefused:
 def test_an_edited_driver_is_closed_once() -> None:
     closed: list[int] = []
 
-    class Closing(ps.Processor[Any, Any, Any, Any]):
-        def process(self, record: ps.Record[Any, Any]) -> None: ...
+    class Closing(ms.Processor[Any, Any, Any, Any]):
+        def process(self, record: ms.Record[Any, Any]) -> None: ...
 
         def close(self) -> None:
             closed.append(1)

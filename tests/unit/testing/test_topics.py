@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SerdeError, TopicNotFoundError
+import millstream as ms
+from millstream.core.model.errors import SerdeError, TopicNotFoundError
 
-Driver = ps.testing.TopologyTestDriver
-INT = ps.serdes.int64
+Driver = ms.testing.TopologyTestDriver
+INT = ms.serdes.int64
 
 
-def echo(**source: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def echo(**source: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in", **source).to("out")
     return builder.build()
 
@@ -24,14 +24,14 @@ def timestamps(driver: Driver) -> list[int]:
     return [record.timestamp for record in driver.read("out")]
 
 
-def labelled(label: str) -> ps.Serde[Any]:
+def labelled(label: str) -> ms.Serde[Any]:
     """Return a serde that appends a header with what it is told of topic, side and headers so far."""
 
-    def write(text: str, context: ps.serdes.SerdeContext) -> bytes:
+    def write(text: str, context: ms.serdes.SerdeContext) -> bytes:
         context.headers.append((label, f"{context.topic} {context.side} {len(context.headers)}".encode()))
         return text.encode()
 
-    return ps.serdes.in_context(write, lambda data, context: data.decode())
+    return ms.serdes.in_context(write, lambda data, context: data.decode())
 
 
 class TestInput:
@@ -49,7 +49,7 @@ class TestInput:
 
     def test_bytes_are_taken_as_they_are_without_a_serde_of_the_tests_own(self) -> None:
         with Driver(echo()) as driver:
-            driver.input_topic("in", value=ps.serdes.bytes).pipe(b"k", b"v")
+            driver.input_topic("in", value=ms.serdes.bytes).pipe(b"k", b"v")
             assert [(record.key, record.value) for record in driver.read("out")] == [("k", "v")]
 
     def test_times_begin_with_the_wall_clock_and_stand(self) -> None:
@@ -79,10 +79,10 @@ class TestInput:
 
     def test_serdes_may_be_others_than_those_of_the_source(self) -> None:
         with Driver(echo(value=INT)) as driver:
-            topic = driver.input_topic("in", key=INT, value=ps.serdes.bytes)
+            topic = driver.input_topic("in", key=INT, value=ms.serdes.bytes)
             topic.pipe(1, (5).to_bytes(8, "big"))
             out = driver.output_topic("out", key=INT, value=INT)
-            assert out.read_one() == ps.Record(1, 5, 0)
+            assert out.read_one() == ms.Record(1, 5, 0)
 
     def test_serdes_are_those_of_the_source_unless_others_are_given(self) -> None:
         with Driver(echo(value=INT)) as driver:
@@ -96,7 +96,7 @@ class TestInput:
     def test_headers_go_through(self) -> None:
         with Driver(echo()) as driver:
             driver.input_topic("in").pipe("k", None, headers=[("h", b"1")])
-            assert driver.read("out") == [ps.Record("k", None, 0, (("h", b"1"),))]
+            assert driver.read("out") == [ms.Record("k", None, 0, (("h", b"1"),))]
 
     @pytest.mark.parametrize("name", ["im", None])
     def test_a_topic_that_is_not_read_is_refused(self, name: Any) -> None:
@@ -108,7 +108,7 @@ class TestInput:
 
 
 class TestOutput:
-    def piped(self, *pairs: tuple[str | None, str | None]) -> ps.testing.OutputTopic[str, str]:
+    def piped(self, *pairs: tuple[str | None, str | None]) -> ms.testing.OutputTopic[str, str]:
         driver = Driver(echo())
         driver.input_topic("in").pipe_all(pairs)
         return driver.output_topic("out")
@@ -116,7 +116,7 @@ class TestOutput:
     def test_records_are_taken_in_their_order(self) -> None:
         out = self.piped(("a", "1"), ("b", "2"), ("c", "3"))
         assert (len(out), out.is_empty) == (3, False)
-        assert out.read_one() == ps.Record("a", "1", 0)
+        assert out.read_one() == ms.Record("a", "1", 0)
         assert out.read_values() == ["2", "3"]
         assert (len(out), out.is_empty, out.read_all()) == (0, True, [])
 

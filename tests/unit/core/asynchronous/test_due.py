@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.call import Call, Ticket
-from penstock.core.asynchronous.dispatcher import Dispatcher
-from penstock.core.asynchronous.station import Queued
-from penstock.core.model.calls import Calls
+from millstream.core.asynchronous.call import Call, Ticket
+from millstream.core.asynchronous.dispatcher import Dispatcher
+from millstream.core.asynchronous.station import Queued
+from millstream.core.model.calls import Calls
 
 
 def dispatcher(*calls: Call, **options: Any) -> Dispatcher:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import penstock as ps
-from penstock.core.topology.nodes import Repartition
+import millstream as ms
+from millstream.core.topology.nodes import Repartition
 
-INT = ps.serdes.int64
+INT = ms.serdes.int64
 
 
 def run(
-    define: Callable[[ps.StreamsBuilder], ps.KTable[Any, Any]],
+    define: Callable[[ms.StreamsBuilder], ms.KTable[Any, Any]],
     *rows: tuple[Any, ...],
-    value: ps.Serde[Any] = ps.serdes.string,
+    value: ms.Serde[Any] = ms.serdes.string,
 ) -> list[tuple[Any, Any, int]]:
     """Pipe rows of key, value and perhaps a timestamp into `in`; give what the table says."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     define(builder).to_stream().to("out", value=value)
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         for number, (key, item, *timestamp) in enumerate(rows):
             driver.pipe("in", key, item, timestamp[0] if timestamp else number)
         return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
@@ -27,14 +27,14 @@ def run(
 
 class TestOfStreams:
     def test_count(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").group_by_key().count(store="s")
 
         rows = [("a", "x"), ("b", "x"), ("a", "y"), (None, "x"), ("a", None)]
         assert run(define, *rows, value=INT) == [("a", 1, 0), ("b", 1, 1), ("a", 2, 2)]
 
     def test_reduce_takes_the_first_value_as_it_is(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").group_by_key().reduce(lambda so_far, value: so_far + value, store="s")
 
         assert run(define, ("a", "x"), ("a", "y"), ("a", "z")) == [
@@ -44,11 +44,11 @@ class TestOfStreams:
         ]
 
     def test_aggregate_begins_with_its_initializer(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             grouped = builder.stream("in").group_by_key()
-            return grouped.aggregate(list, lambda k, v, items: [*items, v], value=ps.serdes.json, store="s")
+            return grouped.aggregate(list, lambda k, v, items: [*items, v], value=ms.serdes.json, store="s")
 
-        assert run(define, ("a", "x"), ("b", "y"), ("a", "z"), value=ps.serdes.json) == [
+        assert run(define, ("a", "x"), ("b", "y"), ("a", "z"), value=ms.serdes.json) == [
             ("a", ["x"], 0),
             ("b", ["y"], 1),
             ("a", ["x", "z"], 2),
@@ -59,18 +59,18 @@ class TestOfStreams:
             items.append(value)
             return items
 
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return (
-                builder.stream("in").group_by_key().aggregate(list, append, value=ps.serdes.json, store="s")
+                builder.stream("in").group_by_key().aggregate(list, append, value=ms.serdes.json, store="s")
             )
 
-        assert run(define, ("a", "x"), ("a", "y"), value=ps.serdes.json) == [
+        assert run(define, ("a", "x"), ("a", "y"), value=ms.serdes.json) == [
             ("a", ["x"], 0),
             ("a", ["x", "y"], 1),
         ]
 
     def test_none_deletes_the_key(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             grouped = builder.stream("in").group_by_key()
             return grouped.reduce(lambda so_far, value: None if value == "!" else so_far + value, store="s")
 
@@ -81,14 +81,14 @@ class TestOfStreams:
         ]
 
     def test_the_timestamp_is_the_largest_so_far(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").group_by_key().count(store="s")
 
         rows = [("a", "x", 5), ("a", "x", 3), ("a", "x", 9), ("b", "x", 1)]
         assert run(define, *rows, value=INT) == [("a", 1, 5), ("a", 2, 5), ("a", 3, 9), ("b", 1, 1)]
 
     def test_to_table_takes_the_newest_value(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").to_table(store="s")
 
         assert run(define, ("a", "x"), ("a", None), ("a", "y"), (None, "z")) == [
@@ -100,19 +100,19 @@ class TestOfStreams:
 
 class TestTables:
     def test_map_values_leaves_deletions_alone(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").map_values(lambda v: v.upper())
 
         assert run(define, ("a", "x"), ("a", None)) == [("a", "X", 0), ("a", None, 1)]
 
     def test_map_values_with_key(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").map_values(lambda k, v: k + v, with_key=True)
 
         assert run(define, ("a", "x")) == [("a", "ax", 0)]
 
     def test_a_filter_deletes_what_it_let_through_before(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").filter(lambda k, v: v > "m")
 
         assert run(define, ("a", "b"), ("a", "x"), ("a", "c"), ("a", "d"), ("a", None)) == [
@@ -121,22 +121,22 @@ class TestTables:
         ]
 
     def test_filter_not_is_the_opposite(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").filter_not(lambda k, v: v > "m")
 
         assert run(define, ("a", "b"), ("a", "x"), ("a", "y")) == [("a", "b", 0), ("a", None, 1)]
 
     def test_a_result_can_be_kept_in_a_store(self) -> None:
-        builder = ps.StreamsBuilder()
-        builder.table("in").map_values(str.upper, store="upper", value=ps.serdes.string)
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        builder = ms.StreamsBuilder()
+        builder.table("in").map_values(str.upper, store="upper", value=ms.serdes.string)
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("in", "a", "x", 4)
-            assert driver.store("upper").get("a") == ps.ValueAndTimestamp("X", 4)
+            assert driver.store("upper").get("a") == ms.ValueAndTimestamp("X", 4)
             driver.pipe("in", "a", None, 5)
             assert driver.store("upper").get("a") is None
 
     def test_of_several_steps(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             lengths = builder.table("in").map_values(len).filter(lambda k, v: v % 2 == 0)
             return lengths.map_values(str)
 
@@ -148,11 +148,11 @@ class TestTables:
 
 
 class TestGroupedTables:
-    def by_value(self, builder: ps.StreamsBuilder) -> ps.KGroupedTable[Any, Any]:
+    def by_value(self, builder: ms.StreamsBuilder) -> ms.KGroupedTable[Any, Any]:
         return builder.table("in").group_by(lambda key, value: (value[0], value[1:]))
 
     def test_a_row_that_moves_leaves_its_old_group(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return self.by_value(builder).count(store="s")
 
         assert run(define, ("a", "g1"), ("b", "g2"), ("a", "h1"), ("b", None), value=INT) == [
@@ -164,7 +164,7 @@ class TestGroupedTables:
         ]
 
     def test_a_row_that_stays_is_subtracted_and_added_at_once(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return self.by_value(builder).aggregate(
                 int,
                 lambda k, v, total: total + int(v),
@@ -180,7 +180,7 @@ class TestGroupedTables:
         ]
 
     def test_reduce(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return self.by_value(builder).reduce(lambda a, b: a + b, lambda a, b: a.replace(b, ""), store="s")
 
         assert run(define, ("a", "gx"), ("b", "gy"), ("a", "gz")) == [
@@ -190,16 +190,16 @@ class TestGroupedTables:
         ]
 
     def test_rows_without_a_group_are_left_out(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             grouped = builder.table("in").group_by(lambda key, value: (None if value == "?" else value, key))
             return grouped.count(store="s")
 
         assert run(define, ("a", "?"), ("a", "g"), ("a", "?"), value=INT) == [("g", 1, 1), ("g", 0, 2)]
 
     def test_is_repartitioned_once_for_all_its_aggregations(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         grouped = builder.table("in").group_by(
-            lambda k, v: (v, k), key=ps.serdes.bytes, value=INT, name="groups"
+            lambda k, v: (v, k), key=ms.serdes.bytes, value=INT, name="groups"
         )
         grouped.count(store="one")
         grouped.reduce(max, min, store="two")
@@ -207,7 +207,7 @@ class TestGroupedTables:
         assert (node.topic_name, node.key.name, node.value.name) == ("groups", "bytes", "change(int64)")
 
     def test_of_a_filtered_table_sees_old_values(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
+        def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             words = builder.table("in").map_values(str.lower).filter(lambda k, v: v != "x")
             return words.group_by(lambda k, v: (v, k)).count(store="s")
 

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import penstock as ps
-from penstock.core import dsl
-from penstock.core.model.errors import ArgumentError, TopologyError
+import millstream as ms
+from millstream.core import dsl
+from millstream.core.model.errors import ArgumentError, TopologyError
 
 INSIDE = ("Graph", "Names", "Printing", "change")
 """What is in these modules and no user meets."""
 
 
-STORE = ps.stores.key_value("store", ps.serdes.string, ps.serdes.string)
+STORE = ms.stores.key_value("store", ms.serdes.string, ms.serdes.string)
 
 
 class Case(NamedTuple):
@@ -51,7 +51,7 @@ def classes() -> Iterator[type]:
             for cls in own
             if not (issubclass(cls, tuple) or cls.__name__ in INSIDE or cls.__name__[0] == "_")
         )
-    yield from (ps.Topology, ps.Suppressed, ps.EmitStrategy)
+    yield from (ms.Topology, ms.Suppressed, ms.EmitStrategy)
 
 
 def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
@@ -62,8 +62,8 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
                 yield plain, None if isinstance(member, staticmethod) else cls
     own = (
         each
-        for each in vars(ps.serdes).values()
-        if inspect.isfunction(each) and each.__module__ == ps.serdes.__name__
+        for each in vars(ms.serdes).values()
+        if inspect.isfunction(each) and each.__module__ == ms.serdes.__name__
     )
     for function in own:
         makes = str(inspect.signature(function).return_annotation)
@@ -80,10 +80,10 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
         "UnlimitedWindows",
         "Serde",
     ):
-        cls = getattr(ps, name)
+        cls = getattr(ms, name)
         yield cls.__init__, cls
     for name in ("key_value", "lru", "window", "session", "versioned", "options"):
-        cls = getattr(ps.stores, name)
+        cls = getattr(ms.stores, name)
         yield cls.__init__, cls
 
 
@@ -120,7 +120,7 @@ CASES = list(dict.fromkeys(cases()))
 def fitting(annotation: str) -> object:
     """Return something that a parameter takes."""
     first = members(annotation)[0]
-    some = {"str": "x", "Serde": ps.serdes.string, "StoreSpec": STORE, "Callable": len}
+    some = {"str": "x", "Serde": ms.serdes.string, "StoreSpec": STORE, "Callable": len}
     return next((each for start, each in some.items() if first.startswith(start)), object())
 
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_called_is_no_function(case: Case) -> None:
         call(case, 5)
 
 
-USES: dict[str, Callable[[ps.KStream[str, str]], object]] = {
+USES: dict[str, Callable[[ms.KStream[str, str]], object]] = {
     "initializer": lambda s: s.group_by_key().aggregate(None, lambda k, v, a: a),  # type: ignore[arg-type]
     "predicates": lambda s: s.branch(lambda k, v: True, None),  # type: ignore[arg-type]
     "predicate": lambda s: s.split().branch(None),  # type: ignore[arg-type]
@@ -189,9 +189,9 @@ USES: dict[str, Callable[[ps.KStream[str, str]], object]] = {
 @pytest.mark.parametrize("parameter", USES)
 def test_it_is_refused_where_it_is_said(parameter: str) -> None:
     with pytest.raises(TopologyError, match=f"{parameter} must "):
-        USES[parameter](ps.StreamsBuilder().stream("in"))
+        USES[parameter](ms.StreamsBuilder().stream("in"))
 
 
 def test_a_missing_argument_is_what_python_says_it_is() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'predicate'"):
-        ps.StreamsBuilder().stream("in").filter()  # type: ignore[call-arg]
+        ms.StreamsBuilder().stream("in").filter()  # type: ignore[call-arg]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, ProductionError, TopologyError
-from penstock.testing import TopologyTestDriver as Driver
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, ProductionError, TopologyError
+from millstream.testing import TopologyTestDriver as Driver
 
-INT = ps.serdes.int64
+INT = ms.serdes.int64
 
 
 class Journal:
@@ -42,8 +42,8 @@ def _now() -> int:
     return round(asyncio.get_running_loop().time() * 1000)
 
 
-def mapping(function: Callable[..., Any], *, with_key: bool = True, **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def mapping(function: Callable[..., Any], *, with_key: bool = True, **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values_async(function, with_key=with_key, name="call", **options).to("out")
     return builder.build()
 
@@ -90,8 +90,8 @@ class TestOrder:
             assert out(driver) == ["2:5", "1:10"]
 
     def test_keys_that_cannot_be_hashed_are_keys_too(self) -> None:
-        journal, builder = Journal(), ps.StreamsBuilder()
-        stream = builder.stream("in", key=ps.serdes.json, value=ps.serdes.string)
+        journal, builder = Journal(), ms.StreamsBuilder()
+        stream = builder.stream("in", key=ms.serdes.json, value=ms.serdes.string)
         stream.map_values_async(journal.sleep, with_key=True).to("out")
         with Driver(builder.build()) as driver:
             for value in ("1:10", "2:5"):
@@ -103,7 +103,7 @@ class TestOrder:
         with Driver(mapping(Journal().sleep)) as driver:
             driver.pipe("in", "k", "v:7", timestamp=42, headers=(("h", b"x"),))
             driver.advance_wall_clock(7)
-            assert driver.read("out") == [ps.Record("k", "V:7", 42, (("h", b"x"),))]
+            assert driver.read("out") == [ms.Record("k", "V:7", 42, (("h", b"x"),))]
 
     def test_plain_functions_are_called_on_the_spot(self) -> None:
         with Driver(mapping(str.upper, with_key=False)) as driver:
@@ -172,9 +172,9 @@ class TestLimits:
 
         topology = mapping(
             fetch,
-            circuit_breaker=ps.CircuitBreaker(failures=2, reset_after=100),
+            circuit_breaker=ms.CircuitBreaker(failures=2, reset_after=100),
             endpoint=lambda key, value: key,
-            retry=ps.Retry(initial=10, factor=1, jitter=0),
+            retry=ms.Retry(initial=10, factor=1, jitter=0),
         )
         with Driver(topology) as driver:
             pipe(driver, ("bad", "x"), ("good", "y"))
@@ -190,14 +190,14 @@ class TestAnswers:
     def test_delayed_records_come_again_at_their_time_as_the_same_attempt(self) -> None:
         seen: list[tuple[int, int]] = []
 
-        async def later(record: Any, context: ps.CallContext) -> Any:
+        async def later(record: Any, context: ms.CallContext) -> Any:
             seen.append((_now(), context.attempt))
             if len(seen) < 3:
-                return ps.delay(in_=timedelta(minutes=5))
+                return ms.delay(in_=timedelta(minutes=5))
             context.forward(record)
             return None
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").process_async(later).to("out")
         with Driver(builder.build()) as driver:
             pipe(driver, ("k", "v"))
@@ -210,14 +210,14 @@ class TestAnswers:
 
     def test_a_time_may_be_given_as_a_datetime(self) -> None:
         at = datetime(2030, 1, 1, tzinfo=UTC)
-        assert ps.delay(until=at) == ps.delay(until=int(at.timestamp() * 1000))
-        assert ps.delay(until=at + timedelta(microseconds=1)) == ps.delay(
+        assert ms.delay(until=at) == ms.delay(until=int(at.timestamp() * 1000))
+        assert ms.delay(until=at + timedelta(microseconds=1)) == ms.delay(
             until=int(at.timestamp() * 1000) + 1
         )
         with pytest.raises(ValueError, match="without a time zone"):
-            ps.delay(until=datetime(2030, 1, 1))
+            ms.delay(until=datetime(2030, 1, 1))
         with pytest.raises(ValueError, match=r"until=\.\.\., or how long from now, in_="):
-            ps.delay()
+            ms.delay()
 
     def test_a_record_behind_a_delayed_one_of_its_key_waits_and_others_do_not(self) -> None:
         told: set[str] = set()
@@ -225,7 +225,7 @@ class TestAnswers:
         def once(key: str, value: str) -> Any:
             if value == "slow" and value not in told:
                 told.add(value)
-                return ps.delay(in_=1000)
+                return ms.delay(in_=1000)
             return value
 
         with Driver(mapping(once)) as driver:
@@ -235,7 +235,7 @@ class TestAnswers:
             assert out(driver) == ["slow", "behind"]
 
     def test_skipped_records_end_and_are_counted(self) -> None:
-        with Driver(mapping(lambda value: ps.skip() if value == "x" else value, with_key=False)) as driver:
+        with Driver(mapping(lambda value: ms.skip() if value == "x" else value, with_key=False)) as driver:
             pipe(driver, ("a", "x"), ("b", "y"))
             assert out(driver) == ["y"]
             assert driver.metrics()["dropped_records"] == 1
@@ -243,9 +243,9 @@ class TestAnswers:
 
     def test_a_call_may_ask_for_the_dead_letter_topic(self) -> None:
         topology = mapping(
-            lambda value: ps.dead_letter("no such product"),
+            lambda value: ms.dead_letter("no such product"),
             with_key=False,
-            on_failure=ps.dead_letter("dead"),
+            on_failure=ms.dead_letter("dead"),
         )
         with Driver(topology) as driver:
             driver.pipe("in", "k", "v", timestamp=9, headers=(("h", b"x"),))
@@ -263,19 +263,19 @@ class TestAnswers:
             assert dict(letter.headers) == {
                 **theirs,
                 "h": b"x",
-                "penstock.error.stage": b"call",
-                "penstock.error.node": b"call",
-                "penstock.error.topic": b"in",
-                "penstock.error.partition": b"0",
-                "penstock.error.offset": b"0",
-                "penstock.error.error": b"no such product",
-                "penstock.error.attempts": b"1",
-                "penstock.error.traceback": b"",
+                "millstream.error.stage": b"call",
+                "millstream.error.node": b"call",
+                "millstream.error.topic": b"in",
+                "millstream.error.partition": b"0",
+                "millstream.error.offset": b"0",
+                "millstream.error.error": b"no such product",
+                "millstream.error.attempts": b"1",
+                "millstream.error.traceback": b"",
             }
 
     def test_without_a_topic_of_the_operator_it_is_that_of_the_application(self) -> None:
-        topology = mapping(lambda value: ps.dead_letter("why"), with_key=False)
-        with Driver(topology, policies=ps.ErrorPolicies(dead_letter_topic="all")) as driver:
+        topology = mapping(lambda value: ms.dead_letter("why"), with_key=False)
+        with Driver(topology, policies=ms.ErrorPolicies(dead_letter_topic="all")) as driver:
             pipe(driver, ("k", "v"))
             assert len(driver.read("all")) == 1
         with Driver(topology) as driver, pytest.raises(ProductionError, match="dead_letter_topic"):
@@ -297,7 +297,7 @@ class TestFailures:
 
     def test_waits_grow_up_to_a_cap_and_are_never_early(self) -> None:
         call, tried = self.failing(5)
-        retry = ps.Retry(initial=10, factor=3, cap=100, jitter=0)
+        retry = ms.Retry(initial=10, factor=3, cap=100, jitter=0)
         with Driver(mapping(call, retry=retry)) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(1000)
@@ -306,7 +306,7 @@ class TestFailures:
 
     def test_after_the_last_attempt_the_application_stops_and_says_what_to_do(self) -> None:
         call, tried = self.failing(9)
-        retry = ps.Retry(initial=1, max_attempts=3, jitter=0)
+        retry = ms.Retry(initial=1, max_attempts=3, jitter=0)
         with Driver(mapping(call, retry=retry)) as driver:
             pipe(driver, ("k", "v"))
             with pytest.raises(
@@ -326,34 +326,34 @@ class TestFailures:
 
     def test_or_kept_with_its_cause_and_attempts(self) -> None:
         call, _ = self.failing(9)
-        retry = ps.Retry(initial=1, max_attempts=4)
-        with Driver(mapping(call, retry=retry, on_failure=ps.dead_letter("dead"))) as driver:
+        retry = ms.Retry(initial=1, max_attempts=4)
+        with Driver(mapping(call, retry=retry, on_failure=ms.dead_letter("dead"))) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(100)
             (letter,) = driver.read("dead")
             headers = dict(letter.headers)
-            assert headers["penstock.error.attempts"] == b"4"
-            assert headers["penstock.error.error"] == b"OSError: down"
-            assert b"down" in (headers["penstock.error.traceback"] or b"")
+            assert headers["millstream.error.attempts"] == b"4"
+            assert headers["millstream.error.error"] == b"OSError: down"
+            assert b"down" in (headers["millstream.error.traceback"] or b"")
             assert driver.committed_offset("in") == 1
 
     def test_only_the_named_errors_are_tried_again(self) -> None:
         call, tried = self.failing(1, KeyError)
-        with Driver(mapping(call, retry=ps.Retry(on=(OSError,)), on_failure="skip")) as driver:
+        with Driver(mapping(call, retry=ms.Retry(on=(OSError,)), on_failure="skip")) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(10_000)
         assert tried == [0]
 
     def test_no_attempt_begins_too_long_after_the_first(self) -> None:
         call, tried = self.failing(99)
-        retry = ps.Retry(initial=40, factor=1, jitter=0, max_elapsed=100)
+        retry = ms.Retry(initial=40, factor=1, jitter=0, max_elapsed=100)
         with Driver(mapping(call, retry=retry, on_failure="skip")) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(10_000)
         assert tried == [0, 40, 80]
 
     def test_jitter_is_bounded_and_the_same_each_time(self) -> None:
-        retry = ps.Retry(initial=1000, factor=1, jitter=0.2)
+        retry = ms.Retry(initial=1000, factor=1, jitter=0.2)
         waits = [retry.wait_ms(attempt, seed="x") for attempt in range(1, 200)]
         assert min(waits) >= 800
         assert max(waits) <= 1200
@@ -366,7 +366,7 @@ class TestFailures:
         async def slow_once(key: str, value: str) -> str:
             return await journal.sleep(key, value if journal.begun else "first:500")
 
-        retry = ps.Retry(initial=5, jitter=0, max_attempts=2)
+        retry = ms.Retry(initial=5, jitter=0, max_attempts=2)
         with Driver(mapping(slow_once, timeout=50, retry=retry)) as driver:
             pipe(driver, ("k", "v:10"))
             driver.advance_wall_clock(1000)
@@ -378,19 +378,19 @@ class TestFailures:
         call, tried = self.failing(99)
         topology = mapping(
             call,
-            retry=ps.Retry(initial=30, factor=1, jitter=0),
+            retry=ms.Retry(initial=30, factor=1, jitter=0),
             total_timeout=100,
-            on_failure=ps.dead_letter("dead"),
+            on_failure=ms.dead_letter("dead"),
         )
         with Driver(topology) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(1000)
             (letter,) = driver.read("dead")
         assert tried == [0, 30, 60, 90]
-        assert b"total timeout" in (dict(letter.headers)["penstock.error.error"] or b"")
+        assert b"total timeout" in (dict(letter.headers)["millstream.error.error"] or b"")
 
     def test_what_fails_behind_the_call_is_treated_as_anywhere(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         called = builder.stream("in").map_values_async(lambda value: value)
         called.map_values(int, name="number").to("out", value=INT)
         with Driver(builder.build()) as driver:
@@ -430,10 +430,10 @@ class TestBatches:
 
         def each(values: list[str]) -> list[Any]:
             turns.append(values)
-            answers: dict[str, Any] = {"again": ps.retry(in_=10), "bad": ValueError("no"), "none": ps.skip()}
+            answers: dict[str, Any] = {"again": ms.retry(in_=10), "bad": ValueError("no"), "none": ms.skip()}
             return [answers.get(value, value) if len(turns) == 1 else value for value in values]
 
-        topology = mapping(each, with_key=False, batch=(4, 50), on_failure=ps.dead_letter("dead"))
+        topology = mapping(each, with_key=False, batch=(4, 50), on_failure=ms.dead_letter("dead"))
         with Driver(topology) as driver:
             pipe(driver, *((value, value) for value in ("good", "again", "bad", "none")))
             assert out(driver) == ["good"]
@@ -447,9 +447,9 @@ class TestBatches:
 
         async def insert(keys: list[str], values: list[str]) -> list[Any] | None:
             seen.append((keys, values))
-            return None if len(seen) == 1 else [ps.skip(), ps.retry(in_=10)]
+            return None if len(seen) == 1 else [ms.skip(), ms.retry(in_=10)]
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").foreach_async(insert, batch=(2, 100))
         with Driver(builder.build()) as driver:
             pipe(driver, ("a", "1"), ("b", "2"))
@@ -468,15 +468,15 @@ class TestBatches:
 
 class TestProcess:
     @staticmethod
-    def totals(function: Callable[..., Any], **options: Any) -> ps.Topology:
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+    def totals(function: Callable[..., Any], **options: Any) -> ms.Topology:
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
         stream = builder.stream("in").process_async(function, stores=["totals"], name="sum", **options)
-        stream.to("out", key=ps.serdes.string, value=INT)
+        stream.to("out", key=ms.serdes.string, value=INT)
         return builder.build()
 
     def test_a_call_reads_the_state_of_its_key_and_its_own_writes(self) -> None:
-        async def add(record: Any, context: ps.CallContext) -> None:
+        async def add(record: Any, context: ms.CallContext) -> None:
             totals = context.state_store("totals")
             await asyncio.sleep(0.01)
             totals.put(record.key, (totals.get(record.key) or 0) + int(record.value))
@@ -492,14 +492,14 @@ class TestProcess:
     def test_effects_are_applied_in_the_order_of_the_program(self) -> None:
         seen: list[Any] = []
 
-        def both(record: Any, context: ps.CallContext) -> None:
+        def both(record: Any, context: ms.CallContext) -> None:
             context.state_store("totals").put("k", 1)
             context.forward(record)
             context.state_store("totals").delete("k")
             context.forward(record)
 
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
         driver: Driver
         stream = builder.stream("in").process_async(both, stores=["totals"])
         stream.foreach(lambda key, value: seen.append(driver.store("totals").get("k")))
@@ -508,10 +508,10 @@ class TestProcess:
         assert seen == [1, None]
 
     def test_a_call_that_fails_leaves_nothing_behind(self) -> None:
-        def write(record: Any, context: ps.CallContext) -> Any:
+        def write(record: Any, context: ms.CallContext) -> Any:
             context.state_store("totals").put("k", 1)
             context.forward(record.with_value(1))
-            return ps.retry(in_=10) if context.attempt < 3 else ps.skip()
+            return ms.retry(in_=10) if context.attempt < 3 else ms.skip()
 
         with Driver(self.totals(write)) as driver:
             pipe(driver, ("k", "v"))
@@ -520,13 +520,13 @@ class TestProcess:
             assert driver.store("totals").get("k") is None
 
     def test_what_does_not_travel_with_the_record_cannot_be_read(self) -> None:
-        def other(record: Any, context: ps.CallContext) -> None:
+        def other(record: Any, context: ms.CallContext) -> None:
             context.state_store("totals").get("other")
 
         with Driver(self.totals(other)) as driver, pytest.raises(ProcessingError, match="own key travels"):
             pipe(driver, ("k", "v"))
 
-        def unknown(record: Any, context: ps.CallContext) -> None:
+        def unknown(record: Any, context: ms.CallContext) -> None:
             context.state_store("counts")
 
         with (
@@ -537,7 +537,7 @@ class TestProcess:
 
     @pytest.mark.parametrize("wrong", ["value", "child"])
     def test_if_one_effect_is_impossible_none_is_applied(self, wrong: str) -> None:
-        def write(record: Any, context: ps.CallContext) -> None:
+        def write(record: Any, context: ms.CallContext) -> None:
             context.state_store("totals").put("k", 1)
             context.forward(record.with_value(1))
             if wrong == "value":
@@ -545,7 +545,7 @@ class TestProcess:
             else:
                 context.forward(record, "nobody")
 
-        with Driver(self.totals(write), policies=ps.ErrorPolicies(process="skip")) as driver:
+        with Driver(self.totals(write), policies=ms.ErrorPolicies(process="skip")) as driver:
             pipe(driver, ("k", "v"))
             assert driver.read("out") == []
             assert driver.store("totals").get("k") is None
@@ -560,7 +560,7 @@ class TestProcess:
 
     def test_foreach_ends_the_stream(self) -> None:
         seen: list[Any] = []
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").foreach_async(lambda key, value: seen.append((key, value)))
         with Driver(builder.build()) as driver:
             pipe(driver, ("k", "v"))
@@ -569,7 +569,7 @@ class TestProcess:
 
 
 def test_operators_follow_each_other() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     first, second = Journal(), Journal()
     stream = builder.stream("in").map_values_async(first.sleep, with_key=True)
     stream.map_values_async(second.sleep, with_key=True).to("out")
@@ -584,7 +584,7 @@ def test_operators_follow_each_other() -> None:
 
 
 def test_results_may_be_counted() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     called = builder.stream("in").map_values_async(Journal().sleep, with_key=True)
     called.group_by_key().count(store="counts").to_stream().to("out", value=INT)
     with Driver(builder.build()) as driver:
@@ -603,15 +603,15 @@ def test_results_may_be_counted() -> None:
         ({"max_in_flight": 2.5}, "max_in_flight is a whole number"),
         ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is a whole number of at least 1"),
         ({"max_in_flight_per_key": 2}, "at order='key' the calls of a key follow each other"),
-        ({"retry": 3}, r"retry is made by ps.Retry\(...\), as in retry=ps.Retry\(max_attempts=3\), not 3"),
-        ({"retry": ps.Retry}, "retry is made by"),
+        ({"retry": 3}, r"retry is made by ms.Retry\(...\), as in retry=ms.Retry\(max_attempts=3\), not 3"),
+        ({"retry": ms.Retry}, "retry is made by"),
         ({"circuit_breaker": 5}, "circuit_breaker is made by"),
-        ({"on_failure": ps.dead_letter("")}, "on_failure is"),
+        ({"on_failure": ms.dead_letter("")}, "on_failure is"),
         ({"batch": 50}, r"batch=\(max_records, max_wait\): these are two values, not 50"),
         ({"batch": (2.5, 10)}, "max_records of batch"),
         ({"rate_limit": 100}, r"rate_limit=\(calls, per\): these are two values, not 100"),
         ({"rate_limit": (5, 0)}, "both are at least 1"),
-        ({"endpoint": asyncio.sleep, "circuit_breaker": ps.CircuitBreaker()}, "endpoint is a plain function"),
+        ({"endpoint": asyncio.sleep, "circuit_breaker": ms.CircuitBreaker()}, "endpoint is a plain function"),
         ({"timeout": 0}, "timeout is at least 1 ms"),
         ({"on_failure": "ignore"}, "on_failure is 'fail', 'skip' or"),
         ({"batch": (0, 5)}, "max_records of batch"),
@@ -619,7 +619,7 @@ def test_results_may_be_counted() -> None:
         ({"rate_limit": (0, 5)}, "rate_limit"),
         ({"endpoint": str}, "circuit_breaker"),
         (
-            {"endpoint": str, "circuit_breaker": ps.CircuitBreaker(), "batch": (2, 5)},
+            {"endpoint": str, "circuit_breaker": ms.CircuitBreaker(), "batch": (2, 5)},
             "one operator per endpoint",
         ),
     ],
@@ -632,17 +632,17 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ps.Retry(cap=1), "shorter than initial"),
-        (lambda: ps.Retry(factor=0.5), "do not get shorter"),
-        (lambda: ps.Retry(jitter=2), "part of the wait"),
+        (lambda: ms.Retry(cap=1), "shorter than initial"),
+        (lambda: ms.Retry(factor=0.5), "do not get shorter"),
+        (lambda: ms.Retry(jitter=2), "part of the wait"),
         (
-            lambda: ps.Retry(max_attempts=0),
+            lambda: ms.Retry(max_attempts=0),
             r"Retry\(max_attempts=...\) is a whole number of at least 1, not 0",
         ),
-        (lambda: ps.Retry(factor=float("nan")), "it is a number"),
-        (lambda: ps.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
-        (lambda: ps.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
-        (lambda: ps.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) is a whole number"),
+        (lambda: ms.Retry(factor=float("nan")), "it is a number"),
+        (lambda: ms.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
+        (lambda: ms.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
+        (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) is a whole number"),
     ],
 )
 def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -651,7 +651,7 @@ def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) 
 
 
 def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     with pytest.raises(TopologyError, match="function must be callable, not 'text'"):
         stream.map_values_async("text")  # type: ignore[arg-type]
@@ -689,19 +689,21 @@ class TestWhatCallsDoWrong:
         def fail(value: str) -> str:
             raise SilentError
 
-        with Driver(mapping(fail, with_key=False, on_failure=ps.dead_letter("letters"))) as driver:
+        with Driver(mapping(fail, with_key=False, on_failure=ms.dead_letter("letters"))) as driver:
             pipe(driver, ("a", "x"))
             (letter,) = driver.read("letters")
-        assert dict(letter.headers)["penstock.error.error"] == b"SilentError (its message cannot be printed)"
+        assert (
+            dict(letter.headers)["millstream.error.error"] == b"SilentError (its message cannot be printed)"
+        )
 
-    @pytest.mark.parametrize("answer", [ps.skip, ps.retry, ps.delay, ps.dead_letter])
+    @pytest.mark.parametrize("answer", [ms.skip, ms.retry, ms.delay, ms.dead_letter])
     def test_an_answer_without_parentheses_is_told(self, answer: Any) -> None:
-        told = pytest.raises(ProcessingError, match=rf"gave ps.{answer.__name__} itself; call it")
+        told = pytest.raises(ProcessingError, match=rf"gave ms.{answer.__name__} itself; call it")
         with Driver(mapping(lambda value: answer, with_key=False)) as driver, told:
             pipe(driver, ("a", "x"))
 
     def test_what_process_async_gives_is_not_lost_in_silence(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").process_async(lambda record, context: record).to("out")
         told = pytest.raises(ProcessingError, match=r"forward records with context.forward\(...\)")
         with Driver(builder.build()) as driver, told:
@@ -712,7 +714,7 @@ class TestWhatCallsDoWrong:
 
         def never(value: str) -> Any:
             tried.append(value)
-            return ps.delay(in_=0) if value == "early" else ps.retry(in_=0)
+            return ms.delay(in_=0) if value == "early" else ms.retry(in_=0)
 
         with Driver(mapping(never, with_key=False, order="completion")) as driver:
             pipe(driver, ("a", "early"), ("b", "again"))
@@ -723,7 +725,7 @@ class TestWhatCallsDoWrong:
     @pytest.mark.parametrize("until", ["2030-01-01", 1.5, True])
     def test_a_time_is_told_in_ms(self, until: Any) -> None:
         with pytest.raises(TypeError, match="an int of ms since the epoch"):
-            ps.delay(until=until)
+            ms.delay(until=until)
 
 
 def test_each_attempt_of_process_async_knows_where_its_record_came_from() -> None:
@@ -735,8 +737,8 @@ def test_each_attempt_of_process_async_knows_where_its_record_came_from() -> Non
             raise OSError("down")
         context.forward(record)
 
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=10, jitter=0)
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=10, jitter=0)
     builder.stream("in").process_async(call, retry=retry).to("out")
     with Driver(builder.build()) as driver:
         pipe(driver, ("a", "x"))
@@ -751,8 +753,8 @@ def test_attempts_retries_and_dead_letters_are_counted() -> None:
             raise OSError("down")
         return value
 
-    retry = ps.Retry(initial=10, jitter=0, max_attempts=3)
-    topology = mapping(call, with_key=False, retry=retry, on_failure=ps.dead_letter("letters"))
+    retry = ms.Retry(initial=10, jitter=0, max_attempts=3)
+    topology = mapping(call, with_key=False, retry=retry, on_failure=ms.dead_letter("letters"))
     with Driver(topology) as driver:
         pipe(driver, ("a", "good"), ("b", "bad"))
         driver.advance_wall_clock(100)
@@ -766,12 +768,12 @@ def test_attempts_retries_and_dead_letters_are_counted() -> None:
 
 class TestWaits:
     def test_none_is_longer_than_the_longest(self) -> None:
-        policy = ps.Retry(initial=100, cap=1_000, jitter=0.5)
+        policy = ms.Retry(initial=100, cap=1_000, jitter=0.5)
         assert max(policy.wait_ms(attempt, str(seed)) for attempt in (4, 9) for seed in range(50)) == 1_000
 
     def test_none_grows_from_nothing(self) -> None:
-        assert ps.Retry(initial=0).wait_ms(5_000, "") == 0
-        assert ps.Retry(initial=1, cap=70, jitter=0).wait_ms(5_000, "") == 70
+        assert ms.Retry(initial=0).wait_ms(5_000, "") == 0
+        assert ms.Retry(initial=1, cap=70, jitter=0).wait_ms(5_000, "") == 70
 
     def test_no_attempt_begins_after_the_total_timeout(self) -> None:
         tried: list[int] = []
@@ -783,18 +785,20 @@ class TestWaits:
         topology = mapping(
             fail,
             with_key=False,
-            retry=ps.Retry(initial=10, jitter=0),
-            circuit_breaker=ps.CircuitBreaker(failures=1, reset_after=5_000),
+            retry=ms.Retry(initial=10, jitter=0),
+            circuit_breaker=ms.CircuitBreaker(failures=1, reset_after=5_000),
             total_timeout=1_000,
-            on_failure=ps.dead_letter("letters"),
+            on_failure=ms.dead_letter("letters"),
         )
         with Driver(topology) as driver:
             pipe(driver, ("a", "x"))
             driver.advance_wall_clock(20_000)
             (letter,) = driver.read("letters")
         facts = dict(letter.headers)
-        assert (tried, facts["penstock.error.attempts"]) == ([0], b"1")
-        assert b"total_timeout=1000 ms was over before attempt 2 could begin" in facts["penstock.error.error"]
+        assert (tried, facts["millstream.error.attempts"]) == ([0], b"1")
+        assert (
+            b"total_timeout=1000 ms was over before attempt 2 could begin" in facts["millstream.error.error"]
+        )
 
     def test_an_old_record_in_a_batch_does_not_cut_the_time_of_new_ones(self) -> None:
         calls: list[list[str]] = []
@@ -808,7 +812,7 @@ class TestWaits:
             together,
             with_key=False,
             batch=(3, 0),
-            retry=ps.Retry(initial=20, jitter=0),
+            retry=ms.Retry(initial=20, jitter=0),
             total_timeout=120,
             on_failure="skip",
         )
@@ -826,7 +830,7 @@ class TestWaits:
             calls.append((_now(), values))
             return [OSError("down") if value == "bad" else value for value in values]
 
-        topology = mapping(together, with_key=False, batch=(5, 100), retry=ps.Retry(initial=90, jitter=0))
+        topology = mapping(together, with_key=False, batch=(5, 100), retry=ms.Retry(initial=90, jitter=0))
         with Driver(topology) as driver:
             pipe(driver, ("a", "bad"))
             driver.advance_wall_clock(105)
@@ -841,7 +845,7 @@ class TestWaits:
             calls.append((_now(), values))
             if len(calls) > 1:
                 return values
-            return [ps.retry(in_=10), ps.delay(in_=3_600_000)]
+            return [ms.retry(in_=10), ms.delay(in_=3_600_000)]
 
         with Driver(mapping(together, with_key=False, batch=(2, 100))) as driver:
             pipe(driver, ("a", "first"), ("a", "second"))
@@ -864,7 +868,7 @@ def test_a_failed_batch_counts_once_for_its_endpoint() -> None:
         order="completion",
         batch=(5, 0),
         on_failure="skip",
-        circuit_breaker=ps.CircuitBreaker(failures=2),
+        circuit_breaker=ms.CircuitBreaker(failures=2),
     )
     with Driver(topology) as driver:
         for _ in range(3):
@@ -884,16 +888,16 @@ def test_a_thread_that_runs_an_event_loop_may_test_calls() -> None:
 
 
 def test_equal_keys_keep_their_order_whatever_they_are_made_of() -> None:
-    serde = ps.serdes.json
+    serde = ms.serdes.json
 
     async def call(value: str) -> Any:
         if value == "first" and _now() < 5_000:
-            return ps.delay(in_=5_000)
+            return ms.delay(in_=5_000)
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in", value=serde).map(lambda key, value: ((value[0], value[1]), value[2]))
-    stream.map_values_async(call, name="call").to("out", key=ps.serdes.pickle)
+    stream.map_values_async(call, name="call").to("out", key=ms.serdes.pickle)
     with Driver(builder.build()) as driver:
         driver.pipe("in", None, ["de", "de", "first"])
         driver.advance_wall_clock(100)
@@ -920,11 +924,11 @@ class TestFunctionsOfTheWrongKind:
             return False
 
         with pytest.raises(TopologyError, match=r"is_good' is a coroutine function, and nobody would wait"):
-            ps.StreamsBuilder().stream("in").filter(is_good)
+            ms.StreamsBuilder().stream("in").filter(is_good)
 
     def test_state_travels_only_where_calls_of_a_key_do_not_overlap(self) -> None:
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, INT))
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
         stream = builder.stream("in")
         for order in ("partition", "completion"):
             with pytest.raises(TopologyError, match="would overwrite each other's writes"):

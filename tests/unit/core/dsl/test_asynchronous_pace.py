@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.testing import TopologyTestDriver as Driver
+import millstream as ms
+from millstream.testing import TopologyTestDriver as Driver
 
 RECORDS = 600
 CALL_MS = 10
@@ -37,8 +37,8 @@ class Service:
 
 def run(rows: list[tuple[str, str]], service: Service, wanted: int, **options: Any) -> dict[str, int]:
     """Pipe records; give per value when it came out, ms, until so many are out."""
-    builder = ps.StreamsBuilder()
-    retry = ps.Retry(initial=20, cap=100)
+    builder = ms.StreamsBuilder()
+    retry = ms.Retry(initial=20, cap=100)
     called = builder.stream("in").map_values_async(
         service.call, with_key=True, max_in_flight=IN_FLIGHT, retry=retry, **options
     )
@@ -61,7 +61,7 @@ def test_poison_that_is_tried_for_ever_slows_the_others_by_its_own_calls_only(or
     rows = [(f"k{number}", f"{'bad' if number % 20 == 0 else 'good'} {number}") for number in range(RECORDS)]
     good = RECORDS - RECORDS // 20
     clean = max(run(rows, Service(), RECORDS, order=order).values())
-    poisoned = Service(lambda value: ps.retry() if value.startswith("bad") else None)
+    poisoned = Service(lambda value: ms.retry() if value.startswith("bad") else None)
     took = max(run(rows, poisoned, good, order=order).values())
     assert clean == pytest.approx(RECORDS * CALL_MS / IN_FLIGHT, rel=0.05)
     tries = sum(len(spans) for spans in poisoned.spans.values()) - good
@@ -93,7 +93,7 @@ def test_zipf_keys_with_failures_keep_their_order_and_complete_once() -> None:
 
     def fails_twice(value: str) -> Any:
         failures[value] = failures.get(value, 0) - 1
-        return ps.retry(in_=5) if failures[value] >= 0 else None
+        return ms.retry(in_=5) if failures[value] >= 0 else None
 
     came = list(run(rows, Service(fails_twice), RECORDS))
     for key in set(keys):

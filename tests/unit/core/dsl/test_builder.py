@@ -7,39 +7,39 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.nodes import Source
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.nodes import Source
 
 
-def source(topology: ps.Topology) -> Source:
+def source(topology: ms.Topology) -> Source:
     (node,) = (node for node in topology.nodes.values() if isinstance(node, Source))
     return node
 
 
 def test_default_serdes_are_text() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in")
     node = source(builder.build())
-    assert (node.key, node.value) == (ps.serdes.string, ps.serdes.string)
+    assert (node.key, node.value) == (ms.serdes.string, ms.serdes.string)
 
 
 def test_default_serdes_can_be_others() -> None:
-    builder = ps.StreamsBuilder(default_key_serde=ps.serdes.bytes, default_value_serde=ps.serdes.json)
+    builder = ms.StreamsBuilder(default_key_serde=ms.serdes.bytes, default_value_serde=ms.serdes.json)
     builder.stream("in")
     node = source(builder.build())
-    assert (node.key, node.value) == (ps.serdes.bytes, ps.serdes.json)
+    assert (node.key, node.value) == (ms.serdes.bytes, ms.serdes.json)
 
 
 def test_a_stream_of_several_topics_is_one_source() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(["a", "b"], name="both", offset_reset="latest")
     node = source(builder.build())
     assert (node.name, node.topics, node.offset_reset) == ("both", ("a", "b"), "latest")
 
 
 def test_generated_names_are_those_of_kafka_streams() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").filter(lambda k, v: True).map_values(str, name="mine").select_key(lambda k, v: v).to(
         "out"
     )
@@ -53,8 +53,8 @@ def test_generated_names_are_those_of_kafka_streams() -> None:
 
 
 def test_a_table_keeps_its_rows_in_a_store_named_by_its_topic() -> None:
-    builder = ps.StreamsBuilder()
-    builder.table("users", value=ps.serdes.json)
+    builder = ms.StreamsBuilder()
+    builder.table("users", value=ms.serdes.json)
     builder.table("orders", store="all-orders")
     stores = builder.build().stores
     assert {name: store.fingerprint for name, store in stores.items()} == {
@@ -74,7 +74,7 @@ def test_a_table_keeps_its_rows_in_a_store_named_by_its_topic() -> None:
     ],
 )
 def test_a_table_has_its_topic_for_itself(first: str, second: str) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     getattr(builder, first)("in")
     with pytest.raises(TopologyError, match="topic 'in' has two sources"):
         getattr(builder, second)("in")
@@ -90,23 +90,23 @@ def test_a_table_has_its_topic_for_itself(first: str, second: str) -> None:
     ],
 )
 def test_streams_of_the_same_topics_have_one_source(first: Any, second: Any) -> None:
-    builder = ps.StreamsBuilder(names="numbered")
+    builder = ms.StreamsBuilder(names="numbered")
     one, other = builder.stream(first), builder.stream(second)
     other.filter(lambda k, v: True).to("of-other")
     one.map_values(str.upper).to("of-one")
     topology = builder.build()
     assert [name for name in topology.nodes if "SOURCE" in name] == ["KSTREAM-SOURCE-0000000000"]
     assert "KSTREAM-FILTER-0000000002" in topology.nodes
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         driver.pipe("in", "k", "v")
         assert [[r.value for r in driver.read(topic)] for topic in ("of-one", "of-other")] == [["V"], ["v"]]
 
 
 def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     one, other = builder.stream("in"), builder.stream("in")
-    one.join(other, lambda a, b: a + b, windows=ps.JoinWindows(10, 10, grace=0)).to("out")
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    one.join(other, lambda a, b: a + b, windows=ms.JoinWindows(10, 10, grace=0)).to("out")
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "k", "a", 0)
         driver.pipe("in", "k", "b", 1)
         assert [r.value for r in driver.read("out")] == ["aa", "ba", "ab", "bb"]
@@ -118,8 +118,8 @@ def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
         ({"offset_reset": "earliest"}, {"offset_reset": "latest"}),
         ({"offset_reset": "earliest"}, {}),
         ({}, {"offset_reset": "latest"}),
-        ({"value": ps.serdes.int64}, {}),
-        ({"key": ps.serdes.int64}, {"key": ps.serdes.json}),
+        ({"value": ms.serdes.int64}, {}),
+        ({"key": ms.serdes.int64}, {"key": ms.serdes.json}),
         ({}, {"timestamp": lambda record, time: 0}),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
 def test_streams_of_the_same_topics_are_read_in_the_same_way(
     topics: Any, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(topics, **first)
     [what] = (first | second).keys()
     with pytest.raises(TopologyError, match=f"is read twice, by .* with {what}=.* give both the same {what}"):
@@ -135,41 +135,41 @@ def test_streams_of_the_same_topics_are_read_in_the_same_way(
 
 
 def test_topics_that_overlap_are_refused() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(["in", "other"])
     with pytest.raises(TopologyError, match="topic 'in' has two sources"):
         builder.stream("in")
 
 
 def test_a_topic_that_two_patterns_mean_is_refused_when_it_comes() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(re.compile("i.*")).to("out")
     builder.stream(re.compile(".*n")).to("out")
-    driver = ps.testing.TopologyTestDriver(builder.build())
+    driver = ms.testing.TopologyTestDriver(builder.build())
     driver.pipe("ix", "k", "v")
     with pytest.raises(TopologyError, match=r"'in' would have two sources: 'KSTREAM-SOURCE-0000000000', and"):
         driver.pipe("in", "k", "v")
 
 
 def test_what_goes_through_a_topic_and_a_stream_of_it_are_read_once() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").through("topic").to("one")
     builder.stream("topic").to("other")
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "k", "v")
         assert [len(driver.read(topic)) for topic in ("one", "other")] == [1, 1]
 
 
 def test_a_builder_without_streams_builds_nothing() -> None:
     with pytest.raises(TopologyError, match="the topology has no source"):
-        ps.StreamsBuilder().build()
+        ms.StreamsBuilder().build()
 
 
 def test_a_store_is_added_for_processors() -> None:
-    class Quiet(ps.Processor):
-        def process(self, record: ps.Record) -> None:
+    class Quiet(ms.Processor):
+        def process(self, record: ms.Record) -> None:
             pass
 
-    builder = ps.StreamsBuilder().add_state_store(ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64))
+    builder = ms.StreamsBuilder().add_state_store(ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64))
     builder.stream("in").process(Quiet, stores=["s"], name="quiet")
     assert builder.build().nodes["quiet"].store_names == ("s",)

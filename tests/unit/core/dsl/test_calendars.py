@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.core.topology.internal import changelog_config
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.core.topology.internal import changelog_config
+from millstream.testing import TopologyTestDriver
 from unit.helpers import Host, sent
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -26,7 +26,7 @@ def at(*when: int) -> int:
     return int(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[arg-type,misc]
 
 
-class Days(ps.Windows):
+class Days(ms.Windows):
     """Days of a time zone: 23, 24 or 25 hours."""
 
     def __init__(self, grace: int = 0) -> None:
@@ -41,10 +41,10 @@ class Days(ps.Windows):
         return int(datetime.combine(day, time(), BERLIN).timestamp() * 1000)
 
 
-class Grid(ps.Windows):
+class Grid(ms.Windows):
     """The windows of TumblingWindows and HoppingWindows, as a user would write them."""
 
-    def __init__(self, like: ps.TumblingWindows | ps.HoppingWindows) -> None:
+    def __init__(self, like: ms.TumblingWindows | ms.HoppingWindows) -> None:
         super().__init__(like.size_ms, like.grace_ms)
         self.starts = like.starts
 
@@ -52,7 +52,7 @@ class Grid(ps.Windows):
         return [(start, start + self.size_ms) for start in self.starts(timestamp)]
 
 
-class Given(ps.Windows):
+class Given(ms.Windows):
     """The windows that a test gives."""
 
     def __init__(self, found: list[tuple[int, int]]) -> None:
@@ -63,8 +63,8 @@ class Given(ps.Windows):
         return self.found
 
 
-def counting(windows: Any, **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(windows: Any, **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(windows, **options).count(store="w")
     counts.map_values(str).to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}").to("out")
     return builder.build()
@@ -79,7 +79,7 @@ class TestDaysOfATimeZone:
         assert lengths == [23 * HOUR, 25 * HOUR]
 
     def test_close_at_midnight(self) -> None:
-        host = Host(counting(Days(grace=HOUR), emit=ps.on_window_close))
+        host = Host(counting(Days(grace=HOUR), emit=ms.on_window_close))
         first, last = at(2026, 3, 29, 0), at(2026, 3, 29, 23, 59)
         assert (
             sent(host.run("in", ("a", "x", last), ("b", "x", at(2026, 3, 30, 0, 59)), ("a", "x", first)))
@@ -95,25 +95,25 @@ class TestDaysOfATimeZone:
         with TopologyTestDriver(counting(Days())) as driver:
             driver.pipe("in", "a", "x", at(2026, 3, 29, 12))
             assert [*driver.store("w").all()] == [
-                (ps.Windowed("a", at(2026, 3, 29), at(2026, 3, 30)), (1, at(2026, 3, 29, 12)))
+                (ms.Windowed("a", at(2026, 3, 29), at(2026, 3, 30)), (1, at(2026, 3, 29, 12)))
             ]
 
     def test_are_read_from_topics_with_their_ends(self) -> None:
-        serde = ps.serdes.time_windowed(ps.serdes.string, Days())
-        window = ps.Windowed("a", at(2026, 3, 29), at(2026, 3, 30))
+        serde = ms.serdes.time_windowed(ms.serdes.string, Days())
+        window = ms.Windowed("a", at(2026, 3, 29), at(2026, 3, 30))
         assert serde.deserialize(serde.serialize(window)) == window
 
     def test_are_suppressed_until_they_close(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         days = builder.stream("in").group_by_key().windowed_by(Days(grace=HOUR)).count(store="w")
-        days.suppress(ps.Suppressed.until_window_closes(), store="held").to_stream().to("out")
+        days.suppress(ms.Suppressed.until_window_closes(), store="held").to_stream().to("out")
         with TopologyTestDriver(builder.build()) as driver:
             for timestamp in (at(2026, 3, 29, 3), at(2026, 3, 29, 23), at(2026, 3, 30, 1)):
                 driver.pipe("in", "a", "x", timestamp)
             assert [(r.key.start, r.value) for r in driver.read("out")] == [(at(2026, 3, 29), 2)]
 
     def test_close_when_nothing_arrives(self) -> None:
-        emit = ps.EmitStrategy.on_window_close(close_idle_after=HOUR)
+        emit = ms.EmitStrategy.on_window_close(close_idle_after=HOUR)
         with TopologyTestDriver(counting(Days(), emit=emit)) as driver:
             driver.pipe("in", "a", "x", at(2026, 3, 29, 22))
             driver.advance_wall_clock(2 * HOUR - 1)
@@ -122,7 +122,7 @@ class TestDaysOfATimeZone:
             assert [record.value for record in driver.read("out")] == ["1"]
 
     def test_are_shared_by_several_streams(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         left, right = (builder.stream(topic).group_by_key() for topic in ("left", "right"))
         both = left.cogroup(lambda k, v, so_far: so_far + v).cogroup(right, lambda k, v, so_far: v + so_far)
         both.windowed_by(Days(), late=lambda late: late.to("late")).aggregate(str, store="w").to_stream().to(
@@ -140,16 +140,16 @@ class TestDaysOfATimeZone:
 @pytest.mark.parametrize(
     "emit",
     [
-        ps.on_window_update,
-        ps.on_window_close,
-        ps.EmitStrategy.on_window_close(every=1000),
-        ps.EmitStrategy.on_window_close(expired="lost"),
-        ps.EmitStrategy.on_window_close(close_idle_after=5),
+        ms.on_window_update,
+        ms.on_window_close,
+        ms.EmitStrategy.on_window_close(every=1000),
+        ms.EmitStrategy.on_window_close(expired="lost"),
+        ms.EmitStrategy.on_window_close(close_idle_after=5),
     ],
     ids=["update", "close", "every", "lost", "idle"],
 )
 @pytest.mark.parametrize(
-    "like", [ps.TumblingWindows(50_000, grace=20_000), ps.HoppingWindows(50_000, 20_000, grace=10_000)]
+    "like", [ms.TumblingWindows(50_000, grace=20_000), ms.HoppingWindows(50_000, 20_000, grace=10_000)]
 )
 @given(
     st.lists(
@@ -158,7 +158,7 @@ class TestDaysOfATimeZone:
     )
 )
 def test_windows_on_a_grid_give_what_windows_of_a_fixed_size_give(
-    like: Any, emit: ps.EmitStrategy, rows: list[tuple[str, int, int, bool]]
+    like: Any, emit: ms.EmitStrategy, rows: list[tuple[str, int, int, bool]]
 ) -> None:
     def results(windows: Any) -> list[Any]:
         host = Host(counting(windows, emit=emit, late=lambda late: late.to("late")))
@@ -176,7 +176,7 @@ def test_windows_on_a_grid_give_what_windows_of_a_fixed_size_give(
 
 class TestAnUnlimitedWindow:
     def test_holds_all_records_from_its_start_on(self) -> None:
-        host = Host(counting(ps.UnlimitedWindows(10)))
+        host = Host(counting(ms.UnlimitedWindows(10)))
         outcome = host.run("in", ("a", "x", 9), ("a", "x", 10), ("a", "x", 1 << 50), ("a", "x", 11))
         assert sent(outcome) == [
             (f"a@10-{(1 << 63) - 1}", "1", 10),
@@ -188,10 +188,10 @@ class TestAnUnlimitedWindow:
 
     def test_never_closes(self) -> None:
         with pytest.raises(TopologyError, match="an unlimited window never closes"):
-            counting(ps.UnlimitedWindows(), emit=ps.on_window_close)
-        counts = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(ps.UnlimitedWindows()).count()
+            counting(ms.UnlimitedWindows(), emit=ms.on_window_close)
+        counts = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(ms.UnlimitedWindows()).count()
         with pytest.raises(TopologyError, match="aggregates by an unlimited window, which never closes"):
-            counts.suppress(ps.Suppressed.until_window_closes())
+            counts.suppress(ms.Suppressed.until_window_closes())
 
 
 @pytest.mark.parametrize("found", [[(0, 5)], [(6, 12)], [(-1, 6)], [(0, 11)]])
@@ -213,7 +213,7 @@ def test_windows_that_are_not_what_they_were_are_an_error() -> None:
     ("make", "message"),
     [
         (lambda: Days(grace=-1), "the grace of windows is at least 0 ms, not -1"),
-        (lambda: ps.UnlimitedWindows(-1), "an unlimited window begins at 0 or later, not at -1"),
+        (lambda: ms.UnlimitedWindows(-1), "an unlimited window begins at 0 or later, not at -1"),
     ],
 )
 def test_impossible_windows_are_refused(make: Callable[[], object], message: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopologyError
 from unit.helpers import Host, sent
 
 
@@ -15,7 +15,7 @@ def appended(mark: str) -> Any:
     return lambda _, value, so_far: f"{so_far}{mark}{value}"
 
 
-def both(builder: ps.StreamsBuilder, *, rekeyed: bool = False) -> ps.CogroupedKStream[Any, str]:
+def both(builder: ms.StreamsBuilder, *, rekeyed: bool = False) -> ms.CogroupedKStream[Any, str]:
     streams = [builder.stream(topic) for topic in ("left", "right")]
     if rekeyed:
         streams = [stream.select_key(lambda _, value: value) for stream in streams]
@@ -24,7 +24,7 @@ def both(builder: ps.StreamsBuilder, *, rekeyed: bool = False) -> ps.CogroupedKS
 
 
 def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     both(builder).aggregate(str, store="rows").to_stream().to("out")
     host = Host(builder.build())
     host.run("left", ("a", "1", 5))
@@ -34,8 +34,8 @@ def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
 
 
 def test_each_stream_has_its_own_time() -> None:
-    builder = ps.StreamsBuilder()
-    windowed = both(builder).windowed_by(ps.TumblingWindows(10, grace=0))
+    builder = ms.StreamsBuilder()
+    windowed = both(builder).windowed_by(ms.TumblingWindows(10, grace=0))
     windowed.aggregate(str, store="w").to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
     host = Host(builder.build())
     host.run("left", ("a", "1", 5), ("a", "2", 15))
@@ -44,8 +44,8 @@ def test_each_stream_has_its_own_time() -> None:
 
 
 def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None:
-    builder = ps.StreamsBuilder()
-    both(builder).windowed_by(ps.TumblingWindows(10, grace=0)).aggregate(str, store="w")
+    builder = ms.StreamsBuilder()
+    both(builder).windowed_by(ms.TumblingWindows(10, grace=0)).aggregate(str, store="w")
     host = Host(builder.build())
     host.run("right", ("a", "1", 5))
     host.run("left", ("a", "2", 1_000_000))
@@ -53,8 +53,8 @@ def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None
 
 
 def test_sessions_of_both_are_merged() -> None:
-    builder = ps.StreamsBuilder()
-    sessions = both(builder).windowed_by(ps.SessionWindows(10, grace=100))
+    builder = ms.StreamsBuilder()
+    sessions = both(builder).windowed_by(ms.SessionWindows(10, grace=100))
     merged = sessions.aggregate(str, lambda _, one, other: one + other, store="s")
     merged.to_stream(lambda window, _: f"{window.start}-{window.end}").to("out")
     host = Host(builder.build())
@@ -63,9 +63,9 @@ def test_sessions_of_both_are_merged() -> None:
 
 
 def test_an_idle_input_closes_the_windows_of_all_of_them() -> None:
-    builder = ps.StreamsBuilder()
-    windowed = both(builder).windowed_by(ps.TumblingWindows(10, grace=0)).aggregate(str, store="w")
-    until = ps.Suppressed.until_window_closes(close_idle_after=100)
+    builder = ms.StreamsBuilder()
+    windowed = both(builder).windowed_by(ms.TumblingWindows(10, grace=0)).aggregate(str, store="w")
+    until = ms.Suppressed.until_window_closes(close_idle_after=100)
     windowed.suppress(until, store="held").to_stream(lambda window, _: window.key).to("out")
     host = Host(builder.build())
     assert sent(host.run("left", ("a", "1", 5))) == sent(host.run("right", ("a", "2", 3))) == []
@@ -74,7 +74,7 @@ def test_an_idle_input_closes_the_windows_of_all_of_them() -> None:
 
 
 def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     both(builder, rekeyed=True).aggregate(str, store="rows")
     assert list(builder.build().plan("app").internal_topics) == [
         "app-rows-repartition",
@@ -83,6 +83,6 @@ def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
 
 
 def test_streams_of_two_builders_are_refused() -> None:
-    one, other = (ps.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
+    one, other = (ms.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
     with pytest.raises(TopologyError, match="come from different builders"):
         one.cogroup(appended("<")).cogroup(other, appended(">"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopologyError
 
-WINDOWS = ps.JoinWindows(1, 1, 1)
-TUMBLING = ps.TumblingWindows(10, grace=0)
-SESSIONS = ps.SessionWindows(10, grace=0)
+WINDOWS = ms.JoinWindows(1, 1, 1)
+TUMBLING = ms.TumblingWindows(10, grace=0)
+SESSIONS = ms.SessionWindows(10, grace=0)
 
 
 def first(key: Any, value: Any) -> Any:
@@ -23,7 +23,7 @@ def both(left: Any, right: Any) -> Any:
     return left
 
 
-UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
+UNNAMED: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
     "count": (
         lambda b: b.stream("in").group_by_key().count(),
         ["store 'in-count' of operator KSTREAM-AGGREGATE-0000000002, behind topic 'in'"],
@@ -37,7 +37,7 @@ UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
         ["store 'in-windowed-count'"],
     ),
     "sessions at their close": (
-        lambda b: b.stream("in").group_by_key().windowed_by(SESSIONS, emit=ps.on_window_close).count(),
+        lambda b: b.stream("in").group_by_key().windowed_by(SESSIONS, emit=ms.on_window_close).count(),
         ["store 'in-session-count'", "store 'in-session-count-open'"],
     ),
     "repartition": (
@@ -66,7 +66,7 @@ UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
         ],
     ),
     "suppress": (
-        lambda b: b.table("in").suppress(ps.Suppressed.until_time_limit(10)),
+        lambda b: b.table("in").suppress(ms.Suppressed.until_time_limit(10)),
         ["store 'in-suppress'"],
     ),
 }
@@ -74,9 +74,9 @@ UNNAMED: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
 
 @pytest.mark.parametrize(("define", "expected"), UNNAMED.values(), ids=UNNAMED.keys())
 def test_a_generated_name_is_an_error_that_says_which_operator_lacks_one(
-    define: Callable[[ps.StreamsBuilder], object], expected: list[str]
+    define: Callable[[ms.StreamsBuilder], object], expected: list[str]
 ) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     define(builder)
     with pytest.raises(TopologyError, match=r"build\(explicit_names=True\) insists") as raised:
         builder.build(explicit_names=True)
@@ -85,7 +85,7 @@ def test_a_generated_name_is_an_error_that_says_which_operator_lacks_one(
     assert builder.build().nodes
 
 
-NAMED: dict[str, Callable[[ps.StreamsBuilder], object]] = {
+NAMED: dict[str, Callable[[ms.StreamsBuilder], object]] = {
     "count": lambda b: b.stream("in").group_by(first).count(store="counts"),
     "windowed count": lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(store="counts"),
     "repartition": lambda b: b.stream("in").repartition(name="by-key"),
@@ -100,13 +100,13 @@ NAMED: dict[str, Callable[[ps.StreamsBuilder], object]] = {
         b.table("t", name="t"), both, on=str, name="named"
     ),
     "suppress": lambda b: b.table("in", store="in").suppress(
-        ps.Suppressed.until_time_limit(10), store="held"
+        ms.Suppressed.until_time_limit(10), store="held"
     ),
     "names of operators": lambda b: (
         b.stream("in")
         .group_by_key()
         .count(name="counts")
-        .suppress(ps.Suppressed.until_time_limit(10), name="held")
+        .suppress(ms.Suppressed.until_time_limit(10), name="held")
     ),
     "begins as a generated one": lambda b: (
         b.stream("in").group_by_key().count(store="counts"),
@@ -119,22 +119,22 @@ NAMED: dict[str, Callable[[ps.StreamsBuilder], object]] = {
 
 @pytest.mark.parametrize("define", NAMED.values(), ids=NAMED.keys())
 def test_names_that_were_given_or_follow_from_given_ones_will_do(
-    define: Callable[[ps.StreamsBuilder], object],
+    define: Callable[[ms.StreamsBuilder], object],
 ) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     define(builder)
     builder.build(explicit_names=True)
 
 
 def test_numbered_names_are_generated_too() -> None:
-    builder = ps.StreamsBuilder(names="numbered")
+    builder = ms.StreamsBuilder(names="numbered")
     builder.stream("in").group_by(first).count()
     with pytest.raises(TopologyError, match="store 'KSTREAM-AGGREGATE-STATE-STORE-0000000002'"):
         builder.build(explicit_names=True)
 
 
 def test_all_missing_names_are_told_at_once() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("a").group_by_key().count()
     builder.stream("b").group_by_key().count()
     with pytest.raises(TopologyError, match=r"(?s)behind topic 'a'.*behind topic 'b'"):

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model import means
+import millstream as ms
+from millstream.core.model import means
 
-NUMBER = ps.serdes.json
+NUMBER = ms.serdes.json
 
 
-class Tens(ps.Windows):
+class Tens(ms.Windows):
     """Tumbling windows, as a user would write them."""
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
@@ -32,11 +32,11 @@ FOLDS: dict[str, Callable[[list[int]], float]] = {
     "mean": statistics.mean,
 }
 GROUPINGS: dict[str, tuple[Any, bool]] = {
-    "tumbling": (ps.TumblingWindows(10, grace=1000), False),
-    "hopping": (ps.HoppingWindows(10, 4, grace=1000), False),
+    "tumbling": (ms.TumblingWindows(10, grace=1000), False),
+    "hopping": (ms.HoppingWindows(10, 4, grace=1000), False),
     "of the user's own": (Tens(10, grace=1000), False),
-    "sliding": (ps.SlidingWindows(10, grace=1000), True),
-    "session": (ps.SessionWindows(5, grace=1000), True),
+    "sliding": (ms.SlidingWindows(10, grace=1000), True),
+    "session": (ms.SessionWindows(5, grace=1000), True),
 }
 """Windows, and whether their ends belong to them."""
 ROWS = st.lists(
@@ -44,13 +44,13 @@ ROWS = st.lists(
 )
 
 
-def driver_of(define: Callable[[ps.StreamsBuilder], ps.KTable[Any, Any]]) -> ps.testing.TopologyTestDriver:
-    builder = ps.StreamsBuilder()
+def driver_of(define: Callable[[ms.StreamsBuilder], ms.KTable[Any, Any]]) -> ms.testing.TopologyTestDriver:
+    builder = ms.StreamsBuilder()
     define(builder).to_stream().to("out", value=NUMBER)
-    return ps.testing.TopologyTestDriver(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+    return ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip"))
 
 
-def grouped(builder: ps.StreamsBuilder) -> ps.KGroupedStream[str, Any]:
+def grouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[str, Any]:
     return builder.stream("in", value=NUMBER).group_by_key()
 
 
@@ -85,12 +85,12 @@ def test_a_fold_is_that_of_the_values_in_its_window(
 
 
 @pytest.mark.parametrize("grouping", ["tumbling", "own", "session"])
-@pytest.mark.parametrize("emit", [ps.on_window_update, ps.on_window_close], ids=["update", "close"])
+@pytest.mark.parametrize("emit", [ms.on_window_update, ms.on_window_close], ids=["update", "close"])
 def test_records_without_a_value_are_left_out_and_let_no_time_pass(grouping: str, emit: Any) -> None:
     windows = {
-        "tumbling": ps.TumblingWindows(10, grace=0),
+        "tumbling": ms.TumblingWindows(10, grace=0),
         "own": Tens(10, grace=0),
-        "session": ps.SessionWindows(5, grace=0),
+        "session": ms.SessionWindows(5, grace=0),
     }[grouping]
     late: list[Any] = []
     with driver_of(
@@ -105,7 +105,7 @@ def test_records_without_a_value_are_left_out_and_let_no_time_pass(grouping: str
         assert driver.metrics()["dropped_records"] == 2
         driver.pipe("in", "a", 4, 30)
         sums = [result.value for result in driver.read("out") if result.value is not None]
-        assert sums == ([1, 3, 6, 4] if emit is ps.on_window_update else [6])
+        assert sums == ([1, 3, 6, 4] if emit is ms.on_window_update else [6])
         assert late == []
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_number_fails_its_record_only() -> None:
 
 
 def test_the_mean_of_a_grouped_table_follows_its_rows() -> None:
-    def mean(builder: ps.StreamsBuilder) -> ps.KTable[str, float]:
+    def mean(builder: ms.StreamsBuilder) -> ms.KTable[str, float]:
         rows = builder.table("in", value=NUMBER, store="rows")
         return rows.group_by(lambda key, value: (key[0], value), value=NUMBER).mean(store="s")
 
@@ -129,7 +129,7 @@ def test_the_mean_of_a_grouped_table_follows_its_rows() -> None:
 
 
 def test_the_sum_of_a_grouped_table_subtracts_what_was() -> None:
-    def total(builder: ps.StreamsBuilder) -> ps.KTable[str, Any]:
+    def total(builder: ms.StreamsBuilder) -> ms.KTable[str, Any]:
         rows = builder.table("in", value=NUMBER, store="rows")
         return rows.group_by(lambda key, value: (key[0], value), value=NUMBER).sum(store="s")
 

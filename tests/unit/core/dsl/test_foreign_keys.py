@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.layout import lay_out
-from penstock.core.topology.nodes import Sink
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.nodes import Sink
 
 Change = tuple[str, str, str | None]
 """Topic, key and value of a row's change; orders name their customer in front of a colon, or nobody."""
@@ -26,22 +26,22 @@ def paired(order: str, customer: str | None) -> str:
     return f"{order}+{customer}"
 
 
-def joined(kind: str = "join", **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def joined(kind: str = "join", **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     orders, customers = builder.table("orders", store="orders"), builder.table("customers", store="customers")
     result = getattr(orders, kind)(customers, paired, **{"on": customer_of, "name": "named", **options})
     result.to_stream().to("out")
     return builder.build()
 
 
-def results(topology: ps.Topology, changes: list[Change]) -> list[tuple[str, str | None]]:
-    with ps.testing.TopologyTestDriver(topology) as driver:
+def results(topology: ms.Topology, changes: list[Change]) -> list[tuple[str, str | None]]:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         for time, change in enumerate(changes):
             driver.pipe(*change, time)
         return [(r.key, r.value) for r in driver.read("out")]
 
 
-def rows(records: list[ps.Record]) -> dict[str, str]:
+def rows(records: list[ms.Record]) -> dict[str, str]:
     latest = {record.key: record.value for record in records}
     return {key: value for key, value in latest.items() if value is not None}
 
@@ -91,8 +91,8 @@ def test_whatever_overtakes_whatever_the_rows_that_are_left_are_joined(
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @given(events=changes)
 def test_one_change_after_the_other_gives_the_rows_at_each_time(kind: str, events: list[Change]) -> None:
-    with ps.testing.TopologyTestDriver(joined(kind)) as driver:
-        sent: list[ps.Record] = []
+    with ms.testing.TopologyTestDriver(joined(kind)) as driver:
+        sent: list[ms.Record] = []
         for end, event in enumerate(events, 1):
             driver.pipe(*event)
             sent += driver.read("out")
@@ -106,7 +106,7 @@ def test_a_change_of_one_row_reaches_all_that_name_it() -> None:
 
 
 def test_a_row_that_names_nobody_is_dropped_or_stands_alone() -> None:
-    with ps.testing.TopologyTestDriver(joined()) as driver:
+    with ms.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("orders", "1", ":1")
         assert (driver.read("out"), driver.metrics()["dropped_records"]) == ([], 1)
     assert results(joined("left_join"), [("orders", "1", ":1")]) == [("1", ":1+None")]
@@ -127,7 +127,7 @@ class TestARowThatNoLongerNamesAnybody:
     def test_keeps_it_as_kafka_streams_did_if_that_is_wanted(self) -> None:
         topology = joined(null_on="ignored")
         assert results(topology, [*self.events]) == [("1", "x:1+Ann")]
-        with ps.testing.TopologyTestDriver(topology) as driver:
+        with ms.testing.TopologyTestDriver(topology) as driver:
             for event in self.events:
                 driver.pipe(*event)
             assert (
@@ -140,7 +140,7 @@ class TestARowThatNoLongerNamesAnybody:
 
 
 def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> None:
-    with ps.testing.TopologyTestDriver(joined()) as driver:
+    with ms.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("customers", "x", "Ann", 30)
         driver.pipe("orders", "1", "x:1", 20, headers=[("h", b"1")])
         driver.pipe("customers", "x", "Bea", 10, headers=[("h", b"2")])
@@ -149,7 +149,7 @@ def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> Non
 
 
 def test_functions_may_want_the_key() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders, customers = builder.table("orders"), builder.table("customers")
     orders.join(
         customers,
@@ -162,7 +162,7 @@ def test_functions_may_want_the_key() -> None:
 
 
 def test_a_table_is_joined_with_itself() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     people = builder.table("people")
     people.left_join(people, lambda person, boss: f"{person} below {boss}", on=customer_of).to_stream().to(
         "out"
@@ -178,7 +178,7 @@ def test_a_table_is_joined_with_itself() -> None:
 
 
 def test_tables_may_be_derived_and_results_joined_again() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders = builder.table("orders").filter(lambda _, order: not order.endswith("0"))
     customers = builder.table("customers").map_values(str.upper)
     first = orders.join(customers, paired, on=customer_of, name="first")
@@ -194,13 +194,13 @@ def test_tables_may_be_derived_and_results_joined_again() -> None:
 
 @pytest.mark.parametrize(("late", "value"), [("orders", "x:late"), ("customers", "Late")])
 def test_late_changes_of_versioned_tables_are_left_out(late: str, value: str) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders, customers = (
-        builder.table(topic, store=ps.stores.options(topic, history_retention=100))
+        builder.table(topic, store=ms.stores.options(topic, history_retention=100))
         for topic in ("orders", "customers")
     )
     orders.join(customers, paired, on=customer_of).to_stream().to("out")
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("customers", "x", "Ann", 20)
         driver.pipe("orders", "1", "x:1", 20)
         driver.pipe(late, "1" if late == "orders" else "x", value, 10)
@@ -212,8 +212,8 @@ def test_a_function_that_fails_leaves_its_row_out() -> None:
     def on(order: str) -> str:
         raise LookupError("whose is it?")
 
-    policies = ps.ErrorPolicies(process="skip")
-    with ps.testing.TopologyTestDriver(joined(on=on), policies=policies) as driver:
+    policies = ms.ErrorPolicies(process="skip")
+    with ms.testing.TopologyTestDriver(joined(on=on), policies=policies) as driver:
         driver.pipe("orders", "1", "x:1")
         assert driver.metrics()["dropped_records"] == 1
 
@@ -247,11 +247,11 @@ def test_each_topic_has_the_partitions_of_the_table_it_leads_to() -> None:
 
 
 def test_stores_are_named_by_the_join_and_kept_alike() -> None:
-    topology = joined(store=ps.stores.options("result", changelog="kafka"))
+    topology = joined(store=ms.stores.options("result", changelog="kafka"))
     assert set(topology.plan("app").changelogs) == {"result", "named-subscriptions"}
     assert "named-store" in joined().stores
 
 
 def test_sides_of_two_builders_are_refused() -> None:
     with pytest.raises(TopologyError, match="different builders"):
-        ps.StreamsBuilder().table("a").join(ps.StreamsBuilder().table("b"), paired, on=customer_of)
+        ms.StreamsBuilder().table("a").join(ms.StreamsBuilder().table("b"), paired, on=customer_of)

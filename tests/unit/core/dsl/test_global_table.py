@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import DeserializationError, ProcessingError, TopologyError
-from penstock.core.topology.nodes import Repartition
+import millstream as ms
+from millstream.core.model.errors import DeserializationError, ProcessingError, TopologyError
+from millstream.core.topology.nodes import Repartition
 
-STRING = ps.serdes.string
-NAMES = ps.stores.key_value("names", STRING, STRING)
+STRING = ms.serdes.string
+NAMES = ms.stores.key_value("names", STRING, STRING)
 
 
-def joined(**options: Any) -> ps.Topology:
+def joined(**options: Any) -> ms.Topology:
     """Orders, whose value names a product, joined with the products."""
     left = options.pop("left", False)
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     products = builder.global_table("products")
     orders = builder.stream("orders")
     join = orders.left_join if left else orders.join
@@ -27,28 +27,28 @@ def joined(**options: Any) -> ps.Topology:
     return builder.build()
 
 
-def out(driver: ps.testing.TopologyTestDriver) -> list[tuple[Any, Any, int]]:
+def out(driver: ms.testing.TopologyTestDriver) -> list[tuple[Any, Any, int]]:
     return [(record.key, record.value, record.timestamp) for record in driver.read("out")]
 
 
-class Look(ps.Processor):
+class Look(ms.Processor):
     """Forwards what a global store has for the value of the record."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record.with_value(self.context.state_store("names").get(record.value)))
 
 
-class Upper(ps.Processor):
+class Upper(ms.Processor):
     """Keeps names in capitals, under their first letters; a null value deletes."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         value = None if record.value is None else record.value.upper()
         self.context.state_store("names").put(record.key[0], value)
 
 
-def looked_up(keeper: Any = Upper, reader: Any = Look) -> ps.Topology:
+def looked_up(keeper: Any = Upper, reader: Any = Look) -> ms.Topology:
     return (
-        ps.Topology()
+        ms.Topology()
         .add_global_store(NAMES, "read", "names", "keep", keeper)
         .add_source("in", "in")
         .add_processor("look", reader, "in")
@@ -58,14 +58,14 @@ def looked_up(keeper: Any = Upper, reader: Any = Look) -> ps.Topology:
 
 class TestJoin:
     def test_takes_the_row_that_the_selector_names(self) -> None:
-        with ps.testing.TopologyTestDriver(joined()) as driver:
+        with ms.testing.TopologyTestDriver(joined()) as driver:
             driver.pipe("products", "p1", "vase", timestamp=90)
             driver.pipe("orders", "o1", "p1", timestamp=5)
             driver.pipe("orders", "o2", "p2", timestamp=6)
             assert out(driver) == [("o1", "p1=vase", 5)]
 
     def test_a_change_of_the_table_sends_nothing_and_counts_for_later_records(self) -> None:
-        with ps.testing.TopologyTestDriver(joined(left=True)) as driver:
+        with ms.testing.TopologyTestDriver(joined(left=True)) as driver:
             driver.pipe("orders", "o1", "p1")
             driver.pipe("products", "p1", "vase")
             assert [value for _, value, _ in out(driver)] == ["p1=None"]
@@ -76,7 +76,7 @@ class TestJoin:
 
     @pytest.mark.parametrize("left", [False, True])
     def test_a_null_value_is_dropped_and_the_selector_is_not_called(self, left: bool) -> None:
-        with ps.testing.TopologyTestDriver(joined(left=left)) as driver:
+        with ms.testing.TopologyTestDriver(joined(left=left)) as driver:
             driver.pipe("orders", "o1", None)
             assert (out(driver), driver.metrics()["dropped_records"]) == ([], 1)
 
@@ -87,35 +87,35 @@ class TestJoin:
     def test_a_null_row_key_is_dropped_or_finds_no_row(
         self, left: bool, expected: list[Any], dropped: int
     ) -> None:
-        with ps.testing.TopologyTestDriver(joined(left=left)) as driver:
+        with ms.testing.TopologyTestDriver(joined(left=left)) as driver:
             driver.pipe("orders", "o1", "-")
             driver.pipe("orders", None, "-")
             assert (out(driver), driver.metrics()["dropped_records"]) == (expected, dropped)
 
     def test_a_record_without_a_key_is_joined(self) -> None:
-        with ps.testing.TopologyTestDriver(joined()) as driver:
+        with ms.testing.TopologyTestDriver(joined()) as driver:
             driver.pipe("products", "p1", "vase")
             driver.pipe("orders", None, "p1")
             assert out(driver) == [(None, "p1=vase", 0)]
 
     def test_headers_stay_and_the_joiner_may_want_the_key(self) -> None:
         topology = joined(joiner=lambda key, order, product: f"{key}{order}{product}", with_key=True)
-        with ps.testing.TopologyTestDriver(topology) as driver:
+        with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("products", "p", "v", headers=(("of", b"table"),))
             driver.pipe("orders", "o", "p", headers=(("of", b"stream"),))
-            assert driver.read("out") == [ps.Record("o", "opv", 0, (("of", b"stream"),))]
+            assert driver.read("out") == [ms.Record("o", "opv", 0, (("of", b"stream"),))]
 
     @pytest.mark.parametrize("function", ["selector", "joiner"])
     def test_a_function_that_raises_fails_the_record(self, function: str) -> None:
         topology = joined(name="enrich", **{function: lambda _, other: 1 / 0})
-        with ps.testing.TopologyTestDriver(topology) as driver:
+        with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("products", "p1", "vase")
             with pytest.raises(ProcessingError, match=r"enrich .* ZeroDivisionError"):
                 driver.pipe("orders", "o1", "p1")
 
     @pytest.mark.parametrize("rekey", [False, True])
     def test_repartitions_nothing_by_itself_and_forgets_no_change_of_the_key(self, rekey: bool) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         products, orders = builder.global_table("products"), builder.stream("orders")
         orders = orders.select_key(lambda _, v: v) if rekey else orders
         orders.join(products, lambda k, _: k, lambda order, _: order).group_by_key().count(store="counts")
@@ -123,47 +123,47 @@ class TestJoin:
         assert len(found) == rekey
 
     def test_a_table_of_another_builder_is_refused(self) -> None:
-        other = ps.StreamsBuilder().global_table("products")
+        other = ms.StreamsBuilder().global_table("products")
         with pytest.raises(TopologyError, match="'products-table' belongs to another StreamsBuilder"):
-            ps.StreamsBuilder().stream("orders").join(other, lambda k, v: k, lambda a, b: a)
+            ms.StreamsBuilder().stream("orders").join(other, lambda k, v: k, lambda a, b: a)
 
 
 class TestTable:
     def test_its_store_can_be_looked_at_and_named(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         assert builder.global_table("products", store="goods").store_name == "goods"
         builder.stream("orders").to("out")
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("products", "p1", "vase", timestamp=7)
             driver.pipe("products", "p2", "jug", timestamp=3)
             driver.pipe("products", "p1", None, timestamp=4)
             assert list(driver.store("goods").all()) == [("p2", ("jug", 3))]
 
     def test_a_record_without_a_key_is_dropped_and_counted(self) -> None:
-        with ps.testing.TopologyTestDriver(joined()) as driver:
+        with ms.testing.TopologyTestDriver(joined()) as driver:
             driver.pipe("products", None, "vase")
             assert driver.metrics()["dropped_records"] == 1
 
     def test_what_the_topology_itself_sends_to_the_topic_arrives(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         names = builder.global_table("names")
         builder.stream("news").to("names")
         builder.stream("in").join(names, lambda _, v: v, lambda _, name: name).to("out")
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("news", "n1", "Ada")
             driver.pipe("in", "k", "n1")
             assert out(driver) == [("k", "Ada", 0)]
 
     @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
     def test_a_bad_record_is_skipped_and_never_a_dead_letter(self, policy: Any) -> None:
-        policies = ps.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
-        with ps.testing.TopologyTestDriver(joined(), policies=policies) as driver:
+        policies = ms.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
+        with ms.testing.TopologyTestDriver(joined(), policies=policies) as driver:
             driver.pipe("products", b"\xff", "vase")
             assert (driver.read("dead"), driver.metrics()["dropped_records"]) == ([], 1)
 
     def test_a_bad_record_stops_the_application_by_default(self) -> None:
         with (
-            ps.testing.TopologyTestDriver(joined()) as driver,
+            ms.testing.TopologyTestDriver(joined()) as driver,
             pytest.raises(DeserializationError, match="products"),
         ):
             driver.pipe("products", b"\xff", "vase")
@@ -171,7 +171,7 @@ class TestTable:
 
 class TestStoreOfAProcessor:
     def test_is_kept_by_one_processor_and_read_by_any_other(self) -> None:
-        with ps.testing.TopologyTestDriver(looked_up()) as driver:
+        with ms.testing.TopologyTestDriver(looked_up()) as driver:
             driver.pipe("names", "ada", "Lovelace")
             driver.pipe("in", "k", "a")
             driver.pipe("names", "alan", None)
@@ -179,9 +179,9 @@ class TestStoreOfAProcessor:
             assert [value for _, value, _ in out(driver)] == ["LOVELACE", None]
 
     def test_the_builder_adds_one_too(self) -> None:
-        builder = ps.StreamsBuilder().add_global_store(NAMES, "names", Upper)
+        builder = ms.StreamsBuilder().add_global_store(NAMES, "names", Upper)
         builder.stream("in").process(Look).to("out")
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("names", "ada", "Lovelace")
             driver.pipe("in", "k", "a")
             assert out(driver) == [("k", "LOVELACE", 0)]
@@ -196,25 +196,25 @@ class TestStoreOfAProcessor:
         ],
     )
     def test_writing_to_it_fails_the_record(self, write: Any) -> None:
-        class Write(ps.Processor):
-            def process(self, record: ps.Record) -> None:
+        class Write(ms.Processor):
+            def process(self, record: ms.Record) -> None:
                 write(self.context.state_store("names"))
 
         with (
-            ps.testing.TopologyTestDriver(looked_up(reader=Write)) as driver,
+            ms.testing.TopologyTestDriver(looked_up(reader=Write)) as driver,
             pytest.raises(ProcessingError, match="store 'names': it can only be read here"),
         ):
             driver.pipe("in", "k", "v")
 
     def test_every_kind_of_reading_is_there(self) -> None:
-        class Read(ps.Processor):
-            def process(self, record: ps.Record) -> None:
+        class Read(ms.Processor):
+            def process(self, record: ms.Record) -> None:
                 store = self.context.state_store("names")
                 found = [store.all(), store.reverse_all(), store.range("b"), store.reverse_range(None, "b")]
                 walks = ["".join(key for key, _ in walk) for walk in (*found, store.prefix_scan("c"))]
                 self.context.forward(record.with_value(f"{store.approximate_count()} {' '.join(walks)}"))
 
-        with ps.testing.TopologyTestDriver(looked_up(reader=Read)) as driver:
+        with ms.testing.TopologyTestDriver(looked_up(reader=Read)) as driver:
             for key in "cab":
                 driver.pipe("names", key, "x")
             driver.pipe("in", "k", "v")
@@ -222,9 +222,9 @@ class TestStoreOfAProcessor:
 
     def test_its_keeper_cannot_schedule(self) -> None:
         class Scheduling(Upper):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                context.schedule(1000, ps.wall_clock, lambda now: None)
+                context.schedule(1000, ms.wall_clock, lambda now: None)
 
         with pytest.raises(ProcessingError, match=r"'keep' maintains a global store and cannot schedule"):
-            ps.testing.TopologyTestDriver(looked_up(keeper=Scheduling))
+            ms.testing.TopologyTestDriver(looked_up(keeper=Scheduling))

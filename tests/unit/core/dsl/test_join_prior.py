@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.testing import TopologyTestDriver
 
 Step = tuple[str, str, int]
 """Side, key and timestamp of a record."""
@@ -20,8 +20,8 @@ steps = st.lists(
 )
 
 
-def joined(windows: ps.JoinWindows, steps: list[Step]) -> list[tuple[str, int]]:
-    builder = ps.StreamsBuilder()
+def joined(windows: ms.JoinWindows, steps: list[Step]) -> list[tuple[str, int]]:
+    builder = ms.StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
     left.join_prior(right, lambda a, b: f"{a}+{b}", windows=windows).to("out")
     with TopologyTestDriver(builder.build()) as driver:
@@ -46,20 +46,20 @@ def test_it_gives_what_a_list_of_earlier_records_gives(steps: list[Step], before
                 texts = (f"l{number}", f"r{other}") if side == "left" else (f"l{other}", f"r{number}")
                 expected.append(("+".join(texts), timestamp))
     # A grace as long as all of them keeps every record for as long as it could be met.
-    assert joined(ps.JoinWindows(before, after, grace=1000), steps) == expected
+    assert joined(ms.JoinWindows(before, after, grace=1000), steps) == expected
 
 
 def test_equal_times_and_records_out_of_order_give_nothing() -> None:
-    windows = ps.JoinWindows(100, 100, grace=100)
+    windows = ms.JoinWindows(100, 100, grace=100)
     assert joined(windows, [("left", "a", 5), ("right", "a", 5)]) == []
     assert joined(windows, [("left", "a", 6), ("right", "a", 5)]) == []
     assert joined(windows, [("left", "a", 5), ("right", "a", 6)]) == [("l0+r1", 6)]
 
 
 def test_the_joiner_can_have_the_key() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
-    windows = ps.JoinWindows(10, 10, grace=0)
+    windows = ms.JoinWindows(10, 10, grace=0)
     left.join_prior(right, lambda k, a, b: f"{k}:{a}{b}", windows=windows, with_key=True).to("out")
     with TopologyTestDriver(builder.build()) as driver:
         driver.pipe("right", "k", "r", 1)
@@ -68,9 +68,9 @@ def test_the_joiner_can_have_the_key() -> None:
 
 
 def test_it_is_for_two_streams_with_windows() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream: Any = builder.stream("in")
     with pytest.raises(TopologyError, match="join_prior is for two streams"):
-        stream.join_prior(builder.table("table"), lambda a, b: a, windows=ps.JoinWindows(1, 1, 1))
+        stream.join_prior(builder.table("table"), lambda a, b: a, windows=ms.JoinWindows(1, 1, 1))
     with pytest.raises(TopologyError, match="needs windows"):
         stream.join_prior(builder.stream("other"), lambda a, b: a)

@@ -1,4 +1,4 @@
-"""Joins, where Penstock differs from the recordings of Kafka Streams or they say nothing."""
+"""Joins, where Millstream differs from the recordings of Kafka Streams or they say nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
-from penstock.core.model.errors import CoPartitioningError, TopologyError
-from penstock.core.topology.layout import lay_out
+from millstream.core.model.errors import CoPartitioningError, TopologyError
+from millstream.core.topology.layout import lay_out
 
 Event = tuple[str, str, str, int]
 """Side, key, value and timestamp of a record."""
@@ -19,15 +19,15 @@ def paired(left: str | None, right: str | None) -> str:
     return f"{left}+{right}"
 
 
-def stream_join(kind: str, windows: ps.JoinWindows) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def stream_join(kind: str, windows: ms.JoinWindows) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     join = getattr(builder.stream("left"), kind)
     join(builder.stream("right"), paired, windows=windows).to("out")
     return builder.build()
 
 
-def results(topology: ps.Topology, events: list[Event]) -> list[tuple[str, str, int]]:
-    with ps.testing.TopologyTestDriver(topology) as driver:
+def results(topology: ms.Topology, events: list[Event]) -> list[tuple[str, str, int]]:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         for event in events:
             driver.pipe(*event)
         return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
@@ -42,12 +42,12 @@ LATE = [
 
 
 def test_a_late_record_waits_for_its_partner_until_its_window_closes() -> None:
-    windows = ps.JoinWindows(100, 100, grace=500)
+    windows = ms.JoinWindows(100, 100, grace=500)
     assert results(stream_join("left_join", windows), LATE) == [("a", "a1+a2", 850)]
 
 
 def test_kafka_streams_gives_a_late_record_two_results() -> None:
-    windows = ps.JoinWindows(100, 100, grace=500, unmatched="early")
+    windows = ms.JoinWindows(100, 100, grace=500, unmatched="early")
     expected = [("a", "a1+None", 800), ("a", "a1+a2", 850)]
     assert results(stream_join("left_join", windows), LATE) == expected
 
@@ -61,20 +61,20 @@ CLOSED = [
 
 
 def test_a_record_that_got_its_result_alone_is_joined_no_more() -> None:
-    windows = ps.JoinWindows(100, 100, grace=0)
+    windows = ms.JoinWindows(100, 100, grace=0)
     assert results(stream_join("left_join", windows), CLOSED) == [("a", "a1+None", 1000)]
 
 
 def test_kafka_streams_joins_it_all_the_same() -> None:
-    windows = ps.JoinWindows(100, 100, grace=0, unmatched="early")
+    windows = ms.JoinWindows(100, 100, grace=0, unmatched="early")
     expected = [("a", "a1+None", 1000), ("a", "a1+a2", 1050)]
     assert results(stream_join("left_join", windows), CLOSED) == expected
 
 
-def values_by_wall_clock(windows: ps.JoinWindows, steps: list[tuple[str, str, int] | int]) -> list[list[str]]:
+def values_by_wall_clock(windows: ms.JoinWindows, steps: list[tuple[str, str, int] | int]) -> list[list[str]]:
     """Return what a left join sends to `out` after each of its records, between which the wall clock advances."""
     given = []
-    with ps.testing.TopologyTestDriver(stream_join("left_join", windows), wall_clock_ms=0) as driver:
+    with ms.testing.TopologyTestDriver(stream_join("left_join", windows), wall_clock_ms=0) as driver:
         for step in steps:
             if isinstance(step, int):
                 driver.advance_wall_clock(step)
@@ -86,7 +86,7 @@ def values_by_wall_clock(windows: ps.JoinWindows, steps: list[tuple[str, str, in
 
 
 def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
-    windows = ps.JoinWindows(100, 100, grace=0, unmatched_interval=1000)
+    windows = ms.JoinWindows(100, 100, grace=0, unmatched_interval=1000)
     steps = [("left", "a", 0), ("left", "b", 500), ("left", "c", 1000), 999, ("left", "d", 1001), 1]
     assert values_by_wall_clock(windows, [*steps, ("left", "e", 1002)]) == [
         [],
@@ -102,19 +102,19 @@ def test_kafka_streams_also_waits_after_looking_at_an_empty_store(
     after: int, expected: list[list[str]]
 ) -> None:
     """Its first look is by the first record, before which there is nothing, unless windows close with their own record."""
-    windows = ps.JoinWindows(100, after, grace=0, unmatched="early", unmatched_interval=1000)
+    windows = ms.JoinWindows(100, after, grace=0, unmatched="early", unmatched_interval=1000)
     steps = [("left", "a", 0), ("left", "b", 500), 999, ("left", "c", 1000)]
     assert values_by_wall_clock(windows, [*steps, 1, ("left", "d", 1500)])[:3] == expected
 
 
 def test_kafka_streams_lets_a_window_that_ends_before_time_0_end_at_0() -> None:
     steps: list[tuple[str, str, int] | int] = [("right", "a", 0), ("left", "a", 36)]
-    assert values_by_wall_clock(ps.JoinWindows(300, -100, grace=50, unmatched="early"), steps)[1] == ["a+a"]
-    assert values_by_wall_clock(ps.JoinWindows(300, -100, grace=50), steps)[1] == ["a+None"]
+    assert values_by_wall_clock(ms.JoinWindows(300, -100, grace=50, unmatched="early"), steps)[1] == ["a+a"]
+    assert values_by_wall_clock(ms.JoinWindows(300, -100, grace=50), steps)[1] == ["a+None"]
 
 
 def test_the_time_of_a_join_survives_a_restart() -> None:
-    topology = stream_join("left_join", ps.JoinWindows(100, 100, grace=0))
+    topology = stream_join("left_join", ms.JoinWindows(100, 100, grace=0))
     runner = MicroBatches(topology, "app", chunk=1, budget=None)
     runner.process("left", [(b"a", b"a1", 1000, ())])
     runner.process("left", [(b"b", b"b1", 1101, ())])
@@ -123,13 +123,13 @@ def test_the_time_of_a_join_survives_a_restart() -> None:
 
 
 def test_a_derived_table_needs_no_store() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     towns = builder.table("towns").filter(lambda k, v: v != "-").map_values(str.upper)
     joined = builder.table("names").left_join(towns, paired)
     builder.stream("in").join(joined, lambda k, a, b: f"{k}:{a}:{b}", with_key=True).to("out")
     topology = builder.build()
     assert set(topology.stores) == {"towns-table", "names-table"}
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         steps: list[tuple[str, str | None]] = [("in", "1"), ("names", "Ada"), ("in", "2"), ("towns", "Rome")]
         for topic, value in [*steps, ("in", "3"), ("towns", "-"), ("in", "4"), ("names", None), ("in", "5")]:
             driver.pipe(topic, "k", value, 0)
@@ -139,15 +139,15 @@ def test_a_derived_table_needs_no_store() -> None:
 
 @pytest.mark.parametrize("other", ["table", "stream"])
 def test_both_sides_need_equal_numbers_of_partitions(other: str) -> None:
-    builder = ps.StreamsBuilder()
-    options: dict[str, Any] = {} if other == "table" else {"windows": ps.JoinWindows(1, 1, 0)}
+    builder = ms.StreamsBuilder()
+    options: dict[str, Any] = {} if other == "table" else {"windows": ms.JoinWindows(1, 1, 0)}
     builder.stream("one").join(getattr(builder, other)("two"), paired, **options).to("out")
     with pytest.raises(CoPartitioningError, match="'one' has 2"):
         lay_out(builder.build().plan("app"), {"one": 2, "two": 3})
 
 
 def test_a_rekeyed_stream_takes_the_number_of_partitions_of_the_table() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders = builder.stream("orders").select_key(lambda k, v: v)
     orders.join(builder.table("prices"), paired, name="priced").to("out")
     partitions = lay_out(builder.build().plan("app"), {"orders": 2, "prices": 5}).partitions
@@ -156,11 +156,11 @@ def test_a_rekeyed_stream_takes_the_number_of_partitions_of_the_table() -> None:
 
 def test_sides_of_two_builders_are_refused() -> None:
     with pytest.raises(TopologyError, match="different builders"):
-        ps.StreamsBuilder().stream("a").join(ps.StreamsBuilder().table("b"), paired)
+        ms.StreamsBuilder().stream("a").join(ms.StreamsBuilder().table("b"), paired)
 
 
 def test_two_streams_need_windows() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     join: Any = builder.stream("a").join
     with pytest.raises(TopologyError, match="JoinWindows"):
         join(builder.stream("b"), paired)
@@ -169,22 +169,22 @@ def test_two_streams_need_windows() -> None:
 @pytest.mark.parametrize(
     ("side", "functions", "option", "given"),
     [
-        ("table", 1, "windows", ps.JoinWindows(1, 1, 0)),
-        ("table", 1, "other_value", ps.serdes.string),
+        ("table", 1, "windows", ms.JoinWindows(1, 1, 0)),
+        ("table", 1, "other_value", ms.serdes.string),
         ("global_table", 2, "store", "kept"),
         ("global_table", 2, "grace", 5),
         ("stream", 1, "grace", 5),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(side: str, functions: int, option: str, given: Any) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     join: Any = builder.stream("a").join
     with pytest.raises(TopologyError, match=f"{option}=... means nothing in a join"):
         join(getattr(builder, side)("b"), *[paired] * functions, **{option: given})
 
 
 def test_only_streams_are_joined_outer_with_a_stream() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     outer_join: Any = builder.stream("a").outer_join
     with pytest.raises(TopologyError, match="use left_join"):
         outer_join(builder.table("b"), paired)
@@ -195,4 +195,4 @@ def test_only_streams_are_joined_outer_with_a_stream() -> None:
 )
 def test_impossible_windows_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(TopologyError, match="JoinWindows"):
-        ps.JoinWindows(**{"before": 1, "after": 1, "grace": 0, **arguments})
+        ms.JoinWindows(**{"before": 1, "after": 1, "grace": 0, **arguments})

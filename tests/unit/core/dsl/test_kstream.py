@@ -8,37 +8,37 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.nodes import Repartition, Sink
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.nodes import Repartition, Sink
 
-Stream = ps.KStream[Any, Any]
+Stream = ms.KStream[Any, Any]
 
 
-def built(define: Callable[[Stream], object], **source: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def built(define: Callable[[Stream], object], **source: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     define(builder.stream("in", **source))
     return builder.build()
 
 
 def run(define: Callable[[Stream], Stream], *rows: tuple[Any, Any]) -> list[tuple[Any, Any]]:
-    with ps.testing.TopologyTestDriver(built(lambda stream: define(stream).to("out"))) as driver:
+    with ms.testing.TopologyTestDriver(built(lambda stream: define(stream).to("out"))) as driver:
         for key, value in rows:
             driver.pipe("in", key, value)
         return [(record.key, record.value) for record in driver.read("out")]
 
 
-def repartitions(topology: ps.Topology) -> list[str]:
+def repartitions(topology: ms.Topology) -> list[str]:
     return [node.topic_name for node in topology.nodes.values() if isinstance(node, Repartition)]
 
 
-def sink(topology: ps.Topology) -> Sink:
+def sink(topology: ms.Topology) -> Sink:
     (node,) = (node for node in topology.nodes.values() if isinstance(node, Sink))
     return node
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record)
 
 
@@ -78,7 +78,7 @@ def test_nulls_reach_functions_as_none() -> None:
 
 def test_foreach_ends_the_stream() -> None:
     seen: list[Any] = []
-    with ps.testing.TopologyTestDriver(built(lambda s: s.foreach(lambda k, v: seen.append(v)))) as driver:
+    with ms.testing.TopologyTestDriver(built(lambda s: s.foreach(lambda k, v: seen.append(v)))) as driver:
         driver.pipe("in", "k", "v")
     assert seen == ["v"]
 
@@ -89,7 +89,7 @@ def test_a_generator_that_fails_midway_gives_nothing() -> None:
         raise LookupError
 
     topology = built(lambda s: s.flat_map_values(half).to("out"))
-    with ps.testing.TopologyTestDriver(topology, policies=ps.ErrorPolicies(process="skip")) as driver:
+    with ms.testing.TopologyTestDriver(topology, policies=ms.ErrorPolicies(process="skip")) as driver:
         driver.pipe("in", "k", "v")
         assert driver.read("out") == []
 
@@ -99,7 +99,7 @@ def test_a_stream_can_be_used_many_times() -> None:
         for number in range(4):
             stream.map_values(lambda v, n=number: f"{v}{n}").to("out")
 
-    with ps.testing.TopologyTestDriver(built(define)) as driver:
+    with ms.testing.TopologyTestDriver(built(define)) as driver:
         driver.pipe("in", "k", "v")
         assert [record.value for record in driver.read("out")] == ["v0", "v1", "v2", "v3"]
 
@@ -120,23 +120,23 @@ class TestSerdes:
             (lambda s: s.process_values(Quiet), "int64", "string"),
             (lambda s: s.merge(s.filter(bool)), "int64", "json"),
             (lambda s: s.merge(s.map_values(print)), "int64", "string"),
-            (lambda s: s.repartition(key=ps.serdes.bytes), "bytes", "json"),
+            (lambda s: s.repartition(key=ms.serdes.bytes), "bytes", "json"),
             (lambda s: s.split().branch(bool).no_default()["1"], "int64", "json"),
         ],
     )
     def test_are_known_behind_an_operator_or_the_default(
         self, define: Callable[[Stream], Stream], key: str, value: str
     ) -> None:
-        topology = built(lambda s: define(s).to("out"), key=ps.serdes.int64, value=ps.serdes.json)
+        topology = built(lambda s: define(s).to("out"), key=ms.serdes.int64, value=ms.serdes.json)
         assert (sink(topology).key.name, sink(topology).value.name) == (key, value)
 
     def test_given_ones_win(self) -> None:
-        topology = built(lambda s: s.to("out", key=ps.serdes.bytes, value=ps.serdes.pickle))
+        topology = built(lambda s: s.to("out", key=ms.serdes.bytes, value=ms.serdes.pickle))
         assert (sink(topology).key.name, sink(topology).value.name) == ("bytes", "pickle")
 
     def test_of_groups_and_tables_are_known_downstream(self) -> None:
         topology = built(
-            lambda s: s.group_by_key().count(store="counts").to_stream().to("out"), key=ps.serdes.int64
+            lambda s: s.group_by_key().count(store="counts").to_stream().to("out"), key=ms.serdes.int64
         )
         assert (sink(topology).key.name, sink(topology).value.name) == ("int64", "int64")
 
@@ -211,7 +211,7 @@ class TestRepartition:
 
     def test_takes_the_serdes_of_its_group(self) -> None:
         topology = built(
-            lambda s: s.group_by(print, key=ps.serdes.int64, value=ps.serdes.json, name="moved").count(
+            lambda s: s.group_by(print, key=ms.serdes.int64, value=ms.serdes.json, name="moved").count(
                 store="counts"
             )
         )
@@ -233,7 +233,7 @@ class TestRepartition:
     def test_counts_null_keys_unless_it_is_to_be_silent(
         self, moves: str, null_keys: Any, dropped: int
     ) -> None:
-        builder = ps.StreamsBuilder(null_keys=null_keys)
+        builder = ms.StreamsBuilder(null_keys=null_keys)
         stream = builder.stream("in").select_key(lambda _, v: v if len(v) > 1 else None)
         match moves:
             case "repartition":
@@ -244,14 +244,14 @@ class TestRepartition:
                 stream.to_table()
             case _:
                 stream.join(builder.table("rows"), lambda v, row: v)
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             for value in ("a", "long", "b"):
                 driver.pipe("in", "k", value)
             assert driver.metrics()["dropped_records"] == dropped
 
     def test_is_silent_or_not(self) -> None:
         with pytest.raises(TopologyError, match="null_keys is 'counted' or 'silent', not 'kept'"):
-            ps.StreamsBuilder(null_keys="kept")  # type: ignore[arg-type]
+            ms.StreamsBuilder(null_keys="kept")  # type: ignore[arg-type]
 
     def test_may_have_a_partitioner(self) -> None:
         def last(topic: str, key: str, value: str, partitions: int) -> int:
@@ -276,7 +276,7 @@ class TestSplit:
             for name, branch in branches.items():
                 branch.to(name)
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for key, value in ROWS:
                 driver.pipe("in", key, value)
             assert [[r.key for r in driver.read(t)] for t in ("to-long", "to-2", "to-short")] == [
@@ -362,7 +362,7 @@ class TestBranchesThatGoOn:
             assert list(branches) == ["to-long", "to-rest"]
             branches["to-long"].merge(branches["to-rest"]).to("out")
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for value in ("long", "ab", "c"):
                 driver.pipe("in", "k", value)
             assert [record.value for record in driver.read("out")] == ["LONG", "c!"]
@@ -370,7 +370,7 @@ class TestBranchesThatGoOn:
 
     def test_it_is_called_when_the_branch_is_made(self) -> None:
         calls: list[str] = []
-        split = ps.StreamsBuilder().stream("in").split()
+        split = ms.StreamsBuilder().stream("in").split()
         for name in ("one", "two"):
             split.branch(lambda k, v: True, name=name, then=lambda s, name=name: calls.append(name))
             assert calls[-1] == name
@@ -385,25 +385,25 @@ class TestASplitThatEndsWithoutSayingSo:
             split.branch(lambda k, v: v == "a", then=lambda s: s.to("a"))
             split.branch(lambda k, v: v == "b", then=lambda s: s.to("b"))
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for value in "abc":
                 driver.pipe("in", "k", value)
             assert [[r.value for r in driver.read(topic)] for topic in "ab"] == [["a"], ["b"]]
 
     def test_may_have_no_branch(self) -> None:
-        with ps.testing.TopologyTestDriver(built(lambda stream: stream.split())) as driver:
+        with ms.testing.TopologyTestDriver(built(lambda stream: stream.split())) as driver:
             driver.pipe("in", "k", "v")
             assert driver.metrics()["processed_records"] == 1
 
     def test_may_go_on_when_its_branches_were_asked_for(self) -> None:
-        split = ps.StreamsBuilder().stream("in").split()
+        split = ms.StreamsBuilder().stream("in").split()
         first = split.branch(lambda k, v: True).no_default()
         assert list(first) == ["1"]
         assert list(split.branch(lambda k, v: True).default()) == ["1", "2", "0"]
 
     @pytest.mark.parametrize("again", [lambda s: s.default(name="x"), lambda s: s.branch(lambda k, v: True)])
     def test_has_nothing_behind_its_default_branch(self, again: Callable[[Any], object]) -> None:
-        split = ps.StreamsBuilder().stream("in").split()
+        split = ms.StreamsBuilder().stream("in").split()
         split.default()
         with pytest.raises(TopologyError, match="has a default branch already"):
             again(split)
@@ -416,7 +416,7 @@ class TestBranch:
             long.to("long")
             short.to("short")
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for key, value in ROWS:
                 driver.pipe("in", key, value)
             assert [record.key for record in driver.read("long")] == ["c"]
@@ -430,7 +430,7 @@ class TestBranch:
             for number, branch in zip(numbers, branches):
                 branch.to(f"out-{number}")
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for number in numbers:
                 driver.pipe("in", None, number)
             assert [[r.value for r in driver.read(f"out-{number}")] for number in numbers] == [
@@ -445,10 +445,10 @@ class TestBranch:
 class TestThrough:
     def test_records_are_written_to_the_topic_and_read_from_it(self) -> None:
         topology = built(lambda s: s.through("between").map_values(lambda v: v + "!").to("out"))
-        with ps.testing.TopologyTestDriver(topology) as driver:
+        with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("in", "a", "1", 7, [("h", b"x")])
             driver.pipe("between", "b", "2", 8)
-            assert driver.read("between") == [ps.Record("a", "1", 7, (("h", b"x"),))]
+            assert driver.read("between") == [ms.Record("a", "1", 7, (("h", b"x"),))]
             assert [(r.key, r.value, r.timestamp, r.headers) for r in driver.read("out")] == [
                 ("a", "1!", 7, (("h", b"x"),)),
                 ("b", "2!", 8, ()),
@@ -464,8 +464,8 @@ class TestThrough:
         )
 
     def test_its_serdes_are_those_of_the_topic(self) -> None:
-        topology = built(lambda s: s.map_values(len).through("between", value=ps.serdes.int64).to("out"))
-        with ps.testing.TopologyTestDriver(topology) as driver:
+        topology = built(lambda s: s.map_values(len).through("between", value=ms.serdes.int64).to("out"))
+        with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("in", "a", "four")
             assert [record.value for record in driver.read("out")] == [4]
 
@@ -474,7 +474,7 @@ class TestThrough:
         assert {"middle", "middle-sink"} < topology.nodes.keys()
 
     def test_its_topic_cannot_be_that_of_a_table(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.table("prices")
         with pytest.raises(TopologyError, match="topic 'prices' has two sources"):
             builder.stream("in").through("prices")
@@ -487,7 +487,7 @@ class TestPrint:
             stream.print(text=lambda k, v: f"{k}={v}", label="text")
             stream.filter(lambda k, v: k == "b", name="bees").print()
 
-        with ps.testing.TopologyTestDriver(built(define)) as driver:
+        with ms.testing.TopologyTestDriver(built(define)) as driver:
             for key, value in ROWS[:2]:
                 driver.pipe("in", key, value)
         assert capsys.readouterr().out.splitlines() == [
@@ -501,7 +501,7 @@ class TestPrint:
     def test_to_a_file_adds_lines_to_it(self, tmp_path: Path) -> None:
         file = tmp_path / "lines"
         file.write_text("before\n")
-        with ps.testing.TopologyTestDriver(built(lambda s: s.print(label="in", file=file))) as driver:
+        with ms.testing.TopologyTestDriver(built(lambda s: s.print(label="in", file=file))) as driver:
             driver.pipe("in", "a", "1")
             driver.pipe("in", None, None)
         assert file.read_text() == "before\n[in]: a, 1\n[in]: None, None\n"

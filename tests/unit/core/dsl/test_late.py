@@ -8,47 +8,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.testing import TopologyTestDriver
 from unit.helpers import Host, sent
 
 WINDOWS: dict[str, Any] = {
-    "tumbling": ps.TumblingWindows(1000, grace=500),
-    "hopping": ps.HoppingWindows(1000, advance=400, grace=500),
-    "sliding": ps.SlidingWindows(300, grace=500),
-    "sessions": ps.SessionWindows(400, grace=300),
+    "tumbling": ms.TumblingWindows(1000, grace=500),
+    "hopping": ms.HoppingWindows(1000, advance=400, grace=500),
+    "sliding": ms.SlidingWindows(300, grace=500),
+    "sessions": ms.SessionWindows(400, grace=300),
 }
-EMITS = {"update": ps.on_window_update, "close": ps.on_window_close}
+EMITS = {"update": ms.on_window_update, "close": ms.on_window_close}
 
 
-def to_late(stream: ps.KStream[Any, Any]) -> None:
+def to_late(stream: ms.KStream[Any, Any]) -> None:
     stream.to("late")
 
 
-def counting(kind: str, emit: ps.EmitStrategy = ps.on_window_update) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(kind: str, emit: ms.EmitStrategy = ms.on_window_update) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS[kind], emit=emit, late=to_late)
     windowed.count(store="w").to_stream().to("out")
     return builder.build()
 
 
-def joining(join: str = "join", **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def joining(join: str = "join", **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
-    windows = ps.JoinWindows(before=100, after=200, grace=50)
+    windows = ms.JoinWindows(before=100, after=200, grace=50)
     getattr(left, join)(right, lambda a, b: f"{a}+{b}", windows=windows, **options).to("out")
     return builder.build()
 
 
 @pytest.mark.parametrize("emit", EMITS.values(), ids=EMITS.keys())
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_a_record_that_is_left_out_comes_out_as_it_was(kind: str, emit: ps.EmitStrategy) -> None:
+def test_a_record_that_is_left_out_comes_out_as_it_was(kind: str, emit: ms.EmitStrategy) -> None:
     with TopologyTestDriver(counting(kind, emit)) as driver:
         driver.pipe("in", "a", "first", 10_000)
         driver.pipe("in", "a", "late", 2_000, [("h", b"x")])
         driver.pipe("in", "a", "in time", 9_900)
-        assert driver.read("late") == [ps.Record("a", "late", 2_000, (("h", b"x"),))]
+        assert driver.read("late") == [ms.Record("a", "late", 2_000, (("h", b"x"),))]
         assert driver.metrics()["dropped_records"] >= 1
 
 
@@ -71,8 +71,8 @@ def test_records_without_a_key_are_not_late() -> None:
 
 
 def test_each_aggregation_has_its_own() -> None:
-    builder = ps.StreamsBuilder()
-    made: list[ps.KStream[Any, Any]] = []
+    builder = ms.StreamsBuilder()
+    made: list[ms.KStream[Any, Any]] = []
     windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS["tumbling"], late=made.append)
     windowed.count(store="one")
     windowed.count(store="other")
@@ -86,10 +86,10 @@ def test_each_aggregation_has_its_own() -> None:
 
 
 def test_a_late_stream_goes_through_operators_like_any_other() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
 
-    def count_late(late: ps.KStream[Any, Any]) -> None:
-        late.group_by_key().count(store="late-count").to_stream().to("late", value=ps.serdes.int64)
+    def count_late(late: ms.KStream[Any, Any]) -> None:
+        late.group_by_key().count(store="late-count").to_stream().to("late", value=ms.serdes.int64)
 
     grouped = builder.stream("in").group_by(lambda k, v: v[0])
     grouped.windowed_by(WINDOWS["tumbling"], late=count_late).count(store="w")
@@ -104,7 +104,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6_000)), max_si
 
 @given(steps=steps)
 def test_what_is_counted_and_what_is_late_is_all_there_is(steps: list[tuple[str, int]]) -> None:
-    with TopologyTestDriver(counting("tumbling", ps.on_window_close)) as driver:
+    with TopologyTestDriver(counting("tumbling", ms.on_window_close)) as driver:
         for key, timestamp in [*steps, ("end", 100_000)]:
             driver.pipe("in", key, "x", timestamp)
         counted = sum(record.value for record in driver.read("out"))
@@ -113,7 +113,7 @@ def test_what_is_counted_and_what_is_late_is_all_there_is(steps: list[tuple[str,
 
 @pytest.mark.parametrize("join", ["join", "left_join", "outer_join", "join_prior"])
 def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
-    def other_late(stream: ps.KStream[Any, Any]) -> None:
+    def other_late(stream: ms.KStream[Any, Any]) -> None:
         stream.to("other-late")
 
     with TopologyTestDriver(joining(join, late=to_late, other_late=other_late)) as driver:
@@ -129,7 +129,7 @@ def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
 
 
 def test_nothing_is_late_for_a_table() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     with pytest.raises(TopologyError, match="no record is late for a table"):
         builder.stream("in").join(  # type: ignore[call-overload]
             builder.table("table"), lambda value, row: value, late=to_late
@@ -138,8 +138,8 @@ def test_nothing_is_late_for_a_table() -> None:
 
 def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
     minute = 60_000
-    builder = ps.StreamsBuilder()
-    windows = ps.JoinWindows(minute, minute, grace=0)
+    builder = ms.StreamsBuilder()
+    windows = ms.JoinWindows(minute, minute, grace=0)
     builder.stream("in").join(
         builder.stream("other"), lambda one, other: f"{one} {other}", windows=windows
     ).to("out")
@@ -153,12 +153,12 @@ def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     texts = builder.stream("texts").group_by_key()
-    numbers = builder.stream("numbers", value=ps.serdes.int64).group_by_key()
+    numbers = builder.stream("numbers", value=ms.serdes.int64).group_by_key()
     both = texts.cogroup(lambda k, v, so_far: so_far + v)
     both = both.cogroup(numbers, lambda k, v, so_far: f"{so_far}{v}")
-    made: list[ps.KStream[Any, Any]] = []
+    made: list[ms.KStream[Any, Any]] = []
     windowed: Any = both.windowed_by(WINDOWS[kind], late=made.append)
     merger = [lambda key, one, other: one + other] if kind == "sessions" else []
     windowed.aggregate(str, *merger, store="w")
@@ -170,5 +170,5 @@ def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
         driver.pipe("texts", "a", "y", 2_000, [("h", b"1")])
         driver.pipe("numbers", "a", 2, 10_000)
         driver.pipe("numbers", "a", 3, 2_001)
-        assert driver.read("late-texts") == [ps.Record("a", "y", 2_000, (("h", b"1"),))]
+        assert driver.read("late-texts") == [ms.Record("a", "y", 2_000, (("h", b"1"),))]
         assert [(r.value, r.timestamp) for r in driver.read("late-numbers")] == [(3, 2_001)]

@@ -10,30 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.nodes import Repartition
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.nodes import Repartition
 
-NEAR = ps.JoinWindows(1, 1, 1)
-TUMBLING = ps.TumblingWindows(10, grace=0)
+NEAR = ms.JoinWindows(1, 1, 1)
+TUMBLING = ms.TumblingWindows(10, grace=0)
 
-Stream = ps.KStream[Any, Any]
+Stream = ms.KStream[Any, Any]
 
 
-class Quiet(ps.Processor[Any, Any, Any, Any]):
-    def process(self, record: ps.Record[Any, Any]) -> None: ...
+class Quiet(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
 
 
 class Counting(Quiet):
-    stores = (ps.stores.key_value("in-count", ps.serdes.string, ps.serdes.int64),)
+    stores = (ms.stores.key_value("in-count", ms.serdes.string, ms.serdes.int64),)
 
 
-class Days(ps.Windows):
+class Days(ms.Windows):
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
         return [(0, 1)]
 
 
-class Same(ps.ValueTransformer[Any, Any, Any]):
+class Same(ms.ValueTransformer[Any, Any, Any]):
     def transform(self, key: Any, value: Any) -> Any:
         return value
 
@@ -50,38 +50,38 @@ def third(key: Any, value: Any, aggregate: Any) -> Any:
     return aggregate
 
 
-def kept(topology: ps.Topology) -> list[str]:
+def kept(topology: ms.Topology) -> list[str]:
     """Give everything whose name matters after a restart: stores, internal topics, processors with their schedules."""
     topics = [f"{node.topic_name}*" for node in topology.nodes.values() if isinstance(node, Repartition)]
     processors = [name for name, node in topology.nodes.items() if hasattr(node, "supplier")]
     return [*topology.stores, *topics, *processors]
 
 
-def built(define: Callable[[ps.StreamsBuilder], object], **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder(**options)
+def built(define: Callable[[ms.StreamsBuilder], object], **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder(**options)
     define(builder)
     return builder.build()
 
 
-PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
+PATHS: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
     "count": (lambda b: b.stream("in").group_by_key().count(), ["in-count"]),
-    "sum": (lambda b: b.stream("in", value=ps.serdes.int64).group_by_key().sum(), ["in-sum"]),
+    "sum": (lambda b: b.stream("in", value=ms.serdes.int64).group_by_key().sum(), ["in-sum"]),
     "windows": (lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(), ["in-windowed-count"]),
     "windows of the user's own": (
         lambda b: (
-            b.stream("in").group_by_key().windowed_by(Days(1, grace=0), emit=ps.on_window_close).count()
+            b.stream("in").group_by_key().windowed_by(Days(1, grace=0), emit=ms.on_window_close).count()
         ),
         ["in-windowed-count"],
     ),
     "sliding windows": (
-        lambda b: b.stream("in").group_by_key().windowed_by(ps.SlidingWindows(1, grace=0)).reduce(left),
+        lambda b: b.stream("in").group_by_key().windowed_by(ms.SlidingWindows(1, grace=0)).reduce(left),
         ["in-sliding-reduce"],
     ),
     "sessions": (
         lambda b: (
             b.stream("in")
             .group_by_key()
-            .windowed_by(ps.SessionWindows(1, grace=0), emit=ps.on_window_close)
+            .windowed_by(ms.SessionWindows(1, grace=0), emit=ms.on_window_close)
             .count()
         ),
         ["in-session-count", "in-session-count-open"],
@@ -131,7 +131,7 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
             .group_by_key()
             .windowed_by(TUMBLING)
             .count()
-            .suppress(ps.Suppressed.until_time_limit(1))
+            .suppress(ms.Suppressed.until_time_limit(1))
         ),
         [
             "in-windowed-count",
@@ -170,7 +170,7 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
     ),
     "join that waits": (
         lambda b: b.stream("in").join(
-            b.table("t", store=ps.stores.options("versions", history_retention=9)), left, grace=9
+            b.table("t", store=ms.stores.options("versions", history_retention=9)), left, grace=9
         ),
         ["versions", "in-versions-join-buffer"],
     ),
@@ -255,13 +255,13 @@ PATHS: dict[str, tuple[Callable[[ps.StreamsBuilder], object], list[str]]] = {
 
 @pytest.mark.parametrize(("define", "expected"), PATHS.values(), ids=PATHS.keys())
 def test_what_is_kept_is_called_by_its_path(
-    define: Callable[[ps.StreamsBuilder], object], expected: list[str]
+    define: Callable[[ms.StreamsBuilder], object], expected: list[str]
 ) -> None:
     assert kept(built(define)) == expected
 
 
 def test_the_same_path_gets_a_number_in_the_order_of_the_program() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     for _ in range(3):
         stream.group_by_key().count()
@@ -282,13 +282,13 @@ UNRELATED: list[Callable[[Stream], Stream]] = [
 """Operators that leave the keys as they are, and keep nothing that anything else is found by."""
 
 
-def program(insert: Callable[[str, Stream], Stream]) -> ps.Topology:
+def program(insert: Callable[[str, Stream], Stream]) -> ms.Topology:
     """Build a program with places where operators may be inserted."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders = insert("orders", builder.stream("orders"))
     returns = insert("returns", builder.stream("returns"))
     per_day = insert("rekeyed", orders.select_key(second)).group_by_key().windowed_by(TUMBLING).count()
-    per_day.suppress(ps.Suppressed.until_window_closes()).to_stream().to("out")
+    per_day.suppress(ms.Suppressed.until_window_closes()).to_stream().to("out")
     insert("grouped", orders).group_by_key().count()
     insert("joined", orders.left_join(returns, left, windows=NEAR)).select_key(second).to_table()
     insert("to be mapped", returns).map(lambda k, v: (k, v)).join(builder.table("t"), left).process(Quiet)
@@ -317,7 +317,7 @@ def test_inserted_operators_change_no_name_of_state(inserted: dict[str, list[int
 
 
 def test_numbered_names_do_shift() -> None:
-    def define(builder: ps.StreamsBuilder, *, edited: bool) -> None:
+    def define(builder: ms.StreamsBuilder, *, edited: bool) -> None:
         stream = builder.stream("in")
         (stream.filter(second) if edited else stream).group_by_key().count()
 
@@ -330,8 +330,8 @@ def test_numbered_names_do_shift() -> None:
 
 
 def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
-    builder = ps.StreamsBuilder()
-    table: ps.KTable[Any, Any] = builder.stream("in").group_by_key().count()
+    builder = ms.StreamsBuilder()
+    table: ms.KTable[Any, Any] = builder.stream("in").group_by_key().count()
     for _ in range(13):
         table = table.group_by(lambda k, v: (v, v)).count()
     with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an operator in front name="):
@@ -341,45 +341,45 @@ def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
 
 def test_there_are_two_namings() -> None:
     with pytest.raises(TopologyError, match="names is 'stable' or 'numbered', not 'short'"):
-        ps.StreamsBuilder(names="short")  # type: ignore[arg-type]
+        ms.StreamsBuilder(names="short")  # type: ignore[arg-type]
 
 
 class TestClashes:
     MESSAGE = "'in-count' is the name of two things: one was given it"
 
     def test_with_a_name_given_before(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("other").group_by_key().count(store="in-count")
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("in").group_by_key().count()
 
     def test_with_a_name_given_behind(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("other").group_by_key().count(store="in-count")
 
     def test_with_a_part_of_what_is_called_so(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("third").group_by_key().count(store="in-other-join-left")
         with pytest.raises(TopologyError, match="'in-other-join-left' is the name of two things"):
             builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
 
     def test_with_the_store_of_a_processor(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
-            builder.add_state_store(ps.stores.key_value("in-count", ps.serdes.string, ps.serdes.int64))
+            builder.add_state_store(ms.stores.key_value("in-count", ms.serdes.string, ms.serdes.int64))
 
     @pytest.mark.parametrize("operator", ["process", "process_values"])
     def test_with_a_store_that_a_processor_brings_along(self, operator: str) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             getattr(builder.stream("other"), operator)(Counting)
 
     def test_with_a_store_that_a_processor_has_brought_along(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("other").process(Counting)
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("in").group_by_key().count()
@@ -389,25 +389,25 @@ class TestNamesOfNodes:
     """`name=` is `Named` of Kafka Streams."""
 
     def test_can_be_given_to_aggregations(self) -> None:
-        def define(b: ps.StreamsBuilder) -> None:
-            group = b.stream("in", value=ps.serdes.int64).group_by_key()
+        def define(b: ms.StreamsBuilder) -> None:
+            group = b.stream("in", value=ms.serdes.int64).group_by_key()
             for operator in ("count", "sum", "min", "max"):
                 getattr(group, operator)(name=f"a-{operator}")
             group.reduce(left, name="a-reduce")
             group.aggregate(str, third, name="an-aggregate")
-            for windows in (TUMBLING, ps.SlidingWindows(1, grace=0)):
+            for windows in (TUMBLING, ms.SlidingWindows(1, grace=0)):
                 windowed = group.windowed_by(windows)  # type: ignore[call-overload]
                 kind = type(windows).__name__
                 windowed.count(name=f"{kind}-count")
                 windowed.reduce(left, name=f"{kind}-reduce")
                 windowed.aggregate(str, third, name=f"{kind}-aggregate")
-            sessions = group.windowed_by(ps.SessionWindows(1, grace=0))
+            sessions = group.windowed_by(ms.SessionWindows(1, grace=0))
             sessions.count(name="sessions-count")
             sessions.reduce(left, name="sessions-reduce")
             sessions.aggregate(str, third, third, name="sessions-aggregate")
             group.cogroup(third).aggregate(str, name="cogroup")
             group.cogroup(third).windowed_by(TUMBLING).aggregate(str, name="windowed-cogroup")
-            sessions_cogroup = group.cogroup(third).windowed_by(ps.SessionWindows(1, grace=0))
+            sessions_cogroup = group.cogroup(third).windowed_by(ms.SessionWindows(1, grace=0))
             sessions_cogroup.aggregate(str, third, name="sessions-cogroup")
 
         given_names = {
@@ -421,7 +421,7 @@ class TestNamesOfNodes:
         assert given_names <= set(built(define).nodes)
 
     def test_can_be_given_to_tables(self) -> None:
-        def define(b: ps.StreamsBuilder) -> None:
+        def define(b: ms.StreamsBuilder) -> None:
             table = b.table("in", name="read")
             rows = b.global_table("everywhere", name="filled")
             b.stream("other").to_table(name="rows")
@@ -436,7 +436,7 @@ class TestNamesOfNodes:
         assert {"swapped", "counted", "reduced", "aggregated", "changes", "rich", "to-", "to-0"} <= names
 
     def test_are_those_of_both_sides_of_a_join_too(self) -> None:
-        def define(b: ps.StreamsBuilder) -> None:
+        def define(b: ms.StreamsBuilder) -> None:
             b.stream("in").left_join(b.stream("other"), left, windows=NEAR, name="pairs")
             b.table("t").join(b.table("u"), left, name="rows")
 

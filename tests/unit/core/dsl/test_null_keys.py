@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches, Row
 
 
 class Inputs(NamedTuple):
     """What the cases are made of: two streams, of whose keys some are None, the first one as it came, and two tables."""
 
-    stream: ps.KStream[Any, Any]
-    other: ps.KStream[Any, Any]
-    plain: ps.KStream[Any, Any]
-    rows: ps.KTable[Any, Any]
-    everywhere: ps.GlobalKTable[Any, Any]
+    stream: ms.KStream[Any, Any]
+    other: ms.KStream[Any, Any]
+    plain: ms.KStream[Any, Any]
+    rows: ms.KTable[Any, Any]
+    everywhere: ms.GlobalKTable[Any, Any]
 
 
-Case = Callable[[Inputs], ps.KStream[Any, Any]]
-WINDOWS = ps.JoinWindows(100, 100, grace=0, unmatched="early")
+Case = Callable[[Inputs], ms.KStream[Any, Any]]
+WINDOWS = ms.JoinWindows(100, 100, grace=0, unmatched="early")
 
 
 def both(one: Any, other: Any) -> str:
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Case, list[str], int]] = {
 }
 
 
-def beside_a_left_join(inputs: Inputs) -> ps.KStream[Any, Any]:
+def beside_a_left_join(inputs: Inputs) -> ms.KStream[Any, Any]:
     repartitioned = inputs.stream.repartition()
     repartitioned.left_join(inputs.rows, both).foreach(lambda k, v: None)
     return repartitioned
@@ -116,8 +116,8 @@ def new_key(value: str) -> str | None:
     return None if value.startswith("-") else value[0]
 
 
-def topology(case: Case, *, by_function: bool) -> ps.Topology:
-    builder = ps.StreamsBuilder(null_keys="silent")
+def topology(case: Case, *, by_function: bool) -> ms.Topology:
+    builder = ms.StreamsBuilder(null_keys="silent")
     plain, other = builder.stream("plain"), builder.stream("other")
     stream = builder.stream("in")
     if by_function:

@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
 from unit.helpers import Host, forwarding, processing, sent
 
-TEXT = ps.serdes.string
-SEEN = ps.stores.key_value("seen", TEXT, TEXT)
+TEXT = ms.serdes.string
+SEEN = ms.stores.key_value("seen", TEXT, TEXT)
 
 
-class Before(ps.Processor[str, str, str, str]):
+class Before(ms.Processor[str, str, str, str]):
     """Forwards what the key had before; brings its store along."""
 
     stores = (SEEN,)
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         seen = self.context.state_store("seen")
         self.context.forward(record.with_value(f"{seen.get(record.key)}-{record.value}"))
         seen.put(record.key, record.value)
 
 
-class Longest(ps.ValueTransformer[str, str, str]):
+class Longest(ms.ValueTransformer[str, str, str]):
     """Brings its store along from a function."""
 
     @staticmethod
-    def stores() -> list[ps.stores.StoreSpec]:
+    def stores() -> list[ms.stores.StoreSpec]:
         return [SEEN]
 
     def transform(self, key: str, value: str | None) -> str | None:
@@ -40,8 +40,8 @@ class Longest(ps.ValueTransformer[str, str, str]):
         return longest
 
 
-def built(define: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def built(define: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     define(builder).to("out")
     return builder.build()
 
@@ -57,25 +57,25 @@ class TestStoresThatAProcessorBringsAlong:
         assert [value for _, value, _ in sent(host.run("in", ("a", "ab", 0), ("a", "c", 0)))] == ["ab", "ab"]
 
     def test_are_shared_by_processors_that_bring_the_same(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").process(Before).to("out")
         builder.stream("other").process(Before).to("out")
         (sub,) = builder.build().plan("app").subtopologies
         assert list(sub.stores) == ["seen"]
 
     def test_go_with_a_topology_of_the_low_level_too(self) -> None:
-        topology = ps.Topology().add_source("source", "in").add_processor("before", Before, "source")
+        topology = ms.Topology().add_source("source", "in").add_processor("before", Before, "source")
         assert [*topology.stores] == ["seen"]
 
     @pytest.mark.parametrize("stores", ["seen", ["seen"], 5, lambda self: ()])
     def test_are_stores_and_nothing_else(self, stores: Any) -> None:
         supplier = type("Odd", (Before,), {"stores": stores})
         with pytest.raises(TopologyError, match="the attribute 'stores' of a supplier"):
-            ps.StreamsBuilder().stream("in").process(supplier)
+            ms.StreamsBuilder().stream("in").process(supplier)
 
     def test_have_names_of_their_own(self) -> None:
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("seen", TEXT, ps.serdes.int64))
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("seen", TEXT, ms.serdes.int64))
         with pytest.raises(TopologyError, match="two different stores are called 'seen'"):
             builder.stream("in").process(Before)
 
@@ -94,8 +94,8 @@ class TestKeysOfProcessValues:
             host.run("in", ("a", "1", 0))
 
     def test_may_be_any_in_a_punctuator(self) -> None:
-        def schedule(context: ps.ProcessorContext[Any, Any]) -> None:
-            context.schedule(10, ps.stream_time, lambda now: context.forward(ps.Record("clock", "x", now)))
+        def schedule(context: ms.ProcessorContext[Any, Any]) -> None:
+            context.schedule(10, ms.stream_time, lambda now: context.forward(ms.Record("clock", "x", now)))
 
         supplier = processing(lambda context, record: None, init=schedule)
         host = Host(built(lambda builder: builder.stream("in").process_values(supplier)))
@@ -103,9 +103,9 @@ class TestKeysOfProcessValues:
 
 
 class TestAStoreThatOthersOnlyRead:
-    def topology(self, reader: Any) -> ps.Topology:
+    def topology(self, reader: Any) -> ms.Topology:
         keep = processing(lambda context, record: context.state_store("seen").put(record.key, record.value))
-        topology = ps.Topology().add_read_only_state_store(SEEN, "kept", "rows", "keep", keep)
+        topology = ms.Topology().add_read_only_state_store(SEEN, "kept", "rows", "keep", keep)
         topology.add_source("source", "in").add_processor("reader", reader, "source", stores=["seen"])
         return topology.add_sink("sink", "out", "reader")
 
@@ -121,12 +121,12 @@ class TestAStoreThatOthersOnlyRead:
             host.run("in", ("a", "x", 0))
 
     def test_is_a_key_value_store(self) -> None:
-        store = ps.stores.session("sessions", TEXT, TEXT, retention=1_000)
+        store = ms.stores.session("sessions", TEXT, TEXT, retention=1_000)
         with pytest.raises(TopologyError, match="a read-only store is a key-value store without ttl"):
-            ps.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
+            ms.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
 
 
-COUNTS = ps.stores.key_value("wrapped-calls", ps.serdes.string, ps.serdes.int64)
+COUNTS = ms.stores.key_value("wrapped-calls", ms.serdes.string, ms.serdes.int64)
 
 
 class Around:
@@ -149,7 +149,7 @@ class _Counting:
         self._counts = context.state_store("wrapped-calls")
         self._inner.init(context)
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         self._count()
         self._inner.process(record)
 
@@ -165,21 +165,21 @@ class _Counting:
 
 
 def test_everything_of_the_users_is_wrapped() -> None:
-    class Same(ps.Processor[Any, Any, Any, Any]):
-        stores = (ps.stores.key_value("own", ps.serdes.string, ps.serdes.string),)
+    class Same(ms.Processor[Any, Any, Any, Any]):
+        stores = (ms.stores.key_value("own", ms.serdes.string, ms.serdes.string),)
 
-        def process(self, record: ps.Record[Any, Any]) -> None:
+        def process(self, record: ms.Record[Any, Any]) -> None:
             self.context.state_store("own").put(record.key, record.value)
             self.context.forward(record)
 
-    class Shout(ps.ValueTransformer[Any, Any, Any]):
+    class Shout(ms.ValueTransformer[Any, Any, Any]):
         def transform(self, key: Any, value: Any) -> Any:
             return value.upper()
 
-    builder = ps.StreamsBuilder(wrap=Around)
+    builder = ms.StreamsBuilder(wrap=Around)
     stream = builder.stream("in").process(Same, name="one").process_values(Same, name="two")
     stream.to_table().transform_values(Shout, name="three").to_stream().to("out")
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "k", "v")
         assert [record.value for record in driver.read("out")] == ["V"]
         assert dict(driver.store("wrapped-calls").all()) == {"one": 1, "two": 1, "three": 1}
@@ -193,18 +193,18 @@ def test_processors_of_topologies_and_global_stores_are_wrapped() -> None:
         seen.append(name)
         return supplier
 
-    class Quiet(ps.Processor[Any, Any, Any, Any]):
-        def process(self, record: ps.Record[Any, Any]) -> None: ...
+    class Quiet(ms.Processor[Any, Any, Any, Any]):
+        def process(self, record: ms.Record[Any, Any]) -> None: ...
 
-    topology = ps.Topology(wrap=wrap).add_source("s", "in").add_processor("added", Quiet, "s")
+    topology = ms.Topology(wrap=wrap).add_source("s", "in").add_processor("added", Quiet, "s")
     topology.add_global_store(COUNTS, "g", "topic", "global", Quiet)
     assert set(seen) == {"added", "global"}
 
 
 def test_what_wraps_gives_a_supplier() -> None:
-    class Quiet(ps.Processor[Any, Any, Any, Any]):
-        def process(self, record: ps.Record[Any, Any]) -> None: ...
+    class Quiet(ms.Processor[Any, Any, Any, Any]):
+        def process(self, record: ms.Record[Any, Any]) -> None: ...
 
-    topology = ps.Topology(wrap=lambda name, supplier: supplier()).add_source("s", "in")
+    topology = ms.Topology(wrap=lambda name, supplier: supplier()).add_source("s", "in")
     with pytest.raises(TopologyError, match="give the class or a function that makes a new processor"):
         topology.add_processor("one", Quiet, "s")

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopologyError
 from unit.helpers import Host, sent
 
 Rows = list[tuple[str, int]]
 
 
-def topology(windows: ps.SlidingWindows, emit: ps.EmitStrategy = ps.on_window_update) -> ps.Topology:
+def topology(windows: ms.SlidingWindows, emit: ms.EmitStrategy = ms.on_window_update) -> ms.Topology:
     """Collect the values of each window in the order in which they were added."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     windowed = builder.stream("in").group_by_key().windowed_by(windows, emit=emit)
-    kept = ps.stores.options("w", retention=10_000)
+    kept = ms.stores.options("w", retention=10_000)
     texts = windowed.aggregate(
-        str, lambda _, value, so_far: so_far + value, value=ps.serdes.string, store=kept
+        str, lambda _, value, so_far: so_far + value, value=ms.serdes.string, store=kept
     )
     texts.to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}").to("out")
     return builder.build()
@@ -29,7 +29,7 @@ def topology(windows: ps.SlidingWindows, emit: ps.EmitStrategy = ps.on_window_up
 
 class TestOnUpdate:
     def test_a_record_makes_its_window_and_that_behind_the_record_before_it(self) -> None:
-        host = Host(topology(ps.SlidingWindows(10, grace=0)))
+        host = Host(topology(ms.SlidingWindows(10, grace=0)))
         assert sent(host.run("in", ("a", "x", 20), ("a", "y", 25))) == [
             ("a@10-20", "x", 20),
             ("a@21-31", "y", 25),
@@ -37,7 +37,7 @@ class TestOnUpdate:
         ]
 
     def test_a_record_out_of_order_is_added_to_the_windows_around_it(self) -> None:
-        host = Host(topology(ps.SlidingWindows(10, grace=100)))
+        host = Host(topology(ms.SlidingWindows(10, grace=100)))
         host.run("in", ("a", "x", 20), ("a", "y", 28))
         assert sent(host.run("in", ("a", "z", 24))) == [
             ("a@21-31", "yz", 28),
@@ -47,7 +47,7 @@ class TestOnUpdate:
         ]
 
     def test_early_records_share_the_first_window(self) -> None:
-        host = Host(topology(ps.SlidingWindows(10, grace=100)))
+        host = Host(topology(ms.SlidingWindows(10, grace=100)))
         assert sent(host.run("in", ("a", "x", 3), ("a", "y", 7))) == [
             ("a@0-10", "x", 3),
             ("a@4-14", "y", 7),
@@ -55,11 +55,11 @@ class TestOnUpdate:
         ]
 
     def test_null_keys_and_null_values_are_left_out(self) -> None:
-        outcome = Host(topology(ps.SlidingWindows(10, grace=0))).run("in", ("a", None, 1), (None, "x", 2))
+        outcome = Host(topology(ms.SlidingWindows(10, grace=0))).run("in", ("a", None, 1), (None, "x", 2))
         assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
 
     def test_what_is_late_stays_late_after_a_restart(self) -> None:
-        host = Host(topology(ps.SlidingWindows(10, grace=5)))
+        host = Host(topology(ms.SlidingWindows(10, grace=5)))
         host.run("in", ("a", "x", 100))
         host.restart()
         assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a window": 1}
@@ -70,24 +70,24 @@ class TestOnUpdate:
         def only_one(so_far: str, value: str) -> str:
             raise ValueError("no more")
 
-        builder = ps.StreamsBuilder()
-        grouped = builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5))
+        builder = ms.StreamsBuilder()
+        grouped = builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5))
         grouped.reduce(only_one, store="w")
-        host = Host(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+        host = Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
         host.run("in", ("a", "x", 20), ("a", "y", 25))
         assert [(window.start, row.value) for window, row in host.store("w").all()] == [(10, "x")]
 
     def test_a_window_that_is_made_has_no_old_value(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         counts = (
-            builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5)).count(store="w")
+            builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5)).count(store="w")
         )
         total = counts.group_by(
-            lambda window, n: (window.key, n), key=ps.serdes.string, value=ps.serdes.int64
+            lambda window, n: (window.key, n), key=ms.serdes.string, value=ms.serdes.int64
         )
         add = total.reduce(lambda a, b: a + b, lambda a, b: a - b, store="total")
         add.to_stream().map_values(str).to("out")
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("in", "a", "x", 20)
             driver.pipe("in", "a", "y", 25)
             assert driver.store("total").get("a").value == sum(
@@ -97,7 +97,7 @@ class TestOnUpdate:
 
 class TestOnClose:
     def test_a_window_gives_one_result_when_stream_time_has_passed_its_end_and_grace(self) -> None:
-        host = Host(topology(ps.SlidingWindows(10, grace=5), ps.on_window_close))
+        host = Host(topology(ms.SlidingWindows(10, grace=5), ms.on_window_close))
         assert sent(host.run("in", ("b", "x", 20), ("a", "x", 20), ("c", "x", 25))) == []
         assert sent(host.run("in", ("c", "y", 26))) == [("a@10-20", "x", 20), ("b@10-20", "x", 20)]
 
@@ -110,8 +110,8 @@ class TestOnClose:
     def test_it_gives_the_last_update_of_every_window(
         self, rows: Rows, difference: int, grace: int, restarts: bool
     ) -> None:
-        windows = ps.SlidingWindows(difference, grace=grace)
-        updates, closes = Host(topology(windows)), Host(topology(windows, ps.on_window_close))
+        windows = ms.SlidingWindows(difference, grace=grace)
+        updates, closes = Host(topology(windows)), Host(topology(windows, ms.on_window_close))
         last: dict[Any, Any] = {}
         given: list[Any] = []
         for number, (key, at) in enumerate([*rows, ("c", 1000)]):
@@ -131,7 +131,7 @@ class TestOnClose:
 def test_every_set_of_records_that_lie_close_together_has_its_window(
     rows: Rows, difference: int, restarts: bool
 ) -> None:
-    host = Host(topology(ps.SlidingWindows(difference, grace=1000)))
+    host = Host(topology(ms.SlidingWindows(difference, grace=1000)))
     for number, (key, at) in enumerate(rows):
         host.run("in", (key, chr(ord("a") + number), at))
         if restarts:
@@ -153,12 +153,12 @@ def test_every_set_of_records_that_lie_close_together_has_its_window(
 
 def test_impossible_windows_are_refused() -> None:
     with pytest.raises(TopologyError, match="difference of sliding windows is at least 1 ms, not 0"):
-        ps.SlidingWindows(0, grace=0)
+        ms.SlidingWindows(0, grace=0)
     with pytest.raises(TopologyError, match="grace of sliding windows is at least 0 ms, not -1"):
-        ps.SlidingWindows(1, grace=-1)
+        ms.SlidingWindows(1, grace=-1)
 
 
 def test_a_short_retention_is_refused() -> None:
-    windowed = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(ps.SlidingWindows(10, grace=5))
+    windowed = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5))
     with pytest.raises(TopologyError, match="at least twice the difference and grace together, 25 ms"):
-        windowed.count(store=ps.stores.options("w", retention=24))
+        windowed.count(store=ms.stores.options("w", retention=24))

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.core.topology.windowed import closing_of
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.core.topology.windowed import closing_of
 from unit.helpers import Host, sent
 
-FINAL = ps.Suppressed.until_window_closes()
+FINAL = ms.Suppressed.until_window_closes()
 
 
-def suppressed(until: ps.Suppressed) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def suppressed(until: ms.Suppressed) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.table("in", store="t").suppress(until, store="held").to_stream().to("out")
     return builder.build()
 
 
-def final_counts(windows: Any, until: ps.Suppressed = FINAL) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def final_counts(windows: Any, until: ms.Suppressed = FINAL) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(windows).count(store="w")
     final = counts.suppress(until, store="held").to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}")
     final.map_values(str).to("out")
@@ -32,12 +32,12 @@ def final_counts(windows: Any, until: ps.Suppressed = FINAL) -> ps.Topology:
 
 class TestUntilAWindowCloses:
     def test_a_window_gives_its_last_result_only(self) -> None:
-        host = Host(final_counts(ps.TumblingWindows(10, grace=5)))
+        host = Host(final_counts(ms.TumblingWindows(10, grace=5)))
         assert sent(host.run("in", ("b", "x", 3), ("a", "x", 4), ("a", "x", 1), ("a", "x", 14))) == []
         assert sent(host.run("in", ("c", "x", 15))) == [("a@0-10", "2", 4), ("b@0-10", "1", 3)]
 
     def test_what_is_held_back_survives_a_restart(self) -> None:
-        host = Host(final_counts(ps.TumblingWindows(10, grace=5)))
+        host = Host(final_counts(ms.TumblingWindows(10, grace=5)))
         host.run("in", ("a", "x", 3), ("a", "x", 4))
         host.restart()
         assert sent(host.run("in", ("a", "x", 5), ("a", "x", 15))) == [("a@0-10", "3", 5)]
@@ -45,12 +45,12 @@ class TestUntilAWindowCloses:
         assert sent(host.run("in", ("a", "x", 25))) == [("a@10-20", "1", 15)]
 
     def test_the_deletions_of_sessions_that_grew_are_not_given(self) -> None:
-        host = Host(final_counts(ps.SessionWindows(10, grace=0)))
+        host = Host(final_counts(ms.SessionWindows(10, grace=0)))
         assert sent(host.run("in", ("a", "x", 0), ("a", "x", 10), ("b", "x", 20))) == [("a@0-10", "2", 10)]
 
     def test_a_full_buffer_stops_the_application(self) -> None:
-        until = ps.Suppressed.until_window_closes(max_records=1)
-        host = Host(final_counts(ps.TumblingWindows(10, grace=5), until))
+        until = ms.Suppressed.until_window_closes(max_records=1)
+        host = Host(final_counts(ms.TumblingWindows(10, grace=5), until))
         host.run("in", ("a", "x", 3), ("a", "x", 4))
         with pytest.raises(
             ProcessingError, match=r"SUPPRESS-\d+ of task 0_0 holds back 2 rows, more than max_records=1"
@@ -58,9 +58,9 @@ class TestUntilAWindowCloses:
             host.run("in", ("b", "x", 3))
 
     def test_windows_are_found_behind_filters_maps_and_streams(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         counts = (
-            builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(10, grace=5)).count(store="w")
+            builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=5)).count(store="w")
         )
         doubled = (
             counts.filter(lambda _, n: n > 1).map_values(lambda n: str(2 * n)).to_stream().to_table(store="t")
@@ -72,9 +72,9 @@ class TestUntilAWindowCloses:
         ) == [("a", "4", 4)]
 
     def test_the_longest_grace_counts(self) -> None:
-        grouped = ps.StreamsBuilder().stream("in").group_by_key()
+        grouped = ms.StreamsBuilder().stream("in").group_by_key()
         short, long = (
-            grouped.windowed_by(ps.TumblingWindows(10, grace=grace)).count(store=f"w{grace}").to_stream()
+            grouped.windowed_by(ms.TumblingWindows(10, grace=grace)).count(store=f"w{grace}").to_stream()
             for grace in (0, 7)
         )
         table = short.merge(long).to_table(store="t")
@@ -86,10 +86,10 @@ class TestUntilAWindowCloses:
 
     def test_a_table_by_another_key_is_refused(self) -> None:
         counts = (
-            ps.StreamsBuilder()
+            ms.StreamsBuilder()
             .stream("in")
             .group_by_key()
-            .windowed_by(ps.TumblingWindows(10, grace=5))
+            .windowed_by(ms.TumblingWindows(10, grace=5))
             .count()
         )
         by_key = counts.group_by(lambda window, n: (window.key, n)).count()
@@ -99,35 +99,35 @@ class TestUntilAWindowCloses:
 
 class TestUntilATimeLimit:
     def test_a_row_is_given_once_per_time_with_its_newest_value(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(10)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(10)))
         assert sent(host.run("in", ("a", "1", 0), ("a", "2", 6), ("b", "1", 9))) == []
         assert sent(host.run("in", ("b", "2", 12))) == [("a", "2", 6)]
         assert sent(host.run("in", ("b", "3", 19))) == [("b", "3", 19)]
 
     def test_deletions_are_given(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(10)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(10)))
         assert sent(host.run("in", ("a", "1", 0), ("a", None, 1), ("b", "1", 10))) == [("a", None, 1)]
 
     def test_a_limit_of_nothing_holds_nothing_back(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(0)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(0)))
         rows = [("a", "1", 5), ("a", "2", 3), ("b", "1", 3)]
         assert sent(host.run("in", *rows)) == rows
 
     def test_rows_keep_the_headers_of_their_newest_update(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(10)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(10)))
         host.run("in", ("a", "1", 0, (("h", b"1"),)), ("a", "2", 1, (("h", b"2"), ("n", None))))
         host.restart()
         (_, columns), *_ = host.run("in", ("b", "1", 10)).sends
         assert columns.headers == [(("h", b"2"), ("n", None))]
 
     def test_a_full_buffer_gives_its_oldest_rows(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(1000, max_records=2)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(1000, max_records=2)))
         assert sent(host.run("in", ("a", "1", 7), ("b", "1", 5), ("c", "1", 9))) == [("b", "1", 5)]
         host.restart()
         assert sent(host.run("in", ("c", "2", 10), ("b", "2", 11))) == [("a", "1", 7)]
 
     def test_or_stops_the_application(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(1000, max_bytes=100, when_full="fail")))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(1000, max_bytes=100, when_full="fail")))
         host.run("in", ("a", "1", 7))
         with pytest.raises(
             ProcessingError, match="holds back 1 rows, more than max_records=None or max_bytes=100"
@@ -135,28 +135,28 @@ class TestUntilATimeLimit:
             host.run("in", ("a", "1" * 100, 8))
 
     def test_a_limit_that_is_given_later_counts_what_is_there(self) -> None:
-        host = Host(suppressed(ps.Suppressed.until_time_limit(1000)))
+        host = Host(suppressed(ms.Suppressed.until_time_limit(1000)))
         host.run("in", ("a", "1", 7), ("b", "1", 5), ("c", "1", 9))
         host.sub = (
-            suppressed(ps.Suppressed.until_time_limit(1000, max_records=2)).plan("app").subtopologies[0]
+            suppressed(ms.Suppressed.until_time_limit(1000, max_records=2)).plan("app").subtopologies[0]
         )
         host.restart()
         assert sent(host.run("in", ("d", "1", 9))) == [("b", "1", 5), ("a", "1", 7)]
 
     def test_a_value_that_does_not_fit_is_treated_as_the_policy_says(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         mixed = builder.table("in", store="t").map_values(
-            lambda v: v if v != "?" else 1, value=ps.serdes.string
+            lambda v: v if v != "?" else 1, value=ms.serdes.string
         )
-        mixed.suppress(ps.Suppressed.until_time_limit(0), store="held").to_stream().to("out")
-        host = Host(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+        mixed.suppress(ms.Suppressed.until_time_limit(0), store="held").to_stream().to("out")
+        host = Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
         outcome = host.run("in", ("a", "?", 1), ("a", "x", 2))
         assert sent(outcome) == [("a", "x", 2)]
         assert outcome.metrics.dropped == {"process error": 1}
 
     def test_the_old_value_behind_it_is_the_one_that_was_given(self) -> None:
-        builder = ps.StreamsBuilder()
-        rows = builder.table("in", store="t").suppress(ps.Suppressed.until_time_limit(10), store="held")
+        builder = ms.StreamsBuilder()
+        rows = builder.table("in", store="t").suppress(ms.Suppressed.until_time_limit(10), store="held")
         rows.filter(lambda _, v: v != "x").to_stream().to("out")
         host = Host(builder.build())
         host.run("in", ("a", "x", 0), ("a", "y", 1), ("b", "1", 10))
@@ -166,8 +166,8 @@ class TestUntilATimeLimit:
         ]
 
     def test_a_join_sees_the_row_as_it_was_given(self) -> None:
-        builder = ps.StreamsBuilder()
-        rows = builder.table("in", store="t").suppress(ps.Suppressed.until_time_limit(10), store="held")
+        builder = ms.StreamsBuilder()
+        rows = builder.table("in", store="t").suppress(ms.Suppressed.until_time_limit(10), store="held")
         builder.stream("ask").left_join(rows, lambda _, row: str(row)).to("out")
         host = Host(builder.build())
         ask = lambda: [value for _, value, _ in sent(host.run("ask", ("a", "?", 50)))]  # noqa: E731
@@ -181,22 +181,22 @@ class TestUntilATimeLimit:
         assert ask() == ["2"]
 
     def test_a_versioned_table_is_refused(self) -> None:
-        table = ps.StreamsBuilder().table("in", store=ps.stores.options("t", history_retention=10))
+        table = ms.StreamsBuilder().table("in", store=ms.stores.options("t", history_retention=10))
         with pytest.raises(TopologyError, match="is a versioned table"):
-            table.filter(lambda *_: True).suppress(ps.Suppressed.until_time_limit(1))
+            table.filter(lambda *_: True).suppress(ms.Suppressed.until_time_limit(1))
 
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: ps.Suppressed.until_time_limit(-1), "at least 0 ms, not -1"),
-            (lambda: ps.Suppressed.until_time_limit(1, max_records=0), "max_records .* at least 1, not 0"),
-            (lambda: ps.Suppressed.until_window_closes(max_bytes=-1), "max_bytes .* at least 1, not -1"),
+            (lambda: ms.Suppressed.until_time_limit(-1), "at least 0 ms, not -1"),
+            (lambda: ms.Suppressed.until_time_limit(1, max_records=0), "max_records .* at least 1, not 0"),
+            (lambda: ms.Suppressed.until_window_closes(max_bytes=-1), "max_bytes .* at least 1, not -1"),
             (
-                lambda: ps.Suppressed.until_time_limit(1, when_full="wait"),
+                lambda: ms.Suppressed.until_time_limit(1, when_full="wait"),
                 "'emit_early' or 'fail', not 'wait'",
             ),  # type: ignore[arg-type]
             (
-                lambda: ps.Suppressed.until_window_closes(close_idle_after=0),
+                lambda: ms.Suppressed.until_window_closes(close_idle_after=0),
                 "close_idle_after is at least 1 ms",
             ),
         ],
@@ -241,7 +241,7 @@ class Model:
 def test_it_gives_what_a_dict_of_what_is_held_back_gives(
     rows: list[Row], limit: int, max_records: int | None, restarts: bool
 ) -> None:
-    host = Host(suppressed(ps.Suppressed.until_time_limit(limit, max_records=max_records)))
+    host = Host(suppressed(ms.Suppressed.until_time_limit(limit, max_records=max_records)))
     model = Model(limit, max_records)
     for row in rows:
         assert sent(host.run("in", row)) == model.update(row)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.testing import TopologyTestDriver
 
-STRING, INT64 = ps.serdes.string, ps.serdes.int64
+STRING, INT64 = ms.serdes.string, ms.serdes.int64
 
 
-class Numbered(ps.ValueTransformer[str, str, str]):
+class Numbered(ms.ValueTransformer[str, str, str]):
     """Says how many changes of a row there were; gives no row for the value `gone`."""
 
     def transform(self, key: str, value: str | None) -> str | None:
@@ -23,11 +23,11 @@ class Numbered(ps.ValueTransformer[str, str, str]):
         return None if value == "gone" else f"{value}{number}"
 
 
-def with_store() -> ps.StreamsBuilder:
-    return ps.StreamsBuilder().add_state_store(ps.stores.key_value("changes", STRING, INT64))
+def with_store() -> ms.StreamsBuilder:
+    return ms.StreamsBuilder().add_state_store(ms.stores.key_value("changes", STRING, INT64))
 
 
-def changes_of(table: ps.KTable[Any, Any]) -> None:
+def changes_of(table: ms.KTable[Any, Any]) -> None:
     table.to_stream().to("out")
 
 
@@ -69,12 +69,12 @@ def test_a_join_finds_its_rows() -> None:
 
 
 def test_it_forwards_nothing() -> None:
-    class Forwards(ps.ValueTransformer[str, str, str]):
+    class Forwards(ms.ValueTransformer[str, str, str]):
         def transform(self, key: str, value: str | None) -> str | None:
-            self.context.forward(ps.Record(key, value, 0))
+            self.context.forward(ms.Record(key, value, 0))
             return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     changes_of(builder.table("in").transform_values(Forwards))
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(ProcessingError, match="a row has one value: return it"):
@@ -82,13 +82,13 @@ def test_it_forwards_nothing() -> None:
 
 
 def test_a_supplier_makes_transformers() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     supplier: Any = Numbered()
     with pytest.raises(TopologyError, match="supplier must be callable"):
         builder.table("in").transform_values(supplier)
-    changes_of(builder.table("in2").transform_values(lambda: ps.Processor()))  # type: ignore[arg-type, return-value]
+    changes_of(builder.table("in2").transform_values(lambda: ms.Processor()))  # type: ignore[arg-type, return-value]
     with pytest.raises(
-        TopologyError, match=r"which has no transform\(\); let its class derive from penstock.ValueT"
+        TopologyError, match=r"which has no transform\(\); let its class derive from millstream.ValueT"
     ):
         TopologyTestDriver(builder.build())
 
@@ -103,12 +103,12 @@ def test_a_table_tells_the_name_of_its_store() -> None:
 
 
 def test_a_transformer_reads_its_own_store() -> None:
-    class Chain(ps.ValueTransformer[str, str, str]):
+    class Chain(ms.ValueTransformer[str, str, str]):
         def transform(self, key: str, value: str | None) -> str:
             before = self.context.state_store("chained").get(key)
             return f"{before.value if before else ''}{value}"
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.table("in").transform_values(Chain, store="chained").to_stream().to("out")
     with TopologyTestDriver(builder.build()) as driver:
         for value in "abc":

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
-from penstock.core.model.errors import TopologyError
+from millstream.core.model.errors import TopologyError
 from unit.helpers import Host, sent
 
 Row = tuple[str, str, str | None, int]
@@ -22,18 +22,18 @@ def paired(left: str | None, right: str | None) -> str:
     return f"{left}+{right}"
 
 
-def prices(builder: ps.StreamsBuilder, topic: str = "prices") -> ps.KTable[str, str]:
-    return builder.table(topic, store=ps.stores.options(f"{topic}-kept", history_retention=HISTORY))
+def prices(builder: ms.StreamsBuilder, topic: str = "prices") -> ms.KTable[str, str]:
+    return builder.table(topic, store=ms.stores.options(f"{topic}-kept", history_retention=HISTORY))
 
 
-def priced(kind: str = "join", joiner: Any = paired, **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def priced(kind: str = "join", joiner: Any = paired, **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     getattr(builder.stream("orders"), kind)(prices(builder), joiner, name="priced", **options).to("out")
     return builder.build()
 
 
-def results(topology: ps.Topology, rows: list[Row]) -> list[tuple[str, str, int]]:
-    with ps.testing.TopologyTestDriver(topology) as driver:
+def results(topology: ms.Topology, rows: list[Row]) -> list[tuple[str, str, int]]:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         for row in rows:
             driver.pipe(*row)
         return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
@@ -57,7 +57,7 @@ def test_a_left_join_finds_no_row_before_the_first() -> None:
 
 
 def test_rows_are_found_through_filters_and_mappings_of_the_table() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = prices(builder).filter(lambda _, price: price != "new").map_values(str.upper)
     builder.stream("orders").left_join(table, paired).to("out")
     expected = ["late+OLD", "on time+None", "too early+None"]
@@ -76,7 +76,7 @@ def test_a_record_waits_for_rows_that_come_late() -> None:
 
 
 def test_a_record_without_a_key_does_not_wait() -> None:
-    with ps.testing.TopologyTestDriver(priced("left_join", grace=10)) as driver:
+    with ms.testing.TopologyTestDriver(priced("left_join", grace=10)) as driver:
         driver.pipe("orders", None, "one", 20)
         assert [r.value for r in driver.read("out")] == ["one+None"]
 
@@ -85,11 +85,11 @@ def test_records_that_waited_are_themselves_again() -> None:
     """Headers, metadata, and what is said when they fail, are their own, not those of the record that let them go."""
     seen: list[Any] = []
 
-    class Look(ps.Processor):
-        def process(self, record: ps.Record) -> None:
+    class Look(ms.Processor):
+        def process(self, record: ms.Record) -> None:
             seen.append((record.value, record.headers, self.context.record_metadata))
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     joined = builder.stream("orders").left_join(prices(builder), paired, grace=0)
     joined.process(Look)
     host = Host(builder.build())
@@ -110,7 +110,7 @@ def test_a_record_that_fails_after_it_waited_leaves_the_others_alone() -> None:
             raise LookupError("no such order")
         return order
 
-    policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+    policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
     host = Host(priced("left_join", joiner, grace=10), policies=policies)
     host.feed(
         "orders", [("k", "good", 1), ("k", "bad", 2, (("h", b"1"),)), ("k", "fine", 3), ("k", "last", 20)]
@@ -120,7 +120,7 @@ def test_a_record_that_fails_after_it_waited_leaves_the_others_alone() -> None:
     assert sent(outcome, "dead") == [("k", "bad", 2)]
     (dead,) = (records for topic, records in outcome.sends if topic == "dead")
     assert dead.headers is not None
-    assert {("h", b"1"), ("penstock.error.offset", b"1")} <= set(dead.headers[0])
+    assert {("h", b"1"), ("millstream.error.offset", b"1")} <= set(dead.headers[0])
 
 
 rows = st.lists(
@@ -180,8 +180,8 @@ def test_records_wait_over_restarts(events: list[Row], grace: int | None) -> Non
 
 class TestTwoTables:
     @staticmethod
-    def joined(*, versions: tuple[bool, bool]) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def joined(*, versions: tuple[bool, bool]) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         left, right = (
             prices(builder, topic) if kept else builder.table(topic)
             for topic, kept in zip(("left", "right"), versions)
@@ -201,7 +201,7 @@ class TestTwoTables:
     def test_late_changes_of_a_side_with_versions_are_left_out(
         self, versions: tuple[bool, bool], expected: list[str]
     ) -> None:
-        with ps.testing.TopologyTestDriver(self.joined(versions=versions)) as driver:
+        with ms.testing.TopologyTestDriver(self.joined(versions=versions)) as driver:
             for side, time in (("left", 20), ("right", 20), ("left", 10), ("right", 10)):
                 driver.pipe(side, "k", f"{side[0]}{time}", time)
             assert [r.value for r in driver.read("out")] == expected
@@ -210,7 +210,7 @@ class TestTwoTables:
 
 class TestIsRefused:
     def test_grace_without_versions(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         with pytest.raises(TopologyError, match="a table with versions"):
             builder.stream("orders").join(builder.table("prices"), paired, grace=1)
 
@@ -220,10 +220,10 @@ class TestIsRefused:
             priced(grace=grace)
 
     def test_grace_for_two_streams(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         join: Any = builder.stream("orders").join
         with pytest.raises(TopologyError, match="JoinWindows"):
-            join(builder.stream("prices"), paired, windows=ps.JoinWindows(1, 1, 0), grace=1)
+            join(builder.stream("prices"), paired, windows=ms.JoinWindows(1, 1, 0), grace=1)
 
     def test_a_store_without_grace(self) -> None:
         with pytest.raises(TopologyError, match="keeps nothing without grace"):
@@ -232,15 +232,15 @@ class TestIsRefused:
 
 def test_the_buffer_is_a_store_of_the_joins_name() -> None:
     assert "priced-buffer" in priced(grace=1).stores
-    kept = ps.stores.options("waiting", changelog="kafka")
+    kept = ms.stores.options("waiting", changelog="kafka")
     assert priced(grace=1, store=kept).plan("app").changelogs == {
         "waiting-buffer": "app-waiting-buffer-changelog"
     }
 
 
 def test_what_waits_is_found_again_when_operators_are_put_in_front() -> None:
-    def built(*, edited: bool) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def built(*, edited: bool) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         table, orders = prices(builder), builder.stream("orders")
         orders = orders.filter(lambda _, order: order != "-") if edited else orders
         orders.left_join(table, paired, grace=10, store="waiting").to("out")

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-import penstock as ps
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.testing import TopologyTestDriver
 
-KEPT = ps.stores.options("prices", history_retention=100)
+KEPT = ms.stores.options("prices", history_retention=100)
 
 
-def driver_of(define: Callable[[ps.KTable], object]) -> TopologyTestDriver:
-    builder = ps.StreamsBuilder()
+def driver_of(define: Callable[[ms.KTable], object]) -> TopologyTestDriver:
+    builder = ms.StreamsBuilder()
     define(builder.table("in", store=KEPT))
     return TopologyTestDriver(builder.build())
 
@@ -51,7 +51,7 @@ def test_a_late_update_moves_no_row_to_another_group() -> None:
             .group_by(lambda _, v: (v, v))
             .count(store="counts")
             .to_stream()
-            .to("out", value=ps.serdes.int64)
+            .to("out", value=ms.serdes.int64)
         )
     )
     driver.pipe("in", "apple", "red", 20)
@@ -61,7 +61,7 @@ def test_a_late_update_moves_no_row_to_another_group() -> None:
 
 
 def test_a_stream_becomes_a_versioned_table() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").to_table(store=KEPT).to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
     driver.pipe("in", "apple", "old", 10)
@@ -70,6 +70,6 @@ def test_a_stream_becomes_a_versioned_table() -> None:
 
 
 def test_results_have_no_versions() -> None:
-    grouped = ps.StreamsBuilder().stream("in").group_by_key()
-    with pytest.raises(ps.errors.TopologyError, match="history_retention is for tables"):
+    grouped = ms.StreamsBuilder().stream("in").group_by_key()
+    with pytest.raises(ms.errors.TopologyError, match="history_retention is for tables"):
         grouped.count(store=KEPT)

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
 from unit.helpers import Host, sent
 
-INT = ps.serdes.int64
-TUMBLING = ps.TumblingWindows(10, grace=5)
-Define = Callable[[Any], ps.KTable[Any, Any]]
+INT = ms.serdes.int64
+TUMBLING = ms.TumblingWindows(10, grace=5)
+Define = Callable[[Any], ms.KTable[Any, Any]]
 
 
 def topology(
-    define: Define, windows: Any = TUMBLING, emit: ps.EmitStrategy = ps.on_window_update
-) -> ps.Topology:
+    define: Define, windows: Any = TUMBLING, emit: ms.EmitStrategy = ms.on_window_update
+) -> ms.Topology:
     """Send what a windowed aggregation gives as `<start>-<end>` and the result's text."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = define(builder.stream("in").group_by_key().windowed_by(windows, emit=emit))
     results = table.to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}")
     results.map_values(lambda value: None if value is None else str(value)).to("out")
     return builder.build()
 
 
-def counted(windows: Any = TUMBLING, emit: ps.EmitStrategy = ps.on_window_update) -> Host:
+def counted(windows: Any = TUMBLING, emit: ms.EmitStrategy = ms.on_window_update) -> Host:
     return Host(topology(lambda windowed: windowed.count(store="w"), windows, emit))
 
 
@@ -45,7 +45,7 @@ class TestOnUpdate:
         ]
 
     def test_windows_overlap(self) -> None:
-        host = counted(ps.HoppingWindows(10, advance=5, grace=0))
+        host = counted(ms.HoppingWindows(10, advance=5, grace=0))
         host.feed("in", [("a", "x", 7), ("a", "x", 12)])
         assert sent(host.step()) == [
             ("a@0-10", "1", 7),
@@ -55,7 +55,7 @@ class TestOnUpdate:
         ]
 
     def test_a_late_record_is_left_out_of_closed_windows_only(self) -> None:
-        host = counted(ps.HoppingWindows(10, advance=5, grace=0))
+        host = counted(ms.HoppingWindows(10, advance=5, grace=0))
         host.feed("in", [("b", "x", 10), ("a", "x", 7)])
         outcome = host.step()
         assert [row for row in sent(outcome) if row[0][0] == "a"] == [("a@5-15", "1", 7)]
@@ -88,7 +88,7 @@ class TestOnUpdate:
         assert sent(host.step()) == [("a@0-10", "1", 1), ("a@0-10", None, 2)]
 
     def test_windows_without_number_do_not_slow_it_down_for_ever(self) -> None:
-        host = counted(ps.TumblingWindows(1, grace=0))
+        host = counted(ms.TumblingWindows(1, grace=0))
         host.feed("in", [("a", "x", at) for at in range(300)])
         assert sent(host.step())[-1] == ("a@299-300", "1", 299)
 
@@ -101,14 +101,14 @@ class TestOnUpdate:
 
 class TestOnClose:
     def test_a_window_gives_one_result_when_stream_time_passes_its_end_and_grace(self) -> None:
-        host = counted(emit=ps.on_window_close)
+        host = counted(emit=ms.on_window_close)
         host.feed("in", [("b", "x", 3), ("a", "x", 4), ("a", "x", 14)])
         assert sent(host.step()) == []
         host.feed("in", [("c", "x", 15)])
         assert sent(host.step()) == [("a@0-10", "1", 4), ("b@0-10", "1", 3)]
 
     def test_nothing_is_given_twice_after_a_restart(self) -> None:
-        host = counted(emit=ps.on_window_close)
+        host = counted(emit=ms.on_window_close)
         host.feed("in", [("a", "x", 3), ("a", "x", 15)])
         assert sent(host.step()) == [("a@0-10", "1", 3)]
         host.restart()
@@ -116,19 +116,19 @@ class TestOnClose:
         assert sent(host.step()) == [("a@10-20", "2", 16)]
 
     def test_no_window_is_lost_when_time_jumps_far(self) -> None:
-        host = counted(emit=ps.on_window_close)
+        host = counted(emit=ms.on_window_close)
         host.feed("in", [("a", "x", 3), ("a", "x", 11), ("a", "x", 10_000_000)])
         assert sent(host.step()) == [("a@0-10", "1", 3), ("a@10-20", "1", 11)]
 
     def test_the_store_is_read_by_key_too(self) -> None:
-        with ps.testing.TopologyTestDriver(
-            topology(lambda windowed: windowed.count(store="w"), TUMBLING, ps.on_window_close)
+        with ms.testing.TopologyTestDriver(
+            topology(lambda windowed: windowed.count(store="w"), TUMBLING, ms.on_window_close)
         ) as driver:
             for key, at in [("b", 3), ("a", 4), ("a", 14), ("aa", 14)]:
                 driver.pipe("in", key, "x", at)
             store = driver.store("w")
             assert [start for start, _ in store.fetch("a", 0, 100)] == [0, 10]
-            assert store.fetch("a", 10) == ps.ValueAndTimestamp(1, 14)
+            assert store.fetch("a", 10) == ms.ValueAndTimestamp(1, 14)
             assert [window.key for window, _ in store.all()] == ["a", "b", "a", "aa"]
 
 
@@ -146,7 +146,7 @@ def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
 
 class TestSessions:
     def test_a_record_between_two_sessions_makes_them_one(self) -> None:
-        host = counted(ps.SessionWindows(10, grace=20))
+        host = counted(ms.SessionWindows(10, grace=20))
         host.feed("in", [("a", "x", 0), ("a", "x", 20), ("a", "x", 10)])
         assert sent(host.step()) == [
             ("a@0-0", "1", 0),
@@ -162,7 +162,7 @@ class TestSessions:
         restarts=st.booleans(),
     )
     def test_sessions_are_the_clusters_of_the_times(self, times: list[int], gap: int, restarts: bool) -> None:
-        host = counted(ps.SessionWindows(gap, grace=1000))
+        host = counted(ms.SessionWindows(gap, grace=1000))
         for time in times:
             host.run("in", ("a", "x", time))
             if restarts:
@@ -171,19 +171,19 @@ class TestSessions:
         assert found == sessions_of(times, gap)
 
     def test_what_is_late_stays_late_after_a_restart(self) -> None:
-        host = counted(ps.SessionWindows(10, grace=5))
+        host = counted(ms.SessionWindows(10, grace=5))
         host.run("in", ("a", "x", 100))
         host.restart()
         assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a session": 1}
         assert sent(host.run("in", ("b", "x", 85))) == [("b@85-85", "1", 85)]
 
     def test_a_null_key_is_left_out(self) -> None:
-        outcome = counted(ps.SessionWindows(10, grace=5)).run("in", (None, "x", 1))
+        outcome = counted(ms.SessionWindows(10, grace=5)).run("in", (None, "x", 1))
         assert outcome.metrics.dropped == {"null key in a windowed aggregation": 1}
 
     def test_a_deletion_reaches_what_had_let_the_session_through(self) -> None:
         few = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
-        host = Host(topology(few, ps.SessionWindows(10, grace=5)))
+        host = Host(topology(few, ms.SessionWindows(10, grace=5)))
         assert sent(host.run("in", ("a", "x", 1), ("a", "x", 1))) == [("a@1-1", "1", 1), ("a@1-1", None, 1)]
 
     def test_a_function_that_fails_leaves_the_sessions_as_they_were(self) -> None:
@@ -191,34 +191,34 @@ class TestSessions:
             raise ValueError("no more")
 
         host = Host(
-            topology(lambda windowed: windowed.reduce(no_more, store="w"), ps.SessionWindows(10, grace=5)),
-            policies=ps.ErrorPolicies(process="skip"),
+            topology(lambda windowed: windowed.reduce(no_more, store="w"), ms.SessionWindows(10, grace=5)),
+            policies=ms.ErrorPolicies(process="skip"),
         )
         assert sent(host.run("in", ("a", "x", 1), ("a", "y", 2))) == [("a@1-1", "x", 1)]
-        assert list(host.store("w").all()) == [(ps.Windowed("a", 1, 1), "x")]
+        assert list(host.store("w").all()) == [(ms.Windowed("a", 1, 1), "x")]
 
     def test_a_short_retention_is_refused(self) -> None:
-        kept = ps.stores.options("w", retention=14)
+        kept = ms.stores.options("w", retention=14)
         with pytest.raises(TopologyError, match=r"store 'w': .* at least gap and grace together, 15 ms"):
-            topology(lambda windowed: windowed.count(store=kept), ps.SessionWindows(10, grace=5))
+            topology(lambda windowed: windowed.count(store=kept), ms.SessionWindows(10, grace=5))
 
 
 class TestSessionsOnClose:
     def test_a_session_gives_one_result_when_stream_time_passes_gap_and_grace(self) -> None:
-        host = counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+        host = counted(ms.SessionWindows(10, grace=5), ms.on_window_close)
         assert sent(host.run("in", ("b", "x", 3), ("a", "x", 3), ("a", "x", 9), ("c", "x", 18))) == []
         assert sent(host.run("in", ("c", "x", 25))) == [("b@3-3", "1", 3), ("a@3-9", "2", 9)]
 
     def test_nothing_is_given_twice_after_a_restart(self) -> None:
-        host = counted(ps.SessionWindows(10, grace=5), ps.on_window_close)
+        host = counted(ms.SessionWindows(10, grace=5), ms.on_window_close)
         assert sent(host.run("in", ("a", "x", 3), ("a", "x", 19))) == [("a@3-3", "1", 3)]
         host.restart()
         assert sent(host.run("in", ("a", "x", 20), ("a", "x", 36))) == [("a@19-20", "2", 20)]
 
     def test_a_session_that_has_closed_takes_no_records_however_long_it_is_kept(self) -> None:
-        kept = ps.stores.options("w", retention=1000)
+        kept = ms.stores.options("w", retention=1000)
         define = lambda windowed: windowed.count(store=kept)  # noqa: E731
-        host = Host(topology(define, ps.SessionWindows(10, grace=5), ps.on_window_close))
+        host = Host(topology(define, ms.SessionWindows(10, grace=5), ms.on_window_close))
         host.run("in", ("a", "x", 3), ("b", "x", 19))
         assert sent(host.run("in", ("a", "x", 13), ("b", "x", 40))) == [
             ("a@13-13", "1", 13),
@@ -227,14 +227,14 @@ class TestSessionsOnClose:
 
     def test_a_session_without_an_aggregate_gives_nothing(self) -> None:
         none = lambda windowed: windowed.reduce(lambda so_far, value: None, store="w")  # noqa: E731
-        host = Host(topology(none, ps.SessionWindows(10, grace=5), ps.on_window_close))
+        host = Host(topology(none, ms.SessionWindows(10, grace=5), ms.on_window_close))
         assert sent(host.run("in", ("a", "x", 3), ("a", "x", 3), ("b", "x", 40))) == []
 
     def test_what_is_open_has_a_store_beside_that_of_the_sessions(self) -> None:
-        kept = ps.stores.options("w", engine="memory")
+        kept = ms.stores.options("w", engine="memory")
         define = lambda windowed: windowed.count(store=kept)  # noqa: E731
         stores = (
-            topology(define, ps.SessionWindows(1, grace=0), ps.on_window_close)
+            topology(define, ms.SessionWindows(1, grace=0), ms.on_window_close)
             .plan("app")
             .subtopologies[0]
             .stores
@@ -250,8 +250,8 @@ class TestSessionsOnClose:
     def test_every_session_is_given_once(
         self, rows: list[tuple[str, int]], gap: int, grace: int, restarts: bool
     ) -> None:
-        updates = counted(ps.SessionWindows(gap, grace=grace))
-        closes = counted(ps.SessionWindows(gap, grace=grace), ps.on_window_close)
+        updates = counted(ms.SessionWindows(gap, grace=grace))
+        closes = counted(ms.SessionWindows(gap, grace=grace), ms.on_window_close)
         last: dict[str, str | None] = {}
         given: list[str] = []
         for key, at in [*rows, ("c", 1000)]:
@@ -267,37 +267,37 @@ class TestSessionsOnClose:
 
 class TestItsStore:
     @pytest.mark.parametrize(
-        "windows", [TUMBLING, ps.SlidingWindows(5, grace=5), ps.SessionWindows(5, grace=5)]
+        "windows", [TUMBLING, ms.SlidingWindows(5, grace=5), ms.SessionWindows(5, grace=5)]
     )
     def test_is_of_another_kind_with_results_at_the_close(self, windows: Any) -> None:
         update, close = (
             topology(lambda windowed: windowed.count(store="w"), windows, emit)
             .plan("app")
             .store_fingerprints()["w"]
-            for emit in (ps.on_window_update, ps.on_window_close)
+            for emit in (ms.on_window_update, ms.on_window_close)
         )
         assert update != close
 
     def test_a_short_retention_is_refused(self) -> None:
-        kept = ps.stores.options("w", retention=14)
+        kept = ms.stores.options("w", retention=14)
         with pytest.raises(TopologyError, match=r"store 'w': a retention of 14 ms .* at least .* 15 ms"):
             topology(lambda windowed: windowed.count(store=kept))
 
     def test_a_longer_retention_keeps_windows_readable(self) -> None:
-        kept = ps.stores.options("w", retention=1000)
-        with ps.testing.TopologyTestDriver(topology(lambda windowed: windowed.count(store=kept))) as driver:
+        kept = ms.stores.options("w", retention=1000)
+        with ms.testing.TopologyTestDriver(topology(lambda windowed: windowed.count(store=kept))) as driver:
             for at in (3, 500):
                 driver.pipe("in", "a", "x", at)
             assert [window.start for window, _ in driver.store("w").all()] == [0, 500]
 
     def test_only_windowed_aggregations_have_a_retention(self) -> None:
-        stream = ps.StreamsBuilder().stream("in")
+        stream = ms.StreamsBuilder().stream("in")
         with pytest.raises(TopologyError, match="retention is for windowed aggregations"):
-            stream.group_by_key().count(store=ps.stores.options("w", retention=1000))
+            stream.group_by_key().count(store=ms.stores.options("w", retention=1000))
 
 
 def test_windowed_keys_go_to_topics_as_kafka_streams_writes_them() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     table.to_stream().to("out")
     host = Host(builder.build())

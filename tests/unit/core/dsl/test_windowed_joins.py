@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 from golden.micro_batches import MicroBatches
-from penstock.core.model.errors import ProcessingError, TopologyError
+from millstream.core.model.errors import ProcessingError, TopologyError
 
 Event = tuple[str, str, str, int]
 """Topic, key, value and timestamp of a record."""
-Table = ps.KTable[Any, Any]
+Table = ms.KTable[Any, Any]
 KINDS: dict[str, Any] = {
-    "tumbling": ps.TumblingWindows(10, grace=15),
-    "hopping": ps.HoppingWindows(10, advance=5, grace=0),
-    "sliding": ps.SlidingWindows(10, grace=0),
-    "session": ps.SessionWindows(10, grace=0),
+    "tumbling": ms.TumblingWindows(10, grace=15),
+    "hopping": ms.HoppingWindows(10, advance=5, grace=0),
+    "sliding": ms.SlidingWindows(10, grace=0),
+    "session": ms.SessionWindows(10, grace=0),
 }
 
 
@@ -29,26 +29,26 @@ def joined(one: Any, other: Any) -> str:
     return f"{one}/{other}"
 
 
-def counts(builder: ps.StreamsBuilder, topic: str, kind: str = "tumbling") -> Table:
+def counts(builder: ms.StreamsBuilder, topic: str, kind: str = "tumbling") -> Table:
     grouped = builder.stream(topic).group_by_key()
     counted: Table = grouped.windowed_by(KINDS[kind]).count()
     return counted
 
 
-def shown(stream: ps.KStream[Any, Any]) -> None:
+def shown(stream: ms.KStream[Any, Any]) -> None:
     stream.map(lambda w, v: (f"{w.key}@{w.start}", str(v))).to("out")
 
 
-def topology(define: Callable[[ps.StreamsBuilder], ps.KStream[Any, Any]]) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology(define: Callable[[ms.StreamsBuilder], ms.KStream[Any, Any]]) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     shown(define(builder))
     return builder.build()
 
 
 def results(
-    define: Callable[[ps.StreamsBuilder], ps.KStream[Any, Any]], events: list[Event]
+    define: Callable[[ms.StreamsBuilder], ms.KStream[Any, Any]], events: list[Event]
 ) -> list[tuple[str, str, int]]:
-    with ps.testing.TopologyTestDriver(topology(define)) as driver:
+    with ms.testing.TopologyTestDriver(topology(define)) as driver:
         for event in events:
             driver.pipe(*event)
         return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
@@ -76,9 +76,9 @@ EVENTS: list[Event] = [
     ],
 )
 def test_a_stream_meets_the_row_of_its_key_and_window(join: str, expected: list[Any]) -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         joining = getattr(counts(b, "left").to_stream(), join)
-        result: ps.KStream[Any, Any] = joining(counts(b, "right"), joined)
+        result: ms.KStream[Any, Any] = joining(counts(b, "right"), joined)
         return result
 
     assert results(define, EVENTS) == expected
@@ -115,7 +115,7 @@ def test_a_stream_meets_the_row_of_its_key_and_window(join: str, expected: list[
     ],
 )
 def test_two_tables_are_joined_by_key_and_window(join: str, expected: list[str]) -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         joining = getattr(counts(b, "left"), join)
         table: Table = joining(counts(b, "right"), joined)
         return table.to_stream()
@@ -127,7 +127,7 @@ def test_two_tables_are_joined_by_key_and_window(join: str, expected: list[str])
 def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
     """Both sides count the same topic, so every row has a partner that counts the same, or did so one record before."""
 
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         grouped = b.stream("in").group_by_key()
         one, other = (grouped.windowed_by(KINDS[kind]).count(name=name) for name in ("one", "other"))
         return one.join(other, joined).to_stream()
@@ -146,7 +146,7 @@ def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
 
 
 def test_the_row_of_a_session_has_the_time_of_its_end() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         left, right = counts(b, "left", "session"), counts(b, "right", "session")
         return left.join(right, joined).to_stream()
 
@@ -160,7 +160,7 @@ def test_the_row_of_a_session_has_the_time_of_its_end() -> None:
 
 
 def test_derived_tables_are_computed_from_the_windows() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         left = counts(b, "left").map_values(lambda count: count * 10).filter(lambda w, v: w.key != "b")
         right = counts(b, "right").map_values(lambda w, count: w.key + str(count), with_key=True)
         return left.left_join(right, joined).join(counts(b, "third"), joined).to_stream()
@@ -171,7 +171,7 @@ def test_derived_tables_are_computed_from_the_windows() -> None:
 
 
 def test_the_windows_of_a_cogroup_are_looked_up() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         both = b.stream("left").group_by_key().cogroup(lambda k, v, a: a + v)
         table = both.windowed_by(KINDS["tumbling"]).aggregate(str)
         return counts(b, "right").join(table, joined).to_stream()
@@ -180,8 +180,8 @@ def test_the_windows_of_a_cogroup_are_looked_up() -> None:
 
 
 def test_a_suppressed_table_gives_its_final_rows() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
-        final = counts(b, "right").suppress(ps.Suppressed.until_window_closes())
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
+        final = counts(b, "right").suppress(ms.Suppressed.until_window_closes())
         return counts(b, "left").left_join(final, joined).to_stream()
 
     events = [("right", "a", "x", 1), ("left", "a", "x", 2), ("right", "b", "x", 25), ("left", "a", "x", 3)]
@@ -189,8 +189,8 @@ def test_a_suppressed_table_gives_its_final_rows() -> None:
 
 
 def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
-        names, text = b.table("names"), ps.serdes.string
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
+        names, text = b.table("names"), ms.serdes.string
         windowed = counts(b, "left").to_stream().map_values(str).repartition(value=text).to_table()
         return windowed.join(
             names, lambda _, one, other: joined(one, other), on=lambda w, _: w.key, with_key=True
@@ -211,7 +211,7 @@ def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
 
 
 def test_a_window_that_has_left_its_store_has_no_row() -> None:
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         return counts(b, "left").left_join(counts(b, "right"), joined).to_stream()
 
     events = [("right", "a", "x", 1), ("right", "a", "x", 1_000_000), ("left", "a", "x", 2)]
@@ -219,10 +219,10 @@ def test_a_window_that_has_left_its_store_has_no_row() -> None:
 
 
 def test_a_key_without_a_window_says_what_is_missing() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("left").join(counts(builder, "right"), joined).to("out")
     with (
-        ps.testing.TopologyTestDriver(builder.build()) as driver,
+        ms.testing.TopologyTestDriver(builder.build()) as driver,
         pytest.raises(
             ProcessingError, match=r"by key and window, but a row is looked up for 'a'; .* Windowed\("
         ),
@@ -231,18 +231,18 @@ def test_a_key_without_a_window_says_what_is_missing() -> None:
 
 
 def test_records_that_would_go_to_other_partitions_than_the_rows_are_refused() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = counts(builder, "right").filter(lambda w, v: True)
-    moved = builder.stream("left").map(lambda k, v: (ps.Windowed(k, 0, 10), v))
+    moved = builder.stream("left").map(lambda k, v: (ms.Windowed(k, 0, 10), v))
     with pytest.raises(TopologyError, match="keys were changed cannot be joined with a windowed aggregation"):
         moved.join(table, joined)
     there = table.to_stream().repartition().to_table()
-    moved.join(there, joined).to("out", value=ps.serdes.string)
+    moved.join(there, joined).to("out", value=ms.serdes.string)
     assert builder.build()
 
 
 def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreign_key() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     names = builder.table("names")
     windowed = counts(builder, "left")
     for one, other in ((windowed, names), (names, windowed)):
@@ -280,7 +280,7 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
             value = f"{rows[left]}/{rows[right]}"
             expected.append((f"{key}@{start}", value, max(newest[left], newest[right])))
 
-    def define(b: ps.StreamsBuilder) -> ps.KStream[Any, Any]:
+    def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         return counts(b, "left").join(counts(b, "right"), joined).to_stream()
 
     assert results(define, events) == expected
@@ -292,14 +292,14 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
 
 @pytest.mark.parametrize("first", ["join", "outer_join"])
 def test_joins_of_one_stream_share_a_repartition_with_what_each_needs(first: str) -> None:
-    builder = ps.StreamsBuilder(names="numbered")
+    builder = ms.StreamsBuilder(names="numbered")
     stream, other = builder.stream("in").select_key(lambda k, v: v or None), builder.stream("other")
-    windows = ps.JoinWindows(10, 10, grace=0)
+    windows = ms.JoinWindows(10, 10, grace=0)
     for operator in (first, "outer_join" if first == "join" else "join"):
         getattr(stream, operator)(other, lambda a, b: f"{a}{b}", windows=windows).to(operator)
     topology = builder.build()
     assert len(topology.plan().internal_topics) == 1
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         driver.pipe("other", "k", "x", 0)
         driver.pipe("in", "", "k", 1)
         driver.pipe("in", "", "", 2)

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome
+import millstream as ms
+from millstream.core.engine.outcome import Outcome
 from unit.helpers import Host, processing, sent, values
 
-JSON, INT = ps.serdes.json, ps.serdes.int64
+JSON, INT = ms.serdes.json, ms.serdes.int64
 MUCH = 1 << 20
 
 
-def counting(build: Callable[[ps.StreamsBuilder], ps.KTable[Any, Any]], **host: Any) -> Host:
+def counting(build: Callable[[ms.StreamsBuilder], ms.KTable[Any, Any]], **host: Any) -> Host:
     """Make a host of a table whose updates go to "out" as JSON."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     build(builder).to_stream().to("out", value=JSON)
     return Host(builder.build(), **{"cache_bytes": MUCH, **host})
 
 
-def counts(builder: ps.StreamsBuilder, **options: Any) -> ps.KTable[Any, Any]:
-    return builder.stream("in").group_by_key().count(store=ps.stores.options("counts", **options))
+def counts(builder: ms.StreamsBuilder, **options: Any) -> ms.KTable[Any, Any]:
+    return builder.stream("in").group_by_key().count(store=ms.stores.options("counts", **options))
 
 
 class TestAFlush:
@@ -51,10 +51,10 @@ class TestAFlush:
     def test_the_store_has_every_update_at_once(self) -> None:
         seen: list[Any] = []
 
-        def look(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        def look(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
             seen.append(context.state_store("counts").get("a").value)
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         lines = builder.stream("in")
         lines.group_by_key().count(store="counts").to_stream().to("out", value=JSON)
         lines.process(processing(look), stores=["counts"])
@@ -74,10 +74,10 @@ class TestTheNewestRecord:
     def test_is_the_current_one_behind_the_cache(self) -> None:
         offsets: list[Any] = []
 
-        def note(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+        def note(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
             offsets.append((record.key, context.record_metadata.offset))
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         counts(builder).to_stream().process(processing(note))
         host = Host(builder.build(), cache_bytes=MUCH)
         host.run("in", ("a", "x", 1), ("b", "x", 2), ("a", "x", 3), ("c", "x", 4))
@@ -90,12 +90,12 @@ class TestTheNewestRecord:
                 raise ValueError("no two")
             return count
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         stream = counts(builder).to_stream().map_values(picky, with_key=True)
         stream.to("out", value=JSON)
         if not columns:
             stream.process(processing(lambda context, record: None))
-        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
         host = Host(builder.build(), cache_bytes=MUCH, policies=policies)
         outcome = host.run("in", ("a", "1st", 1), ("b", "1st", 2), ("a", "2nd", 3))
         assert values(outcome) == ["1"]
@@ -105,13 +105,13 @@ class TestTheNewestRecord:
 
     @pytest.mark.parametrize("columns", [True, False], ids=["in columns", "record by record"])
     def test_of_two_sources_is_found_again(self, columns: bool) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         both = builder.stream("left").merge(builder.stream("right"))
         stream = both.group_by_key().count(store="counts").to_stream()
         stream.map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
         if not columns:
             stream.process(processing(lambda context, record: None))
-        policies = ps.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
         host = Host(builder.build(), cache_bytes=MUCH, policies=policies)
         host.feed("left", [("a", "1st", 1), ("b", "2nd", 2), ("c", "3rd", 6), ("c", "4th", 8)])
         host.feed("right", [("b", "5th", 3), ("a", "6th", 4), ("a", "7th", 7)])
@@ -121,10 +121,10 @@ class TestTheNewestRecord:
         assert outcome.metrics.merged == 4
 
     def test_stops_the_application_under_fail(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         counts(builder).to_stream().map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
         host = Host(builder.build(), cache_bytes=MUCH)
-        with pytest.raises(ps.errors.ProcessingError, match=r"offset 1 .*ZeroDivisionError"):
+        with pytest.raises(ms.errors.ProcessingError, match=r"offset 1 .*ZeroDivisionError"):
             host.run("in", ("a", "1st", 1), ("a", "2nd", 3))
 
 
@@ -145,7 +145,7 @@ class TestACacheThatIsFull:
         assert outcome.metrics.merged == 100
 
     def test_is_one_of_several_that_share(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.table("left", store="l").to_stream().to("out")
         builder.table("right", store="r").to_stream().to("out")
         host = Host(builder.build(), cache_bytes=2 * 4 * 210)
@@ -159,18 +159,18 @@ class TestWhoHasACache:
         assert values(host.run("in", ("a", "x", 1), ("a", "x", 2))) == ["1", "2"]
 
     def test_not_a_versioned_table(self) -> None:
-        kept = ps.stores.options("t", history_retention=100)
+        kept = ms.stores.options("t", history_retention=100)
         host = counting(lambda b: b.table("in", store=kept))
         assert values(host.run("in", ("a", "x", 1), ("a", "y", 2))) == ['"x"', '"y"']
 
     def test_not_what_gives_results_at_the_close_of_windows(self) -> None:
-        def closing(builder: ps.StreamsBuilder) -> ps.KTable[Any, Any]:
-            windows = ps.TumblingWindows(10, grace=0)
-            return builder.stream("in").group_by_key().windowed_by(windows, emit=ps.on_window_close).count()
+        def closing(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
+            windows = ms.TumblingWindows(10, grace=0)
+            return builder.stream("in").group_by_key().windowed_by(windows, emit=ms.on_window_close).count()
 
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         closing(builder).to_stream(lambda windowed, count: windowed.key).to(
-            "out", key=ps.serdes.string, value=JSON
+            "out", key=ms.serdes.string, value=JSON
         )
         host = Host(builder.build(), cache_bytes=MUCH)
         outcome = host.run("in", ("a", "x", 1), ("a", "x", 2), ("a", "x", 11), ("b", "x", 25))
@@ -180,9 +180,9 @@ class TestWhoHasACache:
 
 class TestBehindCaches:
     def test_a_suppressed_table_gives_each_window_once(self) -> None:
-        builder = ps.StreamsBuilder()
-        windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(10, grace=5))
-        final = windowed.count().suppress(ps.Suppressed.until_window_closes())
+        builder = ms.StreamsBuilder()
+        windowed = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=5))
+        final = windowed.count().suppress(ms.Suppressed.until_window_closes())
         named = final.to_stream(lambda windowed, _: f"{windowed.key}{windowed.start}")
         named.to("out", value=JSON)
         host = Host(builder.build(), cache_bytes=MUCH)
@@ -192,9 +192,9 @@ class TestBehindCaches:
         assert sent(host.run("in", ("b", "x", 60))) == [("a30", "1", 30)]
 
     def test_times_come_in_the_order_in_which_they_came(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         both = builder.table("left").to_stream().merge(builder.table("right").to_stream())
-        counted = both.group_by_key().windowed_by(ps.TumblingWindows(5, grace=0)).count()
+        counted = both.group_by_key().windowed_by(ms.TumblingWindows(5, grace=0)).count()
         counted.to_stream(lambda windowed, _: f"{windowed.key}{windowed.start}").to("out", value=JSON)
         host = Host(builder.build(), cache_bytes=MUCH)
         host.feed("left", [("a", "x", 1), ("a", "x", 12), ("b", "x", 23)])
@@ -210,9 +210,9 @@ class TestBehindCaches:
         ]
 
     def test_that_get_some_updates_at_once_times_come_in_order_too(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         left = builder.table("left", store="l")
-        right = builder.table("right", store=ps.stores.options("r", cache=False))
+        right = builder.table("right", store=ms.stores.options("r", cache=False))
         joined = left.outer_join(right, lambda one, other: f"{one} {other}", store="joined")
         joined.to_stream().to("out")
         host = Host(builder.build(), cache_bytes=MUCH)
@@ -221,7 +221,7 @@ class TestBehindCaches:
         assert sent(host.step()) == [("c", "None y", 20), ("a", "x z", 50)]
 
     def test_a_stream_finds_the_newest_row(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         table = builder.table("rows")
         table.to_stream().to("changes")
         builder.stream("in").join(table, lambda value, row: f"{value} {row}").to("out")
@@ -233,7 +233,7 @@ class TestBehindCaches:
         assert values(outcome, "changes") == ["new"]
 
     def test_updates_are_merged_again_in_the_caches_behind(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         rows = builder.table("in").filter(lambda key, value: value != "z", store="kept")
         rows.to_stream().to("out")
         outcome = Host(builder.build(), cache_bytes=MUCH).run(
@@ -243,10 +243,10 @@ class TestBehindCaches:
         assert outcome.metrics.merged == 2
 
     def test_what_is_idle_is_closed_behind_what_waits(self) -> None:
-        builder = ps.StreamsBuilder()
-        windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(10, grace=0))
-        final = windowed.count().suppress(ps.Suppressed.until_window_closes(close_idle_after=5))
-        final.to_stream(lambda window, _: window.key).to("out", key=ps.serdes.string, value=JSON)
+        builder = ms.StreamsBuilder()
+        windowed = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=0))
+        final = windowed.count().suppress(ms.Suppressed.until_window_closes(close_idle_after=5))
+        final.to_stream(lambda window, _: window.key).to("out", key=ms.serdes.string, value=JSON)
         host = Host(builder.build(), cache_bytes=MUCH)
         assert sent(host.run("in", ("a", "x", 1), ("a", "x", 2))) == []
         assert sent(host.step(now_ms=100)) == [("a", "2", 2)]

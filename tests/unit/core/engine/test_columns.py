@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.engine.task import Task
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.state.memory import MemoryStores
+import millstream as ms
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.task import Task
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.state.memory import MemoryStores
 from unit.helpers import columnar, records, sent
 
 
-def counting() -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ps.serdes.json)
+def counting() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.json)
     return builder.build()
 
 
@@ -52,14 +52,14 @@ def test_a_count_goes_on_from_what_is_stored() -> None:
 @pytest.mark.parametrize(
     ("serde", "good", "bad"),
     [
-        (ps.serdes.string, ["", "ü", "a\nb"], [b"\xff", b"\xc3", b"\xbc"]),
-        (ps.serdes.int64, [0, -1, 1 << 62], [b"", b"1234567", b"123456789"]),
-        (ps.serdes.bytes, [b"", b"\xff"], ["text"]),
+        (ms.serdes.string, ["", "ü", "a\nb"], [b"\xff", b"\xc3", b"\xbc"]),
+        (ms.serdes.int64, [0, -1, 1 << 62], [b"", b"1234567", b"123456789"]),
+        (ms.serdes.bytes, [b"", b"\xff"], ["text"]),
     ],
     ids=["string", "int64", "bytes"],
 )
 def test_a_verbatim_serde_refuses_what_it_could_not_read(
-    serde: ps.Serde, good: list[object], bad: list[bytes]
+    serde: ms.Serde, good: list[object], bad: list[bytes]
 ) -> None:
     written = [serde.serialize(one) for one in good]
     assert serde.verbatim is not None
@@ -72,11 +72,11 @@ def test_a_verbatim_serde_refuses_what_it_could_not_read(
 
 
 def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None:
-    builder = ps.StreamsBuilder()
-    number = ps.serdes.int64
+    builder = ms.StreamsBuilder()
+    number = ms.serdes.int64
     plain, negated = builder.stream("plain", value=number), builder.stream("negated", value=number)
-    both = plain.merge(negated.map_values(0 - ps.col()))
-    both.group_by_key(value=number).sum(store="sums").to_stream().to("out", value=ps.serdes.json)
+    both = plain.merge(negated.map_values(0 - ms.col()))
+    both.group_by_key(value=number).sum(store="sums").to_stream().to("out", value=ms.serdes.json)
     topology = builder.build()
     assert len(columnar(topology)) == 2
     (sub,) = topology.plan("app").subtopologies

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, StoreError
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, StoreError
 from unit.helpers import Host, forwarding, one_processor, processing, sent, values
 
-STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
+STORE = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string)
 
 
-def fan_out(step: Any) -> ps.Topology:
+def fan_out(step: Any) -> ms.Topology:
     """One processor with the children left and right, each to a topic of its own name."""
     return (
-        ps.Topology()
+        ms.Topology()
         .add_source("in", "in")
         .add_processor("worker", processing(step), "in")
         .add_sink("left", "L", "worker")
@@ -26,7 +26,7 @@ def fan_out(step: Any) -> ps.Topology:
 
 def test_the_configuration_of_the_application_is_seen() -> None:
     topology = one_processor(forwarding(lambda context, record: str(context.app_config["limit"])))
-    with ps.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
+    with ms.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
         driver.pipe("in", "k", "v")
         assert [record.value for record in driver.read("out")] == ["3"]
     with pytest.raises(ProcessingError, match="KeyError: 'limit'"):
@@ -34,12 +34,12 @@ def test_the_configuration_of_the_application_is_seen() -> None:
 
 
 def test_what_a_processor_counts_is_among_the_metrics() -> None:
-    def count(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+    def count(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         context.count("letters", len(record.value))
         context.count("records")
 
     topology = one_processor(processing(count, init=lambda context: context.count("tasks")))
-    with ps.testing.TopologyTestDriver(topology, keep_processors=True) as driver:
+    with ms.testing.TopologyTestDriver(topology, keep_processors=True) as driver:
         for value in ("ab", "c"):
             driver.pipe("in", "k", value)
         metrics = driver.metrics()
@@ -73,7 +73,7 @@ class TestForward:
             host.run("in", (None, "x", 0))
 
     def test_to_a_child_of_none(self) -> None:
-        topology = ps.Topology().add_source("in", "in")
+        topology = ms.Topology().add_source("in", "in")
         topology.add_processor(
             "worker", processing(lambda context, record: context.forward(record, child="x")), "in"
         )
@@ -81,12 +81,12 @@ class TestForward:
             Host(topology).run("in", (None, "x", 0))
 
     def test_to_nobody_is_lost(self) -> None:
-        topology = ps.Topology().add_source("in", "in")
+        topology = ms.Topology().add_source("in", "in")
         topology.add_processor("worker", processing(lambda context, record: context.forward(record)), "in")
         assert Host(topology).run("in", (None, "x", 0)).metrics.processed == 1
 
     def test_may_happen_many_times_or_never(self) -> None:
-        def repeat(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def repeat(context: ms.ProcessorContext, record: ms.Record) -> None:
             for n in range(int(record.value)):
                 context.forward(record.with_value(f"{record.value}.{n}"))
 
@@ -98,13 +98,13 @@ class TestForward:
     def test_children_are_done_when_it_returns(self) -> None:
         order: list[str] = []
 
-        def outer(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def outer(context: ms.ProcessorContext, record: ms.Record) -> None:
             order.append("before")
             context.forward(record)
             order.append("after")
 
         topology = (
-            ps.Topology()
+            ms.Topology()
             .add_source("in", "in")
             .add_processor("outer", processing(outer), "in")
             .add_processor("inner", processing(lambda context, record: order.append("inner")), "outer")
@@ -114,7 +114,7 @@ class TestForward:
 
     def test_in_init_is_refused(self) -> None:
         supplier = processing(
-            lambda context, record: None, init=lambda context: context.forward(ps.Record(None, "x", 0))
+            lambda context, record: None, init=lambda context: context.forward(ms.Record(None, "x", 0))
         )
         with pytest.raises(
             ProcessingError,
@@ -123,15 +123,15 @@ class TestForward:
             Host(one_processor(supplier))
 
     def test_after_the_step_is_refused(self) -> None:
-        contexts: list[ps.ProcessorContext] = []
+        contexts: list[ms.ProcessorContext] = []
         Host(one_processor(processing(lambda context, record: contexts.append(context)))).run(
             "in", (None, "x", 0)
         )
         with pytest.raises(ProcessingError, match=r"not in init\(\), close\(\) or another thread$"):
-            contexts[0].forward(ps.Record(None, "x", 0))
+            contexts[0].forward(ms.Record(None, "x", 0))
 
     def test_keeps_timestamp_and_headers_of_the_record_given(self) -> None:
-        def change(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def change(context: ms.ProcessorContext, record: ms.Record) -> None:
             context.forward(record.with_timestamp(9).with_headers((("h", b"1"),)))
 
         ((_, columns),) = Host(one_processor(processing(change))).run("in", ("k", "v", 3)).sends
@@ -140,7 +140,7 @@ class TestForward:
 
 class TestStores:
     def test_that_are_connected_are_given(self) -> None:
-        def remember(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def remember(context: ms.ProcessorContext, record: ms.Record) -> None:
             store = context.state_store("seen")
             context.forward(record.with_value(str(store.get(record.key))))
             store.put(record.key, record.value)
@@ -169,7 +169,7 @@ class TestStores:
             Host(topology).run("in", (None, "x", 0))
 
     def test_the_error_is_one_of_stores(self) -> None:
-        contexts: list[ps.ProcessorContext] = []
+        contexts: list[ms.ProcessorContext] = []
         Host(one_processor(processing(lambda context, record: None, init=contexts.append)))
         with pytest.raises(StoreError):
             contexts[0].state_store("none")

@@ -8,62 +8,62 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.outcome import Snapshot
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+import millstream as ms
+from millstream.core.engine.outcome import Snapshot
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, Row, sent
 
-Stream = ps.KStream[Any, Any]
+Stream = ms.KStream[Any, Any]
 Edit = Callable[[Stream], Stream]
-Define = Callable[[ps.StreamsBuilder, Edit], ps.KStream[Any, Any]]
+Define = Callable[[ms.StreamsBuilder, Edit], ms.KStream[Any, Any]]
 
-TUMBLING = ps.TumblingWindows(10, grace=5)
-AT_CLOSE = ps.EmitStrategy.on_window_close(every=30)
-NEAR = ps.JoinWindows(10, 10, 5)
+TUMBLING = ms.TumblingWindows(10, grace=5)
+AT_CLOSE = ms.EmitStrategy.on_window_close(every=30)
+NEAR = ms.JoinWindows(10, 10, 5)
 
 
-class Tens(ps.Windows):
+class Tens(ms.Windows):
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
         start = timestamp - timestamp % 10
         return [(start, start + 10)]
 
 
-class Ticking(ps.Processor[Any, Any, Any, Any]):
+class Ticking(ms.Processor[Any, Any, Any, Any]):
     """Forwards when it is called by either time."""
 
-    def init(self, context: ps.ProcessorContext[Any, Any]) -> None:
+    def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
-        for kind in (ps.wall_clock, ps.stream_time):
+        for kind in (ms.wall_clock, ms.stream_time):
             context.schedule(30, kind, lambda now, kind=kind: self.tick(now, kind.value))
 
     def tick(self, now: int, kind: str) -> None:
-        self.context.forward(ps.Record(kind, str(now), now))
+        self.context.forward(ms.Record(kind, str(now), now))
 
-    def process(self, record: ps.Record[Any, Any]) -> None: ...
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
 
 
 def joined(left: str, right: str | None) -> str:
     return f"{left} and {right}"
 
 
-def plain(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+def plain(b: ms.StreamsBuilder, edit: Edit) -> Stream:
     return edit(b.stream("in")).group_by_key().count().to_stream()
 
 
 def windows(kind: Any) -> Define:
-    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    def define(b: ms.StreamsBuilder, edit: Edit) -> Stream:
         return edit(b.stream("in")).group_by_key().windowed_by(kind, emit=AT_CLOSE).count().to_stream()
 
     return define
 
 
-def suppressed(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+def suppressed(b: ms.StreamsBuilder, edit: Edit) -> Stream:
     counts = edit(b.stream("in")).group_by_key().windowed_by(TUMBLING).count()
-    return counts.suppress(ps.Suppressed.until_window_closes()).to_stream()
+    return counts.suppress(ms.Suppressed.until_window_closes()).to_stream()
 
 
 def cogrouped(kind: Any) -> Define:
-    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+    def define(b: ms.StreamsBuilder, edit: Edit) -> Stream:
         first, second = (edit(b.stream(topic)).group_by_key() for topic in ("in", "other"))
         both = first.cogroup(lambda k, v, a: a + v).cogroup(second, lambda k, v, a: a + v.upper())
         windowed: Any = both.windowed_by(kind)
@@ -73,16 +73,16 @@ def cogrouped(kind: Any) -> Define:
     return define
 
 
-def join(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+def join(b: ms.StreamsBuilder, edit: Edit) -> Stream:
     return edit(b.stream("in")).left_join(edit(b.stream("other")), joined, windows=NEAR)
 
 
-def waiting_join(b: ps.StreamsBuilder, edit: Edit) -> Stream:
-    table = b.table("other", store=ps.stores.options("rows", history_retention=100))
+def waiting_join(b: ms.StreamsBuilder, edit: Edit) -> Stream:
+    table = b.table("other", store=ms.stores.options("rows", history_retention=100))
     return edit(b.stream("in")).left_join(table, joined, grace=10)
 
 
-def processor(b: ps.StreamsBuilder, edit: Edit) -> Stream:
+def processor(b: ms.StreamsBuilder, edit: Edit) -> Stream:
     return edit(b.stream("in")).process(Ticking)
 
 
@@ -90,8 +90,8 @@ PROGRAMS: dict[str, Define] = {
     "count": plain,
     "windows": windows(TUMBLING),
     "windows of the user's own": windows(Tens(10, grace=5)),
-    "sliding windows": windows(ps.SlidingWindows(10, grace=5)),
-    "sessions": windows(ps.SessionWindows(10, grace=5)),
+    "sliding windows": windows(ms.SlidingWindows(10, grace=5)),
+    "sessions": windows(ms.SessionWindows(10, grace=5)),
     "suppress": suppressed,
     "cogroup": cogrouped(TUMBLING),
     "cogroup by windows of the user's own": cogrouped(Tens(10, grace=5)),
@@ -126,8 +126,8 @@ def edited(stream: Stream) -> Stream:
     return stream.filter(lambda k, v: v is not None).peek(lambda k, v: seen.append(v)).map_values(str)
 
 
-def built(define: Define, edit: Edit, **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder(**options)
+def built(define: Define, edit: Edit, **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder(**options)
     define(builder, edit).map_values(str).map(lambda k, v: (str(k), v)).to("out")
     return builder.build()
 
@@ -139,7 +139,7 @@ def crossed(snapshot: Snapshot) -> Snapshot:
     return found
 
 
-def run(before: ps.Topology, behind: ps.Topology) -> list[Any]:
+def run(before: ms.Topology, behind: ms.Topology) -> list[Any]:
     """Give what one program sends, and another that goes on in its place."""
     host = Host(before)
     given: list[Any] = []
@@ -176,8 +176,8 @@ def test_with_numbered_names_it_begins_anew() -> None:
 
 @pytest.mark.parametrize("names", ["stable", "numbered"])
 def test_times_are_found_again_with_a_store_that_was_named(names: Any) -> None:
-    def define(b: ps.StreamsBuilder, edit: Edit) -> Stream:
-        windowed = edit(b.stream("in")).group_by_key().windowed_by(ps.TumblingWindows(10, grace=0))
+    def define(b: ms.StreamsBuilder, edit: Edit) -> Stream:
+        windowed = edit(b.stream("in")).group_by_key().windowed_by(ms.TumblingWindows(10, grace=0))
         return windowed.count(store="counts").to_stream()
 
     host = Host(built(define, unedited, names=names))
@@ -190,7 +190,7 @@ def test_times_are_found_again_with_a_store_that_was_named(names: Any) -> None:
 
 
 def test_times_go_with_a_store_that_is_renamed() -> None:
-    def define(store: str) -> ps.Topology:
+    def define(store: str) -> ms.Topology:
         return built(
             lambda b, _: b.stream("in").left_join(b.stream("other"), joined, windows=NEAR, store=store),
             unedited,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.policy import MOST_ATTEMPTS
-from penstock.core.model.errors import (
+import millstream as ms
+from millstream.core.engine.policy import MOST_ATTEMPTS
+from millstream.core.model.errors import (
     DeserializationError,
-    PenstockError,
+    MillstreamError,
     ProcessingError,
     ProductionError,
     SettingsError,
@@ -19,7 +19,7 @@ from penstock.core.model.errors import (
 from unit.helpers import Host, ShuffledThreads, columnar, one_processor, processing, sent, values
 
 ROWS = [("a", "1", 1), ("b", "x", 2), ("c", "3", 3)]
-Handler = Callable[[ps.ErrorContext, Exception], Any]
+Handler = Callable[[ms.ErrorContext, Exception], Any]
 
 
 class Flaky:
@@ -41,16 +41,16 @@ class Asked:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.contexts: list[ps.ErrorContext] = []
+        self.contexts: list[ms.ErrorContext] = []
 
-    def __call__(self, context: ps.ErrorContext, error: Exception) -> Any:
+    def __call__(self, context: ms.ErrorContext, error: Exception) -> Any:
         self.contexts.append(context)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def rows_path(function: Any) -> ps.Topology:
+def rows_path(function: Any) -> ms.Topology:
     """Record by record: a processor behind it keeps records out of columns."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     parsed = builder.stream("in").map_values(function, name="parse")
     parsed.process(processing(lambda context, record: context.forward(record)), name="on").to(
         "out", name="sink"
@@ -60,15 +60,15 @@ def rows_path(function: Any) -> ps.Topology:
     return topology
 
 
-def columns_path(function: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def columns_path(function: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(function, name="parse").to("out", name="sink")
     topology = builder.build()
     assert columnar(topology)
     return topology
 
 
-WAYS: dict[str, tuple[Callable[[Any], ps.Topology], dict[str, Any]]] = {
+WAYS: dict[str, tuple[Callable[[Any], ms.Topology], dict[str, Any]]] = {
     "rows": (rows_path, {}),
     "columns": (columns_path, {}),
     "threads": (columns_path, {"threads": ShuffledThreads(3)}),
@@ -81,7 +81,7 @@ def way(request: pytest.FixtureRequest) -> Callable[..., Host]:
 
     def host(function: Any, handler: Any, topic: str | None = "dead", **policies: Any) -> Host:
         given = {"process": handler, **policies} if handler is not None else policies
-        return Host(build(function), policies=ps.ErrorPolicies(dead_letter_topic=topic, **given), **options)
+        return Host(build(function), policies=ms.ErrorPolicies(dead_letter_topic=topic, **given), **options)
 
     return host
 
@@ -94,11 +94,11 @@ class TestDecisions:
         assert outcome.metrics.dropped == {"process error": 1}
         assert outcome.notices[0].endswith("Its error handler 'Asked' decided: skip")
         (context,) = handler.contexts
-        assert context == ps.ErrorContext(
-            "process", "parse", "0_0", "in", 0, 1, b"b", b"x", 2, (), ps.Record("b", "x", 2), 1
+        assert context == ms.ErrorContext(
+            "process", "parse", "0_0", "in", 0, 1, b"b", b"x", 2, (), ms.Record("b", "x", 2), 1
         )
 
-    @pytest.mark.parametrize(("answer", "topic"), [("dead_letter", "dead"), (ps.dead_letter("own"), "own")])
+    @pytest.mark.parametrize(("answer", "topic"), [("dead_letter", "dead"), (ms.dead_letter("own"), "own")])
     def test_dead_letter(self, way: Callable[..., Host], answer: Any, topic: str) -> None:
         outcome = way(Flaky(), Asked(answer)).run("in", *ROWS)
         assert values(outcome) == ["1!", "3!"]
@@ -142,7 +142,7 @@ class TestDecisions:
 
 class TestHandlersThatFail:
     def test_one_that_raises_counts_as_fail_and_both_errors_are_named(self, way: Callable[..., Host]) -> None:
-        def handler(context: ps.ErrorContext, error: Exception) -> Any:
+        def handler(context: ms.ErrorContext, error: Exception) -> Any:
             raise OSError("the pager is down")
 
         message = (
@@ -151,7 +151,7 @@ class TestHandlersThatFail:
         with pytest.raises(ProcessingError, match=message):
             way(Flaky(), handler).run("in", *ROWS)
 
-    @pytest.mark.parametrize("answer", [None, "Skip", "continue", 5, ps.skip()])
+    @pytest.mark.parametrize("answer", [None, "Skip", "continue", 5, ms.skip()])
     def test_an_answer_that_is_no_decision_counts_as_fail(
         self, way: Callable[..., Host], answer: Any
     ) -> None:
@@ -166,7 +166,7 @@ class TestHandlersThatFail:
 
 class TestOperators:
     def test_a_policy_of_an_operator_goes_before_that_of_its_stage(self, way: Callable[..., Host]) -> None:
-        for own in ("skip", Asked("skip"), ps.dead_letter("own")):
+        for own in ("skip", Asked("skip"), ms.dead_letter("own")):
             outcome = way(Flaky(), "fail", operators={"parse": own}).run("in", *ROWS)
             assert values(outcome) == ["1!", "3!"]
 
@@ -177,11 +177,11 @@ class TestOperators:
         assert not handler.contexts
 
     def test_a_name_that_nothing_has_is_refused(self) -> None:
-        policies = ps.ErrorPolicies(operators={"prase": "skip"})
+        policies = ms.ErrorPolicies(operators={"prase": "skip"})
         with pytest.raises(
             SettingsError, match=r"node 'prase', which the topology does not have.*It has: .*parse"
         ):
-            ps.testing.TopologyTestDriver(columns_path(str), policies=policies)
+            ms.testing.TopologyTestDriver(columns_path(str), policies=policies)
 
 
 class TestStages:
@@ -194,11 +194,11 @@ class TestStages:
                 raise OSError("the registry is busy")
             return data.decode()
 
-        serde = ps.serdes.of(str.encode, read)
+        serde = ms.serdes.of(str.encode, read)
         handler = Asked("retry")
-        builder = ps.StreamsBuilder()
-        builder.stream("in", value=serde, name="source").to("out", value=ps.serdes.string)
-        host = Host(builder.build(), policies=ps.ErrorPolicies(deserialize=handler))
+        builder = ms.StreamsBuilder()
+        builder.stream("in", value=serde, name="source").to("out", value=ms.serdes.string)
+        host = Host(builder.build(), policies=ms.ErrorPolicies(deserialize=handler))
         assert values(host.run("in", *ROWS)) == ["1", "x", "3"]
         assert [(c.stage, c.node, c.record, c.value) for c in handler.contexts] == [
             ("deserialize", "source", None, b"x")
@@ -207,16 +207,16 @@ class TestStages:
     @pytest.mark.parametrize("side", ["key", "value"])
     @pytest.mark.parametrize("chosen", [False, True])
     def test_a_sink_says_topic_and_side(self, side: str, chosen: bool) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         made = builder.stream("in").map(lambda k, v: (5, v) if side == "key" else (k, 5))
         made.to(
             (lambda k, v, context: "out") if chosen else "out",
             name="sink",
-            key=ps.serdes.string,
-            value=ps.serdes.string,
+            key=ms.serdes.string,
+            value=ms.serdes.string,
         )
         handler = Asked("skip")
-        outcome = Host(builder.build(), policies=ps.ErrorPolicies(produce=handler)).run("in", ROWS[0])
+        outcome = Host(builder.build(), policies=ms.ErrorPolicies(produce=handler)).run("in", ROWS[0])
         assert outcome.metrics.dropped == {"produce error": 1}
         assert [(c.stage, c.node, c.target, c.side) for c in handler.contexts] == [
             ("produce", "sink", "out", side)
@@ -232,30 +232,30 @@ class TestStages:
             raise LookupError("nowhere")
 
         for more, target in (({"topic": choose}, None), ({"topic": "out", "partitioner": choose}, "out")):
-            builder = ps.StreamsBuilder()
+            builder = ms.StreamsBuilder()
             builder.stream("in").to(**more)  # type: ignore[arg-type]
             handler = Asked("skip")
-            Host(builder.build(), policies=ps.ErrorPolicies(produce=handler)).run("in", ROWS[0])
+            Host(builder.build(), policies=ms.ErrorPolicies(produce=handler)).run("in", ROWS[0])
             assert [(c.target, c.side) for c in handler.contexts] == [(target, None)]
 
     def test_a_sink_can_try_again(self) -> None:
         handler, tried = Asked("retry"), Flaky(needed=2)
-        serde = ps.serdes.of(lambda value: tried(value).encode(), bytes.decode)
-        builder = ps.StreamsBuilder()
+        serde = ms.serdes.of(lambda value: tried(value).encode(), bytes.decode)
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("out", value=serde)
-        host = Host(builder.build(), policies=ps.ErrorPolicies(produce=handler))
+        host = Host(builder.build(), policies=ms.ErrorPolicies(produce=handler))
         assert values(host.run("in", *ROWS)) == ["1!", "x!", "3!"]
 
     def test_a_processor_may_try_again_and_knows_what_it_does(self) -> None:
         tried: list[str] = []
 
-        def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def step(context: ms.ProcessorContext, record: ms.Record) -> None:
             tried.append(record.value)
             if record.value == "x" and len(tried) < 4:
                 raise OSError("busy")
             context.forward(record)
 
-        host = Host(one_processor(processing(step)), policies=ps.ErrorPolicies(process=Asked("retry")))
+        host = Host(one_processor(processing(step)), policies=ms.ErrorPolicies(process=Asked("retry")))
         assert (values(host.run("in", *ROWS)), tried) == (["1", "x", "3"], ["1", "x", "x", "x", "3"])
 
     def test_operators_with_state_are_never_tried_again(self) -> None:
@@ -264,18 +264,18 @@ class TestStages:
                 raise LookupError(value)
             return total + value
 
-        builder = ps.StreamsBuilder()
-        windows = builder.stream("in").group_by_key().windowed_by(ps.HoppingWindows(10, advance=5, grace=0))
+        builder = ms.StreamsBuilder()
+        windows = builder.stream("in").group_by_key().windowed_by(ms.HoppingWindows(10, advance=5, grace=0))
         windows.aggregate(str, add, store="all")
-        host = Host(builder.build(), policies=ps.ErrorPolicies(process=Asked("retry")))
+        host = Host(builder.build(), policies=ms.ErrorPolicies(process=Asked("retry")))
         with pytest.raises(ProcessingError, match="is never tried again here"):
             host.run("in", *ROWS)
 
     def test_a_change_of_a_row_comes_as_a_change(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.table("in", store="t").map_values(Flaky(), name="parse").to_stream().to("out")
         handler = Asked("skip")
-        Host(builder.build(), policies=ps.ErrorPolicies(process=handler)).run("in", ("a", "x", 1))
+        Host(builder.build(), policies=ms.ErrorPolicies(process=handler)).run("in", ("a", "x", 1))
         (context,) = handler.contexts
         assert context.record is not None
         assert (context.record.key, context.record.value.new) == ("a", "x")
@@ -286,23 +286,23 @@ class TestStages:
 
         handler = Asked("skip")
         topology = one_processor(
-            processing(lambda c, r: None, init=lambda c: c.schedule(5, ps.wall_clock, tick))
+            processing(lambda c, r: None, init=lambda c: c.schedule(5, ms.wall_clock, tick))
         )
-        outcome = Host(topology, policies=ps.ErrorPolicies(process=handler)).step(now_ms=5)
+        outcome = Host(topology, policies=ms.ErrorPolicies(process=handler)).step(now_ms=5)
         assert outcome.metrics.dropped == {"process error": 1}
         (context,) = handler.contexts
         assert (context.topic, context.offset, context.record) == (None, -1, None)
         with pytest.raises(ProcessingError, match="never tried again"):
-            Host(topology, policies=ps.ErrorPolicies(process=Asked("retry"))).step(now_ms=5)
+            Host(topology, policies=ms.ErrorPolicies(process=Asked("retry"))).step(now_ms=5)
 
     def test_the_handler_is_not_asked_for_the_parents_of_a_node_that_stops(self) -> None:
         handler = Asked("fail")
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         outer = builder.stream("in").process(
             processing(lambda context, record: context.forward(record)), name="outer"
         )
         outer.map_values(Flaky(), name="inner").to("out")
-        host = Host(builder.build(), policies=ps.ErrorPolicies(process=handler))
+        host = Host(builder.build(), policies=ms.ErrorPolicies(process=handler))
         with pytest.raises(ProcessingError):
             host.run("in", ("a", "x", 1))
         assert [context.node for context in handler.contexts] == ["inner"]
@@ -310,19 +310,19 @@ class TestStages:
 
 class TestWhatIsRefused:
     @pytest.mark.parametrize("parameter", ["deserialize", "process", "produce"])
-    @pytest.mark.parametrize("policy", ["Fail", "continue", "retry", "", None, 5, ps.Retry, ["skip"]])
+    @pytest.mark.parametrize("policy", ["Fail", "continue", "retry", "", None, 5, ms.Retry, ["skip"]])
     def test_what_is_no_policy(self, parameter: str, policy: Any) -> None:
         with pytest.raises(SettingsError, match=rf"^{parameter}=.*give one of 'fail', 'skip', 'dead_letter'"):
-            ps.ErrorPolicies(**{parameter: policy})
+            ms.ErrorPolicies(**{parameter: policy})
         with pytest.raises(SettingsError, match=r"^operators\['x'\]="):
-            ps.ErrorPolicies(operators={"x": policy})
+            ms.ErrorPolicies(operators={"x": policy})
 
     def test_a_coroutine_function(self) -> None:
-        async def handler(context: ps.ErrorContext, error: Exception) -> str:
+        async def handler(context: ms.ErrorContext, error: Exception) -> str:
             return "skip"
 
         with pytest.raises(SettingsError, match="process: an error handler is a plain function"):
-            ps.ErrorPolicies(process=handler)  # type: ignore[arg-type]
+            ms.ErrorPolicies(process=handler)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["fail", Asked("fail")])
@@ -335,31 +335,31 @@ class TestWhatIsRefused:
     ],
 )
 def test_under_fail_the_dead_letter_is_sent_before_the_topology_stops(
-    stage: str, kind: type[PenstockError], policy: Any
+    stage: str, kind: type[MillstreamError], policy: Any
 ) -> None:
-    builder = ps.StreamsBuilder()
-    value = ps.serdes.int64 if stage == "deserialize" else ps.serdes.string
+    builder = ms.StreamsBuilder()
+    value = ms.serdes.int64 if stage == "deserialize" else ms.serdes.string
     stream = builder.stream("in", value=value)
     if stage == "process":
         stream = stream.map_values(Flaky())
-    stream.to("out", value=ps.serdes.int64)
-    policies = ps.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
-    with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+    stream.to("out", value=ms.serdes.int64)
+    policies = ms.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
+    with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
         with pytest.raises(kind):
             driver.pipe("in", "a", b"x", timestamp=7)
         (letter,) = driver.read("dead")
         assert (letter.key, letter.value, letter.timestamp) == (b"a", b"x", 7)
-        assert dict(letter.headers)["penstock.error.stage"] == stage.encode()
+        assert dict(letter.headers)["millstream.error.stage"] == stage.encode()
         assert not driver.read("out")
 
 
 def test_a_global_store_sends_no_letters_whatever_its_handler_says() -> None:
-    builder = ps.StreamsBuilder()
-    builder.global_table("products", value=ps.serdes.int64, store="products")
+    builder = ms.StreamsBuilder()
+    builder.global_table("products", value=ms.serdes.int64, store="products")
     builder.stream("in").to("out")
-    for answer in ("dead_letter", ps.dead_letter("own"), "skip"):
-        policies = ps.ErrorPolicies(deserialize=Asked(answer), dead_letter_topic="dead")
-        with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+    for answer in ("dead_letter", ms.dead_letter("own"), "skip"):
+        policies = ms.ErrorPolicies(deserialize=Asked(answer), dead_letter_topic="dead")
+        with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
             driver.pipe("products", "a", b"x")
             assert (driver.read("dead"), driver.read("own"), driver.metrics()["dropped_records"]) == (
                 [],
@@ -375,7 +375,7 @@ def test_a_function_that_ends_its_thread_is_treated_by_the_policy_of_its_operato
         return value
 
     for own in ("skip", Asked("skip")):
-        policies = ps.ErrorPolicies(operators={"parse": own})
+        policies = ms.ErrorPolicies(operators={"parse": own})
         host = Host(columns_path(end), policies=policies, threads=ShuffledThreads(2))
         assert values(host.run("in", *ROWS)) == ["1", "3"]
 
@@ -384,13 +384,13 @@ def test_the_letter_of_a_call_that_stops_the_topology_is_sent_too() -> None:
     async def call(value: str) -> str:
         raise ConnectionError("down")
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values_async(call).to("out")
-    policies = ps.ErrorPolicies(dead_letter_topic="dead")
-    with ps.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+    policies = ms.ErrorPolicies(dead_letter_topic="dead")
+    with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
         with pytest.raises(ProcessingError, match="failed for good"):
             driver.pipe("in", "a", "x", timestamp=7)
         (letter,) = driver.read("dead")
         facts = dict(letter.headers)
-        assert (letter.key, letter.value, facts["penstock.error.stage"]) == (b"a", b"x", b"call")
-        assert facts["penstock.error.error"] == b"ConnectionError: down"
+        assert (letter.key, letter.value, facts["millstream.error.stage"]) == (b"a", b"x", b"call")
+        assert facts["millstream.error.error"] == b"ConnectionError: down"

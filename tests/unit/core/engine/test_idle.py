@@ -11,34 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome, Snapshot
-from penstock.core.engine.readiness import InputFacts
-from penstock.core.model.errors import TopologyError
-from penstock.core.model.ids import TopicPartition
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+import millstream as ms
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.readiness import InputFacts
+from millstream.core.model.errors import TopologyError
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, sent
 
 IN = TopicPartition("in", 0)
-CLOSE = ps.EmitStrategy.on_window_close(close_idle_after=100)
-TUMBLING = ps.TumblingWindows(10, grace=5)
-Finish = Callable[[ps.KGroupedStream[Any, Any]], ps.KTable[Any, Any]]
+CLOSE = ms.EmitStrategy.on_window_close(close_idle_after=100)
+TUMBLING = ms.TumblingWindows(10, grace=5)
+Finish = Callable[[ms.KGroupedStream[Any, Any]], ms.KTable[Any, Any]]
 
 
-def topology(finish: Finish) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology(finish: Finish) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     table = finish(builder.stream("in").group_by_key())
     table.to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}").map_values(str).to("out")
     return builder.build()
 
 
-def at_close(windows: Any, idle: int = 100) -> ps.Topology:
-    emit = ps.EmitStrategy.on_window_close(close_idle_after=idle)
+def at_close(windows: Any, idle: int = 100) -> ms.Topology:
+    emit = ms.EmitStrategy.on_window_close(close_idle_after=idle)
     return topology(lambda grouped: grouped.windowed_by(windows, emit=emit).count(store="w"))
 
 
-def final(windows: Any, idle: int = 100) -> ps.Topology:
-    until = ps.Suppressed.until_window_closes(close_idle_after=idle)
+def final(windows: Any, idle: int = 100) -> ms.Topology:
+    until = ms.Suppressed.until_window_closes(close_idle_after=idle)
     return topology(
         lambda grouped: grouped.windowed_by(windows).count(store="w").suppress(until, store="held")
     )
@@ -51,7 +51,7 @@ def run(host: Host, now_ms: int, *rows: Any) -> Outcome:
 
 @pytest.mark.parametrize("make", [at_close, final])
 class TestWindows:
-    def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ps.Topology]) -> None:
+    def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         assert run(host, 1000, ("a", "x", 3), ("b", "x", 4)).wake_at_ms == 1100
         assert sent(host.step(1099)) == []
@@ -60,19 +60,19 @@ class TestWindows:
         assert outcome.wake_at_ms is None
         assert outcome.stream_time_ms == 4
 
-    def test_but_not_before_their_end_and_grace(self, make: Callable[..., ps.Topology]) -> None:
-        host = Host(make(ps.TumblingWindows(1000, grace=500)))
+    def test_but_not_before_their_end_and_grace(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(ms.TumblingWindows(1000, grace=500)))
         assert run(host, 7000, ("a", "x", 300)).wake_at_ms == 8200
         assert sent(host.step(8199)) == []
         assert sent(host.step(8200)) == [("a@0-1000", "1", 300)]
 
-    def test_each_at_its_own_time(self, make: Callable[..., ps.Topology]) -> None:
-        host = Host(make(ps.TumblingWindows(1000, grace=500)))
+    def test_each_at_its_own_time(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(ms.TumblingWindows(1000, grace=500)))
         assert run(host, 7000, ("a", "x", 300), ("a", "x", 1300)).wake_at_ms == 7200
         assert host.step(7200).wake_at_ms == 8200
         assert sent(host.step(8200)) == [("a@1000-2000", "1", 1300)]
 
-    def test_late_records_are_dropped_and_counted(self, make: Callable[..., ps.Topology]) -> None:
+    def test_late_records_are_dropped_and_counted(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         host.step(1100)
@@ -80,7 +80,7 @@ class TestWindows:
         assert outcome.metrics.dropped == {"late for a window": 1}
         assert sent(host.step(1201)) == [("b@10-20", "1", 10)]
 
-    def test_what_was_closed_stays_closed_after_a_restart(self, make: Callable[..., ps.Topology]) -> None:
+    def test_what_was_closed_stays_closed_after_a_restart(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         host.restart()
@@ -88,20 +88,20 @@ class TestWindows:
         host.restart()
         assert run(host, 1101, ("b", "x", 9)).metrics.dropped == {"late for a window": 1}
 
-    def test_a_record_begins_the_wait_anew(self, make: Callable[..., ps.Topology]) -> None:
+    def test_a_record_begins_the_wait_anew(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         assert run(host, 1099, ("a", "x", 2)).wake_at_ms == 1199
         assert sent(host.step(1198)) == []
         assert sent(host.step(1199)) == [("a@0-10", "2", 3)]
 
-    def test_a_record_that_comes_with_the_step_is_in_time(self, make: Callable[..., ps.Topology]) -> None:
+    def test_a_record_that_comes_with_the_step_is_in_time(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         assert run(host, 5000, ("a", "x", 4)).wake_at_ms == 5100
         assert sent(host.step(5100)) == [("a@0-10", "2", 4)]
 
-    def test_input_that_waits_is_no_pause(self, make: Callable[..., ps.Topology]) -> None:
+    def test_input_that_waits_is_no_pause(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         host.feed("in", [("a", "x", 4), ("a", "x", 5)])
@@ -120,7 +120,7 @@ class TestWindows:
         ids=["lag", "no broker", "paused"],
     )
     def test_nor_is_what_cannot_be_read_yet(
-        self, make: Callable[..., ps.Topology], facts: InputFacts
+        self, make: Callable[..., ms.Topology], facts: InputFacts
     ) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
@@ -130,17 +130,17 @@ class TestWindows:
         assert sent(host.step(5099)) == []
         assert sent(host.step(5100)) == [("a@0-10", "1", 3)]
 
-    def test_a_task_without_input_closes_nothing(self, make: Callable[..., ps.Topology]) -> None:
+    def test_a_task_without_input_closes_nothing(self, make: Callable[..., ms.Topology]) -> None:
         assert Host(make(TUMBLING)).step(10_000).wake_at_ms is None
 
-    def test_hopping_windows_close_one_after_the_other(self, make: Callable[..., ps.Topology]) -> None:
-        host = Host(make(ps.HoppingWindows(200, advance=100, grace=0)))
+    def test_hopping_windows_close_one_after_the_other(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(ms.HoppingWindows(200, advance=100, grace=0)))
         run(host, 1000, ("a", "x", 150))
         assert sent(host.step(1100)) == [("a@0-200", "1", 150)]
         assert sent(host.step(1150)) == [("a@100-300", "1", 150)]
 
-    def test_and_sessions_when_gap_and_grace_are_over(self, make: Callable[..., ps.Topology]) -> None:
-        host = Host(make(ps.SessionWindows(200, grace=50)))
+    def test_and_sessions_when_gap_and_grace_are_over(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(ms.SessionWindows(200, grace=50)))
         run(host, 1000, ("a", "x", 10), ("a", "x", 20))
         assert sent(host.step(1249)) == []
         assert sent(host.step(1251)) == [("a@10-20", "2", 20)]
@@ -149,8 +149,8 @@ class TestWindows:
 
 
 def test_held_back_updates_of_any_table_are_given() -> None:
-    builder = ps.StreamsBuilder()
-    until = ps.Suppressed.until_time_limit(30, close_idle_after=100)
+    builder = ms.StreamsBuilder()
+    until = ms.Suppressed.until_time_limit(30, close_idle_after=100)
     builder.table("in", store="t").suppress(until, store="held").to_stream().to("out")
     host = Host(builder.build())
     assert run(host, 1000, ("a", "1", 3), ("b", "1", 10), ("a", "2", 9)).wake_at_ms == 1100
@@ -160,20 +160,20 @@ def test_held_back_updates_of_any_table_are_given() -> None:
 
 def test_nothing_closes_by_itself_if_nobody_asked_for_it() -> None:
     host = Host(
-        topology(lambda grouped: grouped.windowed_by(TUMBLING, emit=ps.on_window_close).count(store="w"))
+        topology(lambda grouped: grouped.windowed_by(TUMBLING, emit=ms.on_window_close).count(store="w"))
     )
     assert run(host, 1000, ("a", "x", 3)).wake_at_ms is None
     assert sent(host.step(1_000_000)) == []
 
 
 def test_the_windows_have_to_be_in_the_same_task() -> None:
-    counts = ps.StreamsBuilder().stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
+    counts = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     table = counts.to_stream().repartition(name="moved").to_table(store="t")
-    assert table.suppress(ps.Suppressed.until_window_closes(), store="held")
+    assert table.suppress(ms.Suppressed.until_window_closes(), store="held")
     with pytest.raises(
         TopologyError, match="close_idle_after needs the windowed aggregation in the same task"
     ):
-        table.suppress(ps.Suppressed.until_window_closes(close_idle_after=1))
+        table.suppress(ms.Suppressed.until_window_closes(close_idle_after=1))
 
 
 def crossed(snapshot: Snapshot) -> Snapshot:
@@ -188,7 +188,7 @@ Event = tuple[int, tuple[str, str, int] | None]
 
 
 def played(
-    make: Callable[..., ps.Topology], windows: Any, events: list[Event], *, restarts: bool
+    make: Callable[..., ms.Topology], windows: Any, events: list[Event], *, restarts: bool
 ) -> tuple[Any, int]:
     """Give what is sent and dropped when a task is woken when it asks to be, and at these times."""
     host, given, dropped = Host(make(windows, idle=20)), [], 0
@@ -214,9 +214,9 @@ def played(
 
 WINDOWS = [
     TUMBLING,
-    ps.HoppingWindows(10, advance=5, grace=2),
-    ps.SlidingWindows(6, grace=3),
-    ps.SessionWindows(6, grace=3),
+    ms.HoppingWindows(10, advance=5, grace=2),
+    ms.SlidingWindows(6, grace=3),
+    ms.SessionWindows(6, grace=3),
 ]
 
 
@@ -229,7 +229,7 @@ WINDOWS = [
     windows=st.sampled_from(WINDOWS),
 )
 def test_looking_more_often_changes_nothing(
-    make: Callable[..., ps.Topology], rows: list[tuple[int, str, int]], looks: list[int], windows: Any
+    make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], looks: list[int], windows: Any
 ) -> None:
     now, events = 0, list[Event]()
     for wait, key, timestamp in rows:
@@ -288,7 +288,7 @@ class Model:
     restarts=st.booleans(),
 )
 def test_it_gives_what_a_dict_of_open_windows_gives(
-    make: Callable[..., ps.Topology], rows: list[tuple[int, str, int]], restarts: bool
+    make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], restarts: bool
 ) -> None:
     # A late record reaches the aggregation, but not what is behind it.
     now, model, events = 0, Model(20, late_is_input=make is at_close), list[Event]()

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-import penstock as ps
-from penstock.core.asynchronous.call import Done
-from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.core.model.ids import TopicPartition
-from penstock.testing import TopologyTestDriver as Driver
+import millstream as ms
+from millstream.core.asynchronous.call import Done
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.core.model.ids import TopicPartition
+from millstream.testing import TopologyTestDriver as Driver
 from unit.helpers import Host, processing, values
 
 IN = TopicPartition("in", 0)
@@ -21,42 +21,42 @@ def upper(text: str, times: int = 1) -> str:
 
 
 async def aside(text: str) -> Any:
-    return ps.skip() if text == "x" else text
+    return ms.skip() if text == "x" else text
 
 
-class Issuing(ps.Processor[Any, Any, Any, Any]):
+class Issuing(ms.Processor[Any, Any, Any, Any]):
     """Issues two calls for each record."""
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         self.context.issue(upper, self.found, record.value)
         self.context.issue(upper, self.found, record.value, 2)
 
-    def found(self, record: ps.Record[Any, Any], result: str) -> None:
+    def found(self, record: ms.Record[Any, Any], result: str) -> None:
         at = self.context.record_metadata
         assert at is not None
         self.context.forward(record.with_value(f"{result}@{at.offset}"))
 
 
-class Chained(ps.Processor[Any, Any, Any, Any]):
+class Chained(ms.Processor[Any, Any, Any, Any]):
     """Issues the next call when the first has ended."""
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         self.context.issue(aside, self.first, record.value)
 
-    def first(self, record: ps.Record[Any, Any], result: str) -> None:
+    def first(self, record: ms.Record[Any, Any], result: str) -> None:
         self.context.issue(upper, self.second, result, 2)
 
-    def second(self, record: ps.Record[Any, Any], result: str) -> None:
+    def second(self, record: ms.Record[Any, Any], result: str) -> None:
         self.context.forward(record.with_value(result))
 
 
-def issuing(supplier: Any, calls: ps.Calls | None = None) -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    builder.stream("in").process(supplier, calls=calls or ps.Calls(), name="worker").to("out")
+def issuing(supplier: Any, calls: ms.Calls | None = None) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").process(supplier, calls=calls or ms.Calls(), name="worker").to("out")
     return builder.build()
 
 
-def processes(process: Any) -> ps.Topology:
+def processes(process: Any) -> ms.Topology:
     return issuing(processing(process))
 
 
@@ -92,16 +92,16 @@ class TestIssue:
         assert (values(outcome), outcome.committable) == (["VV"], {IN: 1})
 
     def test_a_punctuator_may_issue_calls(self) -> None:
-        class Ticking(ps.Processor[Any, Any, Any, Any]):
+        class Ticking(ms.Processor[Any, Any, Any, Any]):
             def init(self, context: Any) -> None:
                 super().init(context)
-                context.schedule(10, ps.wall_clock, self.tick)
+                context.schedule(10, ms.wall_clock, self.tick)
 
             def tick(self, now_ms: int) -> None:
                 self.context.issue(upper, self.found, f"tick {now_ms}")
 
-            def found(self, record: ps.Record[Any, Any], result: str) -> None:
-                self.context.forward(ps.Record("t", result, record.timestamp))
+            def found(self, record: ms.Record[Any, Any], result: str) -> None:
+                self.context.forward(ms.Record("t", result, record.timestamp))
 
         with Driver(issuing(Ticking)) as driver:
             driver.advance_wall_clock(10)
@@ -118,7 +118,7 @@ class TestIssue:
     @pytest.mark.parametrize("call", [lambda: 1, "text"])
     def test_the_call_can_be_found_again(self, call: Any) -> None:
         class Wrong(Issuing):
-            def process(self, record: ps.Record[Any, Any]) -> None:
+            def process(self, record: ms.Record[Any, Any]) -> None:
                 self.context.issue(call, self.found)
 
         with (
@@ -128,30 +128,30 @@ class TestIssue:
             driver.pipe("in", "k", "v")
 
     def test_other_processors_issue_nothing(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").process(Issuing).to("out")
         with (
             Driver(builder.build()) as driver,
-            pytest.raises(ProcessingError, match=r"add it with calls=ps\.Calls"),
+            pytest.raises(ProcessingError, match=r"add it with calls=ms\.Calls"),
         ):
             driver.pipe("in", "k", "v")
 
     def test_options_that_mean_nothing_are_refused(self) -> None:
         with pytest.raises(TopologyError, match="leave one out"):
-            ps.Topology().add_source("s", "in").add_processor(
-                "p", Issuing, "s", calls=ps.Calls(), acknowledges=True
+            ms.Topology().add_source("s", "in").add_processor(
+                "p", Issuing, "s", calls=ms.Calls(), acknowledges=True
             )
         with pytest.raises(TopologyError, match="a processor issues each call itself"):
-            issuing(Issuing, ps.Calls(batch=(2, 5)))
+            issuing(Issuing, ms.Calls(batch=(2, 5)))
 
 
-def acknowledging(process: Any, **options: Any) -> ps.Topology:
-    topology = ps.Topology().add_source("source", "in")
+def acknowledging(process: Any, **options: Any) -> ms.Topology:
+    topology = ms.Topology().add_source("source", "in")
     topology.add_processor("worker", processing(process), "source", acknowledges=True, **options)
     return topology.add_sink("sink", "out", "worker")
 
 
-def only_now(context: Any, record: ps.Record[Any, Any]) -> None:
+def only_now(context: Any, record: ms.Record[Any, Any]) -> None:
     if record.value == "now":
         context.acknowledge(context.record_metadata)
 
@@ -160,7 +160,7 @@ class TestAcknowledge:
     def test_a_record_is_finished_when_the_processor_says_so(self) -> None:
         taken: list[Any] = []
 
-        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+        def process(context: Any, record: ms.Record[Any, Any]) -> None:
             taken.append(context.record_metadata)
             if record.value == "all":
                 for at in taken:
@@ -180,7 +180,7 @@ class TestAcknowledge:
     def test_a_new_processor_is_given_what_the_one_before_did_not_acknowledge(self) -> None:
         seen: list[tuple[str, int]] = []
 
-        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+        def process(context: Any, record: ms.Record[Any, Any]) -> None:
             at = context.record_metadata
             seen.append((record.value, at.offset))
             if record.value == "now" or len(seen) > 3:
@@ -197,7 +197,7 @@ class TestAcknowledge:
         assert len(seen) == 6
 
     def test_nothing_is_acknowledged_twice_or_by_others(self) -> None:
-        def twice(context: Any, record: ps.Record[Any, Any]) -> None:
+        def twice(context: Any, record: ms.Record[Any, Any]) -> None:
             context.acknowledge(context.record_metadata)
             context.acknowledge(context.record_metadata)
 
@@ -206,34 +206,34 @@ class TestAcknowledge:
             pytest.raises(ProcessingError, match="it was acknowledged before, or never came here"),
         ):
             driver.pipe("in", "k", "v")
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").process(processing(twice))
         with Driver(builder.build()) as driver, pytest.raises(ProcessingError, match="acknowledges=True"):
             driver.pipe("in", "k", "v")
 
     def test_a_record_that_fails_is_finished_if_it_is_left_out(self) -> None:
-        def fails(context: Any, record: ps.Record[Any, Any]) -> None:
+        def fails(context: Any, record: ms.Record[Any, Any]) -> None:
             raise ValueError("no")
 
-        policies = ps.ErrorPolicies(process="skip")
+        policies = ms.ErrorPolicies(process="skip")
         with Driver(acknowledging(fails), policies=policies) as driver:
             driver.pipe("in", "k", "v")
             assert driver.committed_offset("in") == 1
 
     def test_the_task_is_woken_while_something_is_not_acknowledged(self) -> None:
-        class Ticking(ps.Processor[Any, Any, Any, Any]):
+        class Ticking(ms.Processor[Any, Any, Any, Any]):
             def init(self, context: Any) -> None:
                 super().init(context)
-                context.schedule(300, ps.wall_clock, self.tick)
+                context.schedule(300, ms.wall_clock, self.tick)
 
             def tick(self, now_ms: int) -> None: ...
 
-            def process(self, record: ps.Record[Any, Any]) -> None: ...
+            def process(self, record: ms.Record[Any, Any]) -> None: ...
 
         host = Host(acknowledging(only_now))
         assert host.run("in", ("k", "now", 1)).attempts_due_ms is None
         assert host.run("in", ("k", "later", 1)).attempts_due_ms == host.now_ms + 1_000
-        topology = ps.Topology().add_source("source", "in")
+        topology = ms.Topology().add_source("source", "in")
         ticking = Host(topology.add_processor("worker", Ticking, "source", acknowledges=True))
         assert ticking.run("in", ("k", "v", 1)).attempts_due_ms == host.now_ms + 300
 
@@ -244,13 +244,13 @@ class TestAcknowledge:
         with pytest.raises(TopologyError, match="give 1 or more"):
             acknowledging(only_now, max_unacknowledged=0)
         with pytest.raises(TopologyError, match="give acknowledges=True too"):
-            ps.StreamsBuilder().stream("in").process(ps.Processor, max_unacknowledged=5)
+            ms.StreamsBuilder().stream("in").process(ms.Processor, max_unacknowledged=5)
 
     def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:
         ended: list[Any] = []
         seen: list[str] = []
 
-        def process(context: Any, record: ps.Record[Any, Any]) -> None:
+        def process(context: Any, record: ms.Record[Any, Any]) -> None:
             seen.append(record.value)
             for at in ended:
                 context.acknowledge(at)
@@ -258,18 +258,18 @@ class TestAcknowledge:
 
         host = Host(acknowledging(process))
         host.run("in", ("k", "a", 1), ("k", "b", 1))
-        ended += [ps.RecordMetadata("in", 0, offset) for offset in (0, 1)]
+        ended += [ms.RecordMetadata("in", 0, offset) for offset in (0, 1)]
         host.restart()
         assert (host.step().committable, seen) == ({IN: 2}, ["a", "b", "a"])
         assert list(host.store("worker-unfinished").all()) == []
 
 
-class Pool(ps.Processor[Any, Any, Any, Any]):
+class Pool(ms.Processor[Any, Any, Any, Any]):
     """Acknowledges what a list says, beside the current record, and fails where the value says so."""
 
     ended: ClassVar[list[Any]] = []
 
-    def process(self, record: ps.Record[Any, Any]) -> None:
+    def process(self, record: ms.Record[Any, Any]) -> None:
         at = self.context.record_metadata
         assert at is not None
         for each in self.ended:
@@ -286,10 +286,10 @@ class TestSiblings:
 
     def host(self) -> Host:
         Pool.ended.clear()
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         parts = builder.stream("in").flat_map_values(lambda text: text.split(","))
         parts.process(Pool, acknowledges=True, name="worker")
-        return Host(builder.build(), policies=ps.ErrorPolicies(process="skip"))
+        return Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
 
     def kept(self, host: Host) -> list[str]:
         return [row[2] for _, rows in host.store("worker-unfinished").all() for _, row in rows]
@@ -299,7 +299,7 @@ class TestSiblings:
         host = self.host()
         assert host.run("in", ("k", text, 1)).committable == {IN: 0}
         assert "slow" in self.kept(host)
-        Pool.ended.append(ps.RecordMetadata("in", 0, 0))
+        Pool.ended.append(ms.RecordMetadata("in", 0, 0))
         assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
         assert self.kept(host) == []
 
@@ -309,7 +309,7 @@ class TestSiblings:
         host.restart()
         assert host.step().committable == {IN: 0}
         assert self.kept(host) == ["slow", "now"]
-        Pool.ended.append(ps.RecordMetadata("in", 0, 0))
+        Pool.ended.append(ms.RecordMetadata("in", 0, 0))
         assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
 
     def test_that_fail_leave_the_others_unfinished(self) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Skipped, Ticket, Waits
-from penstock.core.asynchronous.frontier import Progress
-from penstock.core.engine import ledger
-from penstock.core.engine.outcome import Outcome
-from penstock.core.engine.task import Task
-from penstock.core.engine.unfinished import UnfinishedRows
-from penstock.core.model.errors import ProcessingError
-from penstock.core.model.ids import TopicPartition
+import millstream as ms
+from millstream.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Skipped, Ticket, Waits
+from millstream.core.asynchronous.frontier import Progress
+from millstream.core.engine import ledger
+from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.task import Task
+from millstream.core.engine.unfinished import UnfinishedRows
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, sent, values
 
 IN = TopicPartition("in", 0)
@@ -27,8 +27,8 @@ def nothing_is_handed_over_ahead(request: pytest.FixtureRequest, monkeypatch: py
         monkeypatch.setattr(ledger, "_AHEAD_MS", 0)
 
 
-def calling(**options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def calling(**options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values_async(str.upper, name="call", **options).to("out")
     return builder.build()
 
@@ -110,7 +110,7 @@ class TestIssue:
         assert (values(outcome), outcome.calls["call"].ignored) == (["V"], 1)
 
     def test_a_function_that_makes_the_call_may_fail_too(self) -> None:
-        topology = calling(circuit_breaker=ps.CircuitBreaker(), endpoint=lambda key, value: 1 / 0)
+        topology = calling(circuit_breaker=ms.CircuitBreaker(), endpoint=lambda key, value: 1 / 0)
         host = Host(topology)
         host.feed("in", [("k", "v", 1)])
         with pytest.raises(ProcessingError, match="ZeroDivisionError"):
@@ -237,15 +237,15 @@ class TestExactlyOnce:
         assert (sent(outcome), outcome.committable) == ([("k", "V", 1)], {IN: 1})
 
     def test_a_call_reads_what_all_earlier_records_of_its_key_have_written(self, restarting: bool) -> None:
-        def add(record: ps.Record[str, str], context: ps.CallContext) -> None:
+        def add(record: ms.Record[str, str], context: ms.CallContext) -> None:
             totals = context.state_store("totals")
             totals.put(record.key, (totals.get(record.key) or 0) + int(record.value))
             context.forward(record.with_value(str(totals.get(record.key))))
 
-        builder = ps.StreamsBuilder()
-        builder.add_state_store(ps.stores.key_value("totals", ps.serdes.string, ps.serdes.int64))
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, ms.serdes.int64))
         stream = builder.stream("in").process_async(add, stores=["totals"], name="call")
-        stream.to("out", key=ps.serdes.string, value=ps.serdes.string)
+        stream.to("out", key=ms.serdes.string, value=ms.serdes.string)
         host = Host(builder.build(), repeats_sends=False)
         outcome = host.run("in", ("k", "1", 1), ("other", "5", 1), ("k", "2", 2), ("k", "4", 3))
         found = []
@@ -359,7 +359,7 @@ class TestShelf:
         assert host.task.snapshot().progress == {IN: Progress(3, ((0, 3),))}
 
     def test_records_of_one_offset_are_counted(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         doubled = builder.stream("in").flat_map(lambda key, value: [(key, value), (f"{key}2", value)])
         doubled.map_values_async(str.upper, name="call").to("out")
         host = Host(builder.build())
@@ -485,8 +485,8 @@ class TestHotKeys:
         assert host.task.snapshot().operators["call-unfinished"]["overflow"] == []
 
     def test_keys_that_cannot_be_hashed_lie_there_too(self) -> None:
-        builder = ps.StreamsBuilder()
-        stream = builder.stream("in", key=ps.serdes.json, value=ps.serdes.string)
+        builder = ms.StreamsBuilder()
+        stream = builder.stream("in", key=ms.serdes.json, value=ms.serdes.string)
         stream.map_values_async(str.upper, name="call").to("out")
         host = Host(builder.build())
         host.feed("in", [('{"id":1}', f"v{i}", i) for i in range(1000)])
@@ -575,7 +575,7 @@ class TestRenamed:
 
     @staticmethod
     def edited(host: Host, *, name: str) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").map_values_async(str.upper, name=name, store="kept").to("out")
         host.sub = builder.build().plan("app").subtopologies[0]
         host.restart()
@@ -626,7 +626,7 @@ class TestProgress:
         assert outcome.committable == {IN: 4}
 
     def test_without_asynchronous_operators_nothing_is_remembered(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("out")
         host = Host(builder.build())
         outcome = host.run("in", ("k", "v", 1))
@@ -704,7 +704,7 @@ def room(outcome: Outcome) -> int:
 
 class TestKeysThatWait:
     def test_leave_room_for_others_for_ever(self) -> None:
-        host = Host(calling(retry=ps.Retry(initial=60_000)))
+        host = Host(calling(retry=ms.Retry(initial=60_000)))
         for step in range(30):
             rows = [(f"poison{n // 2 % 50}" if n % 2 else f"cold{step}-{n}", "v", 1) for n in range(1_000)]
             host.feed("in", rows)
@@ -722,7 +722,7 @@ class TestKeysThatWait:
         assert len(unfinished(host)) <= 50 * ledger._CLOSED_LINE
 
     def test_go_on_with_all_that_came_meanwhile_in_order(self) -> None:
-        host = Host(calling(retry=ps.Retry(initial=100)))
+        host = Host(calling(retry=ms.Retry(initial=100)))
         (first,) = host.run("in", ("k", "first", 1)).issue
         host.task.done(first.ticket, Waits(100, 2, 0, "retry", "down"))
         rest = [f"v{n}" for n in range(200)]
@@ -736,7 +736,7 @@ class TestKeysThatWait:
         assert got == ["first", *rest]
 
     def test_are_told_with_their_cause(self) -> None:
-        host = Host(calling(retry=ps.Retry(initial=1)))
+        host = Host(calling(retry=ms.Retry(initial=1)))
         outcome = host.run("in", ("k", "v", 1))
         told: list[str] = []
         for attempt in range(1, 12):
@@ -750,11 +750,11 @@ class TestKeysThatWait:
 
 
 def test_records_that_wait_keep_their_place_when_the_order_becomes_that_of_keys() -> None:
-    host = Host(calling(order="completion", retry=ps.Retry()))
+    host = Host(calling(order="completion", retry=ms.Retry()))
     (first,) = host.run("in", ("k", "first", 1)).issue
     host.task.done(first.ticket, Waits(50, 2, 0, "retry", "down"))
     host.step()
-    host.sub = calling(retry=ps.Retry()).plan("app").subtopologies[0]
+    host.sub = calling(retry=ms.Retry()).plan("app").subtopologies[0]
     host.restart()
     host.feed("in", [("k", "second", 1)])
     got: list[str] = []

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
 from unit.helpers import Host
 
 Events = list[str]
 
 
-def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callable[[], ps.Processor]:
+def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callable[[], ms.Processor]:
     """Supply processors that note what is called, and fail where they are told to."""
 
-    class Tracing(ps.Processor):
-        def init(self, context: ps.ProcessorContext) -> None:
+    class Tracing(ms.Processor):
+        def init(self, context: ms.ProcessorContext) -> None:
             super().init(context)
             self._note("init")
 
-        def process(self, record: ps.Record) -> None:
+        def process(self, record: ms.Record) -> None:
             self._note("process")
             self.context.forward(record)
 
@@ -37,9 +37,9 @@ def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callab
     return Tracing
 
 
-def chain(events: Events, **fails_in: str) -> ps.Topology:
+def chain(events: Events, **fails_in: str) -> ms.Topology:
     """a -> b -> c, added so that the order of adding is not that of the alphabet."""
-    topology, parent = ps.Topology().add_source("in", "in"), "in"
+    topology, parent = ms.Topology().add_source("in", "in"), "in"
     for name in ("b", "a", "c"):
         topology.add_processor(name, tracing(events, name, fails_in=fails_in.get(name)), parent)
         parent = name
@@ -61,11 +61,11 @@ def test_init_and_close_go_by_the_order_of_the_topology() -> None:
 def test_every_task_has_processors_of_its_own() -> None:
     made: list[Any] = []
 
-    def supplier() -> ps.Processor:
+    def supplier() -> ms.Processor:
         made.append(tracing([], "p")())
         return made[-1]
 
-    topology = ps.Topology().add_source("in", "in").add_processor("p", supplier, "in")
+    topology = ms.Topology().add_source("in", "in").add_processor("p", supplier, "in")
     made.clear()  # the topology has asked for two, to see that they are two
     host = Host(topology)
     host.restart()
@@ -109,7 +109,7 @@ def test_an_init_that_fails_names_the_processor_and_the_task() -> None:
     ("product", "missing"), [(None, "init, process, close"), (object(), "init, process, close")]
 )
 def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None:
-    topology = ps.Topology().add_source("in", "in").add_processor("odd", lambda: product, "in")
+    topology = ms.Topology().add_source("in", "in").add_processor("odd", lambda: product, "in")
     with pytest.raises(
         TopologyError,
         match=rf"supplier of processor 'odd' gave .*, which has no {missing}\(\); let its class derive from",
@@ -119,25 +119,25 @@ def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None
 
 def test_any_class_with_the_three_methods_will_do() -> None:
     class Plain:
-        def init(self, context: ps.ProcessorContext) -> None:
-            self.seen: list[ps.Record] = []
+        def init(self, context: ms.ProcessorContext) -> None:
+            self.seen: list[ms.Record] = []
 
-        def process(self, record: ps.Record) -> None:
+        def process(self, record: ms.Record) -> None:
             self.seen.append(record)
 
         def close(self) -> None:
             assert self.seen
 
-    host = Host(ps.Topology().add_source("in", "in").add_processor("plain", Plain, "in"))
+    host = Host(ms.Topology().add_source("in", "in").add_processor("plain", Plain, "in"))
     host.run("in", (None, "x", 0))
     host.task.close()
 
 
 def test_a_processor_without_process_says_so() -> None:
-    class Unfinished(ps.Processor):
+    class Unfinished(ms.Processor):
         pass
 
-    host = Host(ps.Topology().add_source("in", "in").add_processor("p", Unfinished, "in"))
+    host = Host(ms.Topology().add_source("in", "in").add_processor("p", Unfinished, "in"))
     with pytest.raises(
         ProcessingError, match=r"NotImplementedError: Unfinished must define process\(self, record\)"
     ):

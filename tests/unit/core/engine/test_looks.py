@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.testing import TopologyTestDriver
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.testing import TopologyTestDriver
 
 SIZE, GRACE = 1000, 500
 WINDOWS: dict[str, Any] = {
-    "tumbling": ps.TumblingWindows(SIZE, GRACE),
-    "hopping": ps.HoppingWindows(SIZE, 400, GRACE),
-    "sliding": ps.SlidingWindows(300, GRACE),
-    "sessions": ps.SessionWindows(400, GRACE),
+    "tumbling": ms.TumblingWindows(SIZE, GRACE),
+    "hopping": ms.HoppingWindows(SIZE, 400, GRACE),
+    "sliding": ms.SlidingWindows(300, GRACE),
+    "sessions": ms.SessionWindows(400, GRACE),
 }
 
 
-def counting(kind: str, emit: ps.EmitStrategy) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting(kind: str, emit: ms.EmitStrategy) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().windowed_by(WINDOWS[kind], emit=emit).count(store="w").to_stream().to(
         "out"
     )
@@ -35,7 +35,7 @@ def given_out(driver: TopologyTestDriver) -> list[tuple[str, int, int, int]]:
 
 
 def test_a_look_waits_for_its_interval_of_wall_clock() -> None:
-    with TopologyTestDriver(counting("tumbling", ps.EmitStrategy.on_window_close(every=1000))) as driver:
+    with TopologyTestDriver(counting("tumbling", ms.EmitStrategy.on_window_close(every=1000))) as driver:
         for timestamp in (0, 1500, 2500):
             driver.pipe("in", "a", "x", timestamp)
         assert given_out(driver) == []
@@ -47,7 +47,7 @@ def test_a_look_waits_for_its_interval_of_wall_clock() -> None:
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_a_look_is_not_put_off_when_windows_are_about_to_be_dropped(kind: str) -> None:
-    with TopologyTestDriver(counting(kind, ps.EmitStrategy.on_window_close(every=10**9))) as driver:
+    with TopologyTestDriver(counting(kind, ms.EmitStrategy.on_window_close(every=10**9))) as driver:
         for timestamp in (1_000, 3_000):
             driver.pipe("in", "a", "x", timestamp)
         assert given_out(driver) == []
@@ -62,7 +62,7 @@ def test_a_look_is_not_put_off_when_windows_are_about_to_be_dropped(kind: str) -
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_idle_input_closes_what_a_look_was_put_off_for(kind: str) -> None:
-    emit = ps.EmitStrategy.on_window_close(every=10**9, close_idle_after=5_000)
+    emit = ms.EmitStrategy.on_window_close(every=10**9, close_idle_after=5_000)
     with TopologyTestDriver(counting(kind, emit)) as driver:
         for timestamp in (1_000, 9_000):
             driver.pipe("in", "a", "x", timestamp)
@@ -76,7 +76,7 @@ def test_an_idle_input_closes_what_a_look_was_put_off_for(kind: str) -> None:
 def test_windows_that_their_store_hides_are_given_by_default_and_lost_if_asked() -> None:
     records = [("a", 0), ("b", 1_200), ("a", 50_000)]
     found = {}
-    for emit in (ps.on_window_close, ps.EmitStrategy.on_window_close(expired="lost")):
+    for emit in (ms.on_window_close, ms.EmitStrategy.on_window_close(expired="lost")):
         with TopologyTestDriver(counting("tumbling", emit)) as driver:
             for key, timestamp in records:
                 driver.pipe("in", key, "x", timestamp)
@@ -100,10 +100,10 @@ def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
     step: int, retention: int, expected: list[str]
 ) -> None:
     """Expected starts are those of windows that Kafka Streams 4.3 gave after the second and each later record."""
-    builder = ps.StreamsBuilder()
-    emit = ps.EmitStrategy.on_window_close(expired="lost")
-    windowed = builder.stream("in").group_by_key().windowed_by(ps.TumblingWindows(100, 0), emit=emit)
-    windowed.count(store=ps.stores.options("w", retention=retention)).to_stream().to("out")
+    builder = ms.StreamsBuilder()
+    emit = ms.EmitStrategy.on_window_close(expired="lost")
+    windowed = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(100, 0), emit=emit)
+    windowed.count(store=ms.stores.options("w", retention=retention)).to_stream().to("out")
     starts = []
     with TopologyTestDriver(builder.build()) as driver:
         for number in range(8):
@@ -122,10 +122,10 @@ def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
 )
 def test_of_sliding_windows_the_same_is_lost(step: int, expected: list[str]) -> None:
     """Kafka Streams 4.3 gave these windows of 100 ms, with a retention of 200 ms."""
-    builder = ps.StreamsBuilder()
-    emit = ps.EmitStrategy.on_window_close(expired="lost")
-    windowed = builder.stream("in").group_by_key().windowed_by(ps.SlidingWindows(100, 0), emit=emit)
-    windowed.count(store=ps.stores.options("w", retention=200)).to_stream().to("out")
+    builder = ms.StreamsBuilder()
+    emit = ms.EmitStrategy.on_window_close(expired="lost")
+    windowed = builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(100, 0), emit=emit)
+    windowed.count(store=ms.stores.options("w", retention=200)).to_stream().to("out")
     found = []
     with TopologyTestDriver(builder.build()) as driver:
         for number in range(8):
@@ -135,7 +135,7 @@ def test_of_sliding_windows_the_same_is_lost(step: int, expected: list[str]) -> 
 
 
 def test_sliding_windows_are_lost_if_asked_and_sessions_are_not() -> None:
-    emit = ps.EmitStrategy.on_window_close(expired="lost")
+    emit = ms.EmitStrategy.on_window_close(expired="lost")
     found = {}
     for kind in ("sliding", "sessions"):
         with TopologyTestDriver(counting(kind, emit)) as driver:
@@ -156,12 +156,12 @@ steps = st.lists(
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(steps=steps)
 def test_looking_less_often_gives_the_same_only_later(kind: str, steps: list[tuple[str, int, bool]]) -> None:
-    at_once = replayed(kind, ps.on_window_close, steps)
-    later = replayed(kind, ps.EmitStrategy.on_window_close(every=1000), steps)
+    at_once = replayed(kind, ms.on_window_close, steps)
+    later = replayed(kind, ms.EmitStrategy.on_window_close(every=1000), steps)
     assert later == at_once[: len(later)]
 
 
-def replayed(kind: str, emit: ps.EmitStrategy, steps: list[tuple[str, int, bool]]) -> list[Any]:
+def replayed(kind: str, emit: ms.EmitStrategy, steps: list[tuple[str, int, bool]]) -> list[Any]:
     time = 10_000
     with TopologyTestDriver(counting(kind, emit)) as driver:
         for key, step, ticks in steps:
@@ -175,9 +175,9 @@ def replayed(kind: str, emit: ps.EmitStrategy, steps: list[tuple[str, int, bool]
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ps.EmitStrategy.on_window_close(every=-1), "every is at least 0 ms, not -1"),
+        (lambda: ms.EmitStrategy.on_window_close(every=-1), "every is at least 0 ms, not -1"),
         (
-            lambda: ps.EmitStrategy.on_window_close(expired="kept"),  # type: ignore[arg-type]
+            lambda: ms.EmitStrategy.on_window_close(expired="kept"),  # type: ignore[arg-type]
             "expired is 'given' or 'lost', not 'kept'",
         ),
     ],

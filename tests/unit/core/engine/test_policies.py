@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome
-from penstock.core.model.errors import (
+import millstream as ms
+from millstream.core.engine.outcome import Outcome
+from millstream.core.model.errors import (
     DeserializationError,
-    PenstockError,
+    MillstreamError,
     ProcessingError,
     ProductionError,
     TopologyError,
 )
-from penstock.core.topology.nodes import Node
+from millstream.core.topology.nodes import Node
 from unit.helpers import Host, one_processor, processing, sent, values
 
 Stage = Literal["deserialize", "process", "produce"]
@@ -23,21 +23,21 @@ HEADERS = (("mine", b"1"),)
 BAD = (b"k\xff", "x", 7, HEADERS)
 
 
-def fails_in(stage: Stage) -> ps.Topology:
+def fails_in(stage: Stage) -> ms.Topology:
     """Fail on the second record of three, in one stage: its key is no text, its value makes a function or a sink fail."""
 
-    def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+    def step(context: ms.ProcessorContext, record: ms.Record) -> None:
         bad = record.key == b"k\xff"
         if bad and stage == "process":
             raise LookupError("no such thing")
-        context.forward(ps.Record("k", 5 if bad else record.value, record.timestamp))
+        context.forward(ms.Record("k", 5 if bad else record.value, record.timestamp))
 
-    serde = ps.serdes.string if stage == "deserialize" else ps.serdes.bytes
+    serde = ms.serdes.string if stage == "deserialize" else ms.serdes.bytes
     return one_processor(processing(step), key=serde)
 
 
-def policies(stage: Stage, policy: Any) -> ps.ErrorPolicies:
-    return ps.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
+def policies(stage: Stage, policy: Any) -> ms.ErrorPolicies:
+    return ms.ErrorPolicies(**{stage: policy}, dead_letter_topic="dead")
 
 
 def run(stage: Stage, policy: Any) -> tuple[Host, Outcome]:
@@ -47,7 +47,7 @@ def run(stage: Stage, policy: Any) -> tuple[Host, Outcome]:
     return host, host.step()
 
 
-STAGES: list[tuple[Stage, type[PenstockError], str, str, str]] = [
+STAGES: list[tuple[Stage, type[MillstreamError], str, str, str]] = [
     ("deserialize", DeserializationError, "source", r"UnicodeDecodeError: .*", "Give the source the serdes its producers use"),
     ("process", ProcessingError, "worker", r"LookupError: no such thing \(.*test_policies\.py, line \d+, in step\)", "Correct the function"),
     ("produce", ProductionError, "sink", r"the value does not fit its serde, sending to topic 'out': serdes\.string takes str, but got int 5; .*", "Give the sink serdes that fit its records"),
@@ -56,7 +56,7 @@ STAGES: list[tuple[Stage, type[PenstockError], str, str, str]] = [
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
 def test_fail_stops_with_the_place_the_cause_and_the_way_out(
-    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+    stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     where = r"at topic 'in', partition 3, offset 1 \(key b'k\\xff', value b'x'\)"
     out = rf"set on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
@@ -68,7 +68,7 @@ def test_fail_stops_with_the_place_the_cause_and_the_way_out(
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
 def test_skip_leaves_the_record_out_counts_it_and_says_so(
-    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+    stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     host, outcome = run(stage, "skip")
     assert values(outcome) == ["first", "last"]
@@ -84,7 +84,7 @@ def test_skip_leaves_the_record_out_counts_it_and_says_so(
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
 def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
-    stage: Stage, kind: type[PenstockError], node: str, cause: str, advice: str
+    stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     _, outcome = run(stage, "dead_letter")
     assert values(outcome) == ["first", "last"]
@@ -94,7 +94,7 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     assert letter.headers is not None
     mine, *added = letter.headers[0]
     assert mine == ("mine", b"1")
-    prefix = "penstock.error."
+    prefix = "millstream.error."
     facts = {name.removeprefix(prefix): value for name, value in added if name.startswith(prefix)}
     assert facts.pop("traceback", b"").startswith(b"Traceback (most recent call last)")
     error = facts.pop("error", b"").decode()
@@ -119,7 +119,7 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
 def test_a_dead_letter_tells_of_one_error_only(stage: Stage) -> None:
     _, outcome = run(stage, "dead_letter")
     (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
-    traceback = dict(letter.headers[0])["penstock.error.traceback"]  # type: ignore[index]
+    traceback = dict(letter.headers[0])["millstream.error.traceback"]  # type: ignore[index]
     assert traceback is not None
     assert b"During handling of the above exception" not in traceback
 
@@ -128,13 +128,13 @@ def test_a_dead_letter_tells_of_one_error_only(stage: Stage) -> None:
 def test_other_stages_still_fail(policy: Any) -> None:
     for stage, kind, *_ in STAGES:
         others = {other: policy for other, *_ in STAGES if other != stage}
-        host = Host(fails_in(stage), policies=ps.ErrorPolicies(**others, dead_letter_topic="dead"))
+        host = Host(fails_in(stage), policies=ms.ErrorPolicies(**others, dead_letter_topic="dead"))
         with pytest.raises(kind):
             host.run("in", BAD)
 
 
 def test_a_dead_letter_needs_a_topic() -> None:
-    host = Host(fails_in("process"), policies=ps.ErrorPolicies(process="dead_letter"))
+    host = Host(fails_in("process"), policies=ms.ErrorPolicies(process="dead_letter"))
     with pytest.raises(
         ProductionError, match=r"a dead-letter policy needs the setting dead_letter_topic='\.\.\.'"
     ):
@@ -154,7 +154,7 @@ def test_a_long_record_is_shown_shortened() -> None:
 
 
 def test_a_null_is_shown_as_null() -> None:
-    def fail(context: ps.ProcessorContext, record: ps.Record) -> None:
+    def fail(context: ms.ProcessorContext, record: ms.Record) -> None:
         raise ValueError
 
     with pytest.raises(ProcessingError, match=r"\(key null, value null\): ValueError: "):
@@ -162,12 +162,12 @@ def test_a_null_is_shown_as_null() -> None:
 
 
 class TestNesting:
-    def failing_child(self) -> ps.Topology:
-        def outer(context: ps.ProcessorContext, record: ps.Record) -> None:
+    def failing_child(self) -> ms.Topology:
+        def outer(context: ms.ProcessorContext, record: ms.Record) -> None:
             context.forward(record)
             context.forward(record.with_value("sibling"), child="sink")
 
-        def inner(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def inner(context: ms.ProcessorContext, record: ms.Record) -> None:
             raise LookupError("inner breaks")
 
         topology = one_processor(processing(outer))
@@ -187,12 +187,12 @@ class TestNesting:
 
     @pytest.mark.parametrize("kind", [ProcessingError, DeserializationError, ProductionError])
     def test_an_error_of_this_package_raised_by_a_user_is_located_like_any_other(
-        self, kind: type[PenstockError]
+        self, kind: type[MillstreamError]
     ) -> None:
-        def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+        def step(context: ms.ProcessorContext, record: ms.Record) -> None:
             raise kind("as the user says")
 
-        with pytest.raises(PenstockError, match=r"at topic 'in', partition 0, offset 0.*as the user says"):
+        with pytest.raises(MillstreamError, match=r"at topic 'in', partition 0, offset 0.*as the user says"):
             Host(one_processor(processing(step))).run("in", (None, "x", 0))
         outcome = Host(one_processor(processing(step)), policies=policies("process", "skip")).run(
             "in", (None, "x", 0)
@@ -211,7 +211,7 @@ class TestOperators:
         ["filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key", "peek"],
     )
     def test_of_streams(self, operator: str) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         getattr(builder.stream("in"), operator)(self.boom, name="mine").to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
@@ -220,13 +220,13 @@ class TestOperators:
 
     @pytest.mark.parametrize("operator", ["map_values", "flat_map_values"])
     def test_that_take_the_key_too(self, operator: str) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         getattr(builder.stream("in"), operator)(self.boom, with_key=True, name="mine").to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
 
     def test_of_branches(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").split().branch(self.boom).default()["0"].to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
@@ -234,20 +234,20 @@ class TestOperators:
 
     @pytest.mark.parametrize("operator", ["filter", "filter_not", "map_values"])
     def test_of_tables(self, operator: str) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         getattr(builder.table("in"), operator)(self.boom, name="mine").to_stream().to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
         assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
 
     def test_of_grouped_tables(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.table("in").group_by(self.boom).count(store="counts")
         host = Host(builder.build(), policies=policies("process", "skip"))
         assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
 
     def test_of_aggregations(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().aggregate(str, self.boom, store="all").to_stream().to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
@@ -255,7 +255,7 @@ class TestOperators:
 
     def test_of_topic_choosers_and_partitioners(self) -> None:
         for more in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
-            builder = ps.StreamsBuilder()
+            builder = ms.StreamsBuilder()
             builder.stream("in").to(**more, name="mine")  # type: ignore[arg-type]
             host = Host(builder.build(), policies=policies("produce", "skip"))
             outcome = host.run("in", ("k", "v", 0))
@@ -263,13 +263,13 @@ class TestOperators:
 
 
 class TestPunctuators:
-    def ticking(self) -> ps.Topology:
+    def ticking(self) -> ms.Topology:
         def tick(now_ms: int) -> None:
             raise LookupError("late")
 
         return one_processor(
             processing(
-                lambda context, record: None, init=lambda context: context.schedule(5, ps.wall_clock, tick)
+                lambda context, record: None, init=lambda context: context.schedule(5, ms.wall_clock, tick)
             )
         )
 
@@ -292,18 +292,18 @@ class TestPunctuators:
         host = Host(self.ticking(), policies=policies("process", "dead_letter"))
         ((_, letter),) = host.step(now_ms=5).sends
         assert (letter.keys, letter.values) == ([None], [None])
-        assert dict(letter.headers[0])["penstock.error.offset"] == b"-1"  # type: ignore[index]
+        assert dict(letter.headers[0])["millstream.error.offset"] == b"-1"  # type: ignore[index]
 
 
 class TestDroppedOnPurpose:
     def test_null_keys_and_values_of_aggregations(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store="counts")
         outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0), ("a", "x", 0))
         assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
 
     def test_null_keys_of_tables(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.table("in")
         outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0))
         assert outcome.metrics.dropped == {"null key in a table": 1}
@@ -313,23 +313,23 @@ class TestStoresThatDoNotFit:
     """Values that stay in memory are serialised at the end of the step, when the record is no longer known."""
 
     def test_the_store_is_named(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().aggregate(
-            int, lambda k, v, a: "five", value=ps.serdes.int64, store="sums"
+            int, lambda k, v, a: "five", value=ms.serdes.int64, store="sums"
         )
         with pytest.raises(
-            PenstockError, match=r"store 'sums': serdes\.int64 takes an int of 64 bits, but got str 'five'"
+            MillstreamError, match=r"store 'sums': serdes\.int64 takes an int of 64 bits, but got str 'five'"
         ):
             Host(builder.build()).run("in", ("a", "x", 0))
 
     def test_a_plain_value_in_a_timestamped_store_is_explained(self) -> None:
-        stamped = ps.stores.key_value("stamped", ps.serdes.string, ps.serdes.int64, timestamped=True)
+        stamped = ms.stores.key_value("stamped", ms.serdes.string, ms.serdes.int64, timestamped=True)
         supplier = processing(lambda context, record: context.state_store("stamped").put(record.key, 5))
-        with pytest.raises(PenstockError, match="store 'stamped'"):
+        with pytest.raises(MillstreamError, match="store 'stamped'"):
             Host(one_processor(supplier, stores=[stamped])).run("in", ("a", "x", 0))
 
     def test_a_key_that_does_not_fit_fails_with_its_record(self) -> None:
-        plain = ps.stores.key_value("plain", ps.serdes.int64, ps.serdes.int64)
+        plain = ms.stores.key_value("plain", ms.serdes.int64, ms.serdes.int64)
         supplier = processing(lambda context, record: context.state_store("plain").put("no number", 5))
         with pytest.raises(
             ProcessingError, match=r"offset 0 .*store 'plain': serdes\.int64 takes an int of 64 bits"
@@ -338,14 +338,14 @@ class TestStoresThatDoNotFit:
 
 
 def test_a_sink_of_one_topic_sends_nothing_of_a_record_that_fails() -> None:
-    builder = ps.StreamsBuilder()
-    builder.stream("in", value=ps.serdes.bytes).to("out", key=ps.serdes.string, value=ps.serdes.bytes)
+    builder = ms.StreamsBuilder()
+    builder.stream("in", value=ms.serdes.bytes).to("out", key=ms.serdes.string, value=ms.serdes.bytes)
     host = Host(builder.build())
     assert sent(host.run("in", ("a", "x", 0))) == [("a", "x", 0)]
 
 
 def test_a_node_the_engine_does_not_know_is_named() -> None:
-    topology = ps.Topology().add_source("in", "in").add(Node("odd", ("in",)))
+    topology = ms.Topology().add_source("in", "in").add(Node("odd", ("in",)))
     with pytest.raises(TopologyError, match=r"the engine does not know nodes of type Node \('odd'\)"):
         Host(topology)
 
@@ -353,8 +353,8 @@ def test_a_node_the_engine_does_not_know_is_named() -> None:
 class TestAValueThatDoesNotFitItsStore:
     """It is refused when it is put, so it is the record's error."""
 
-    def by_processor(self) -> ps.Topology:
-        store = ps.stores.key_value("shelf", ps.serdes.string, ps.serdes.int64)
+    def by_processor(self) -> ms.Topology:
+        store = ms.stores.key_value("shelf", ms.serdes.string, ms.serdes.int64)
         step = processing(
             lambda context, record: (
                 context.state_store("shelf").put("k", record.value if record.value == "bad" else 1),
@@ -363,18 +363,18 @@ class TestAValueThatDoesNotFitItsStore:
         )
         return one_processor(step, stores=[store])
 
-    def by_aggregate(self) -> ps.Topology:
-        builder = ps.StreamsBuilder()
-        kept = builder.stream("in", key=ps.serdes.string, value=ps.serdes.string).group_by_key()
+    def by_aggregate(self) -> ms.Topology:
+        builder = ms.StreamsBuilder()
+        kept = builder.stream("in", key=ms.serdes.string, value=ms.serdes.string).group_by_key()
         counts = kept.aggregate(
-            lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ps.serdes.int64, store="shelf"
+            lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ms.serdes.int64, store="shelf"
         )
         counts.to_stream().map_values(str).to("out")
         return builder.build()
 
     @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
     def test_is_left_out_under_skip(self, how: str) -> None:
-        host = Host(getattr(self, how)(), policies=ps.ErrorPolicies(process="skip"))
+        host = Host(getattr(self, how)(), policies=ms.ErrorPolicies(process="skip"))
         outcome = host.run("in", ("k", "1", 0), ("k", "bad", 1), ("k", "2", 2))
         assert outcome.metrics.dropped == {"process error": 1}
         assert len(values(outcome)) == 2

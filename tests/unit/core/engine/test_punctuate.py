@@ -7,29 +7,29 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.punctuate import Punctuations, Schedule
-from penstock.core.model.errors import ProcessingError
+import millstream as ms
+from millstream.core.engine.punctuate import Punctuations, Schedule
+from millstream.core.model.errors import ProcessingError
 from unit.helpers import Host, one_processor, processing, values
 
 EVERY_TEN = 10
 
 
-class Ticking(ps.Processor):
+class Ticking(ms.Processor):
     """Forwards a line per punctuation; subclasses say how it is scheduled."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         pass
 
     def tick(self, now_ms: int) -> None:
-        self.context.forward(ps.Record(None, f"tick {now_ms}", max(now_ms, 0)))
+        self.context.forward(ms.Record(None, f"tick {now_ms}", max(now_ms, 0)))
 
 
 def scheduled(
-    kind: ps.PunctuationType, start_time: int | None = None, interval: Any = EVERY_TEN
-) -> ps.Topology:
+    kind: ms.PunctuationType, start_time: int | None = None, interval: Any = EVERY_TEN
+) -> ms.Topology:
     class Scheduled(Ticking):
-        def init(self, context: ps.ProcessorContext) -> None:
+        def init(self, context: ms.ProcessorContext) -> None:
             super().init(context)
             context.schedule(interval, kind, self.tick, start_time=start_time)
 
@@ -54,23 +54,23 @@ class TestStreamTime:
         ],
     )
     def test_follows_a_grid_from_zero(self, timestamps: list[int], ticks: list[str]) -> None:
-        assert values(Host(scheduled(ps.stream_time)).run("in", *at(*timestamps))) == ticks
+        assert values(Host(scheduled(ms.stream_time)).run("in", *at(*timestamps))) == ticks
 
     def test_begins_at_its_start_time(self) -> None:
-        host = Host(scheduled(ps.stream_time, start_time=25))
+        host = Host(scheduled(ms.stream_time, start_time=25))
         assert values(host.run("in", *at(0, 24, 25, 34, 35))) == ["tick 25", "tick 35"]
 
     def test_takes_a_timedelta(self) -> None:
-        host = Host(scheduled(ps.stream_time, interval=timedelta(seconds=1)))
+        host = Host(scheduled(ms.stream_time, interval=timedelta(seconds=1)))
         assert values(host.run("in", *at(1, 999, 1000))) == ["tick 1", "tick 1000"]
 
     def test_comes_after_the_record_that_made_it_due(self) -> None:
         class Both(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                context.schedule(EVERY_TEN, ps.stream_time, self.tick)
+                context.schedule(EVERY_TEN, ms.stream_time, self.tick)
 
-            def process(self, record: ps.Record) -> None:
+            def process(self, record: ms.Record) -> None:
                 self.context.forward(record.with_value(f"record {record.timestamp}"))
 
         host = Host(one_processor(Both))
@@ -83,13 +83,13 @@ class TestStreamTime:
         ]
 
     def test_does_not_move_with_the_wall_clock(self) -> None:
-        host = Host(scheduled(ps.stream_time))
+        host = Host(scheduled(ms.stream_time))
         assert values(host.step(now_ms=1_000_000)) == []
         assert host.step().wake_at_ms is None
 
     @pytest.mark.parametrize("batch", [1, 2, 6])
     def test_does_not_depend_on_the_batch(self, batch: int) -> None:
-        host, rows, ticks = Host(scheduled(ps.stream_time)), at(4, 11, 12, 29, 30, 31), []
+        host, rows, ticks = Host(scheduled(ms.stream_time)), at(4, 11, 12, 29, 30, 31), []
         for first in range(0, len(rows), batch):
             ticks.extend(values(host.run("in", *rows[first : first + batch])))
             host.restart()
@@ -98,20 +98,20 @@ class TestStreamTime:
 
 class TestWallClock:
     def test_begins_one_interval_from_now(self) -> None:
-        host = Host(scheduled(ps.wall_clock), now_ms=1000)
+        host = Host(scheduled(ms.wall_clock), now_ms=1000)
         assert host.step(now_ms=1000).wake_at_ms == 1010
         assert values(host.step(now_ms=1009)) == []
         outcome = host.step(now_ms=1010)
         assert (values(outcome), outcome.wake_at_ms, outcome.metrics.punctuated) == (["tick 1010"], 1020, 1)
 
     def test_passed_grid_points_are_one_call(self) -> None:
-        host = Host(scheduled(ps.wall_clock), now_ms=1000)
+        host = Host(scheduled(ms.wall_clock), now_ms=1000)
         assert values(host.step(now_ms=1047)) == ["tick 1047"]
         assert values(host.step(now_ms=1049)) == []
         assert values(host.step(now_ms=1050)) == ["tick 1050"]
 
     def test_begins_at_its_start_time(self) -> None:
-        host = Host(scheduled(ps.wall_clock, start_time=1005), now_ms=1000)
+        host = Host(scheduled(ms.wall_clock, start_time=1005), now_ms=1000)
         assert [values(host.step(now_ms=now)) for now in (1004, 1005, 1014, 1015)] == [
             [],
             ["tick 1005"],
@@ -121,11 +121,11 @@ class TestWallClock:
 
     def test_comes_after_the_records_of_the_step(self) -> None:
         class Both(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                context.schedule(EVERY_TEN, ps.wall_clock, self.tick)
+                context.schedule(EVERY_TEN, ms.wall_clock, self.tick)
 
-            def process(self, record: ps.Record) -> None:
+            def process(self, record: ms.Record) -> None:
                 self.context.forward(record)
 
         host = Host(one_processor(Both))
@@ -133,32 +133,32 @@ class TestWallClock:
         assert values(host.step(now_ms=10)) == ["record", "tick 10"]
 
     def test_does_not_move_with_the_records(self) -> None:
-        host = Host(scheduled(ps.wall_clock))
+        host = Host(scheduled(ms.wall_clock))
         assert values(host.run("in", *at(5_000_000))) == []
 
 
 class TestManySchedules:
     def test_are_called_by_due_time(self) -> None:
         class Several(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
                 for name, start in (("late", 7), ("early", 3), ("middle", 5)):
-                    context.schedule(100, ps.wall_clock, self.say(name), start_time=start)
+                    context.schedule(100, ms.wall_clock, self.say(name), start_time=start)
 
             def say(self, name: str) -> Any:
-                return lambda now: self.context.forward(ps.Record(None, name, 0))
+                return lambda now: self.context.forward(ms.Record(None, name, 0))
 
         assert values(Host(one_processor(Several)).step(now_ms=10)) == ["early", "middle", "late"]
 
     def test_each_finds_its_own_due_time_again(self) -> None:
         class Several(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
                 for interval in (10, 15):
-                    context.schedule(interval, ps.wall_clock, self.say(interval))
+                    context.schedule(interval, ms.wall_clock, self.say(interval))
 
             def say(self, interval: int) -> Any:
-                return lambda now: self.context.forward(ps.Record(None, f"{interval} at {now}", 0))
+                return lambda now: self.context.forward(ms.Record(None, f"{interval} at {now}", 0))
 
         host, lines = Host(one_processor(Several)), []
         for now in range(0, 41, 5):
@@ -177,11 +177,11 @@ class TestManySchedules:
 class Switching(Ticking):
     """Records say what happens to a schedule that calls a method."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         if record.value == "start":
-            self.context.schedule(EVERY_TEN, ps.wall_clock, self.tick)
+            self.context.schedule(EVERY_TEN, ms.wall_clock, self.tick)
         elif record.value == "start stream":
-            self.context.schedule(EVERY_TEN, ps.stream_time, self.tick)
+            self.context.schedule(EVERY_TEN, ms.stream_time, self.tick)
         elif record.value == "stop":
             for schedule in self.context.scheduled(self.tick):
                 schedule.cancel()
@@ -212,7 +212,7 @@ class TestSchedulesMadeLater:
         assert host.task.snapshot().schedules == ()
 
     def test_must_call_a_method_of_the_processor(self) -> None:
-        supplier = processing(lambda context, record: context.schedule(5, ps.wall_clock, lambda now: None))
+        supplier = processing(lambda context, record: context.schedule(5, ms.wall_clock, lambda now: None))
         with pytest.raises(
             ProcessingError,
             match=r"processor 'worker' schedules <.*> outside init\(\)\. .* in init\(\), or let",
@@ -232,13 +232,13 @@ class TestSchedulesMadeLater:
         """Kafka Streams' PunctuationQueue goes on as long as its head is due, with what was added meanwhile."""
 
         class Chained(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                context.schedule(100, ps.stream_time, self.begin)
+                context.schedule(100, ms.stream_time, self.begin)
 
             def begin(self, now_ms: int) -> None:
-                self.context.forward(ps.Record(None, f"begin {now_ms}", 0))
-                self.context.schedule(EVERY_TEN, ps.stream_time, self.tick)
+                self.context.forward(ms.Record(None, f"begin {now_ms}", 0))
+                self.context.schedule(EVERY_TEN, ms.stream_time, self.tick)
 
         assert values(Host(one_processor(Chained)).run("in", *at(5, 10))) == ["begin 5", "tick 5", "tick 10"]
 
@@ -254,9 +254,9 @@ class TestSchedulesMadeLater:
 class TestCancelling:
     def test_a_cancelled_schedule_is_not_called(self) -> None:
         class Once(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                self.schedule = context.schedule(EVERY_TEN, ps.stream_time, self.tick)
+                self.schedule = context.schedule(EVERY_TEN, ms.stream_time, self.tick)
 
             def tick(self, now_ms: int) -> None:
                 super().tick(now_ms)
@@ -269,13 +269,13 @@ class TestCancelling:
 
     def test_one_schedule_can_cancel_another_that_is_due_too(self) -> None:
         class Rivals(Ticking):
-            def init(self, context: ps.ProcessorContext) -> None:
+            def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
-                context.schedule(10, ps.wall_clock, self.first)
-                self.second_schedule = context.schedule(11, ps.wall_clock, self.tick)
+                context.schedule(10, ms.wall_clock, self.first)
+                self.second_schedule = context.schedule(11, ms.wall_clock, self.tick)
 
             def first(self, now_ms: int) -> None:
-                self.context.forward(ps.Record(None, "first", 0))
+                self.context.forward(ms.Record(None, "first", 0))
                 self.second_schedule.cancel()
 
         outcome = Host(one_processor(Rivals)).step(now_ms=20)
@@ -286,24 +286,24 @@ class TestImpossibleSchedules:
     @pytest.mark.parametrize("interval", [0, -1, timedelta(microseconds=999)])
     def test_an_interval_is_at_least_a_millisecond(self, interval: Any) -> None:
         with pytest.raises(ProcessingError, match="a punctuation interval is at least 1 ms, not "):
-            Host(scheduled(ps.stream_time, interval=interval))
+            Host(scheduled(ms.stream_time, interval=interval))
 
     def test_a_start_time_is_not_negative(self) -> None:
         with pytest.raises(ProcessingError, match="a punctuation's start time must not be negative: -1"):
-            Host(scheduled(ps.wall_clock, start_time=-1))
+            Host(scheduled(ms.wall_clock, start_time=-1))
 
 
 class TestChangedPrograms:
     def test_a_schedule_with_another_interval_begins_anew(self) -> None:
-        host = Host(scheduled(ps.wall_clock))
+        host = Host(scheduled(ms.wall_clock))
         host.step(now_ms=5)
-        host.sub = Host(scheduled(ps.wall_clock, interval=20)).sub
+        host.sub = Host(scheduled(ms.wall_clock, interval=20)).sub
         host.restart()
         assert host.step(now_ms=5).wake_at_ms == 25
 
 
 def a_schedule(due_ms: int, *, cancelled: bool = False, ordinal: int | None = 0) -> Schedule:
-    return Schedule("n", ordinal, None, ps.wall_clock, 10, due_ms, lambda now: None, cancelled)
+    return Schedule("n", ordinal, None, ms.wall_clock, 10, due_ms, lambda now: None, cancelled)
 
 
 def test_advance_goes_to_the_first_grid_point_after_now() -> None:
@@ -322,13 +322,13 @@ def test_advance_goes_to_the_first_grid_point_after_now() -> None:
 
 def test_the_next_due_time_leaves_out_cancelled_schedules_and_the_other_kind() -> None:
     punctuations = Punctuations()
-    assert punctuations.next_due(ps.wall_clock) is None
+    assert punctuations.next_due(ms.wall_clock) is None
     for schedule in (a_schedule(5, cancelled=True), a_schedule(9), a_schedule(7)):
         punctuations.add(schedule)
-    assert punctuations.next_due(ps.wall_clock) == 7
-    assert punctuations.next_due(ps.stream_time) is None
-    assert punctuations.first_due(ps.wall_clock, 6) is None
-    first = punctuations.first_due(ps.wall_clock, 9)
+    assert punctuations.next_due(ms.wall_clock) == 7
+    assert punctuations.next_due(ms.stream_time) is None
+    assert punctuations.first_due(ms.wall_clock, 6) is None
+    first = punctuations.first_due(ms.wall_clock, 9)
     assert first is not None
     assert first.due_ms == 7
 

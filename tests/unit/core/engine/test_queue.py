@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
-from penstock.core.model.ids import TopicPartition
-from penstock.core.model.record import Records
+from millstream.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
 
 A, B, C = (QueueId(TopicPartition("in", number)) for number in range(3))
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.engine.outcome import Outcome
-from penstock.core.engine.queue import QueueId
-from penstock.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts, Waiting
-from penstock.core.model.ids import TopicPartition
+from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.queue import QueueId
+from millstream.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts, Waiting
+from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, forwarding, one_processor, values
 
 FAST, SLOW = TopicPartition("fast", 0), TopicPartition("slow", 0)

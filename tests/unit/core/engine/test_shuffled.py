@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import penstock as ps
-from penstock.core.asynchronous.call import Done
-from penstock.core.engine.outcome import Outcome
-from penstock.core.engine.readiness import InputFacts
-from penstock.core.model.ids import TopicPartition
-from penstock.core.runtime.origins import first_offset
+import millstream as ms
+from millstream.core.asynchronous.call import Done
+from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.readiness import InputFacts
+from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.origins import first_offset
 from unit.helpers import Host, records
 
 AGAIN = TopicPartition("app-again-repartition", 0)
 
 
-def behind(*, twice: bool = False, join: bool = False) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def behind(*, twice: bool = False, join: bool = False) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in").repartition(name="again")
     if join:
         stream = stream.merge(builder.stream("other"))
@@ -70,6 +70,6 @@ def test_records_that_are_held_count_too() -> None:
 
 
 def test_a_task_that_finishes_at_once_says_nothing() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="again").map_values(str.upper).to("out")
     assert run(Host(builder.build(), sub=1), 3, "a").shuffled == {}

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.engine.task import Task
-from penstock.core.model.errors import ProductionError
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.partitioning import partition_of
-from penstock.core.state.memory import MemoryStores
+import millstream as ms
+from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.task import Task
+from millstream.core.model.errors import ProductionError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.partitioning import partition_of
+from millstream.core.state.memory import MemoryStores
 from unit import helpers
 from unit.helpers import Host, sent
 
 
-def sending(**sink: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def sending(**sink: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").to(**sink)
     return builder.build()
 
@@ -32,16 +32,16 @@ def test_a_function_names_the_topic_of_each_record() -> None:
 
 
 def test_a_topic_is_chosen_by_where_the_record_came_from() -> None:
-    seen: list[ps.RecordContext] = []
+    seen: list[ms.RecordContext] = []
 
-    def topic(key: Any, value: Any, context: ps.RecordContext) -> str:
+    def topic(key: Any, value: Any, context: ms.RecordContext) -> str:
         seen.append(context)
         return "out"
 
     host = Host(sending(topic=topic))
     host.feed("in", [("a", "1", 3, (("h", b"x"),))], partition=4)
     host.step()
-    assert seen == [ps.RecordContext("in", 4, 0, 3, (("h", b"x"),))]
+    assert seen == [ms.RecordContext("in", 4, 0, 3, (("h", b"x"),))]
 
 
 def test_a_topic_that_is_no_name_is_a_production_error() -> None:
@@ -93,7 +93,7 @@ def test_without_a_partitioner_the_key_decides_later() -> None:
 
 
 def test_two_sinks_of_one_topic_keep_the_order_of_forwarding() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.to("out")
     stream.map_values(str.upper).to("out")
@@ -104,19 +104,19 @@ def test_two_sinks_of_one_topic_keep_the_order_of_forwarding() -> None:
 WINDOWS = [(key, start) for key in ("a", "bb", "ccc") for start in range(0, 50, 10)]
 
 
-def windowed_counts(windows: Any, to: Any, name: str = "sessions") -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def windowed_counts(windows: Any, to: Any, name: str = "sessions") -> ms.Topology:
+    builder = ms.StreamsBuilder()
     windowed = builder.stream("in").group_by_key().windowed_by(windows)
-    windowed.count(store=name).to_stream().to(to, value=ps.serdes.int64)
+    windowed.count(store=name).to_stream().to(to, value=ms.serdes.int64)
     return builder.build()
 
 
 @pytest.mark.parametrize(
     ("windows", "window_bytes"),
     [
-        (ps.TumblingWindows(10, grace=1000), 8),
-        (ps.SessionWindows(5, grace=1000), 16),
-        (ps.SlidingWindows(5, grace=1000), 8),
+        (ms.TumblingWindows(10, grace=1000), 8),
+        (ms.SessionWindows(5, grace=1000), 16),
+        (ms.SlidingWindows(5, grace=1000), 8),
     ],
     ids=["tumbling, in columns", "sessions", "sliding"],
 )
@@ -137,14 +137,14 @@ def test_all_windows_of_a_key_go_to_the_partition_of_the_key(
 
 
 def test_windowed_keys_of_a_topic_with_unknown_partitions_are_left_to_the_producer() -> None:
-    host = Host(windowed_counts(ps.TumblingWindows(10, grace=0), "out"))
+    host = Host(windowed_counts(ms.TumblingWindows(10, grace=0), "out"))
     assert [records.partitions for _, records in host.run("in", ("a", "v", 0)).sends] == [None]
 
 
 def test_a_windowed_key_that_is_none_goes_anywhere() -> None:
-    key = ps.serdes.time_windowed(ps.serdes.string, 10)
-    builder = ps.StreamsBuilder()
-    builder.stream("in").select_key(lambda k, v: ps.Windowed(k, 0, 10) if v == "v" else None).to(
+    key = ms.serdes.time_windowed(ms.serdes.string, 10)
+    builder = ms.StreamsBuilder()
+    builder.stream("in").select_key(lambda k, v: ms.Windowed(k, 0, 10) if v == "v" else None).to(
         "out", key=key
     )
     host = Host(builder.build(), partitions={"out": 5})
@@ -153,21 +153,21 @@ def test_a_windowed_key_that_is_none_goes_anywhere() -> None:
 
 
 def test_a_partitioner_and_a_sink_of_the_processor_api_see_the_whole_windowed_key() -> None:
-    key = ps.serdes.time_windowed(ps.serdes.string, 10)
-    builder = ps.StreamsBuilder()
+    key = ms.serdes.time_windowed(ms.serdes.string, 10)
+    builder = ms.StreamsBuilder()
     builder.stream("in", key=key).to("out", partitioner=lambda topic, k, v, n: k.start % n)
     topology = builder.build()
     topology.add_sink("plain", "plain", "KSTREAM-SOURCE-0000000000", key=key)
     host = Host(topology, partitions={"out": 5, "plain": 5})
-    outcome = host.run("in", (key.serialize(ps.Windowed("a", 3, 13)), "v", 0))
+    outcome = host.run("in", (key.serialize(ms.Windowed("a", 3, 13)), "v", 0))
     assert {topic: records.partitions for topic, records in outcome.sends} == {"out": [3], "plain": None}
 
 
 def test_windowed_and_other_keys_can_share_a_topic() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
-    counts = stream.group_by_key().windowed_by(ps.TumblingWindows(10, grace=0)).count(store="c")
-    counts.to_stream().to("out", value=ps.serdes.int64)
+    counts = stream.group_by_key().windowed_by(ms.TumblingWindows(10, grace=0)).count(store="c")
+    counts.to_stream().to("out", value=ms.serdes.int64)
     stream.to("out")
     outcome = Host(builder.build(), partitions={"out": 5}).run("in", ("a", "v", 0), ("a", "v", 1))
     assert [(len(records), records.partitions) for _, records in outcome.sends] == [
@@ -181,7 +181,7 @@ class TestRecordsThatAreTooLarge:
 
     ROWS = (("a", "x" * 50, 1), ("b", "x" * 500, 2), ("c", "y" * 50, 3))
 
-    def step(self, topology: ps.Topology, policies: ErrorPolicies, *rows: Any) -> Outcome:
+    def step(self, topology: ms.Topology, policies: ErrorPolicies, *rows: Any) -> Outcome:
         (sub,) = topology.plan("app").subtopologies
         task = Task(
             sub,
@@ -208,7 +208,7 @@ class TestRecordsThatAreTooLarge:
         ],
         ids=["columns", "a topic that is chosen", "a partition that is chosen"],
     )
-    def test_are_left_out_or_written_down(self, topology: ps.Topology) -> None:
+    def test_are_left_out_or_written_down(self, topology: ms.Topology) -> None:
         outcome = self.step(topology, ErrorPolicies(produce="skip"), *self.ROWS)
         assert [key for key, _, _ in sent(outcome)] == ["a", "c"]
         assert outcome.metrics.dropped == {"produce error": 1}
@@ -235,9 +235,9 @@ class TestRecordsThatAreTooLarge:
         assert len(sent(outcome)) == 2
 
     def test_the_handler_sees_the_target(self) -> None:
-        seen: list[ps.ErrorContext] = []
+        seen: list[ms.ErrorContext] = []
 
-        def handler(context: ps.ErrorContext, error: Exception) -> str:
+        def handler(context: ms.ErrorContext, error: Exception) -> str:
             seen.append(context)
             return "skip"
 

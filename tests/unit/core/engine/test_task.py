@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.queue import MERGED
-from penstock.core.engine.task import Task
-from penstock.core.model.errors import StoreError
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.model.record import Records
-from penstock.core.state.memory import MemoryStores
+import millstream as ms
+from millstream.core.engine.queue import MERGED
+from millstream.core.engine.task import Task
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.state.memory import MemoryStores
 from unit.helpers import Host, forwarding, one_processor, processing, records, sent, values
 
 
-def upper() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def upper() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(str.upper).to("out")
     return builder.build()
 
 
-def times() -> ps.Topology:
+def times() -> ms.Topology:
     """Forward what each record sees: its place, its timestamp and stream time."""
     return one_processor(
         forwarding(
@@ -119,13 +119,13 @@ class TestFeedAndStep:
         assert columns.headers == [(("h", b"1"), ("h", None)), ()]
 
     def test_changes_are_one_per_key(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store="counts")
         host = Host(builder.build())
         host.feed("in", [("a", "x", 0)] * 5 + [("b", "x", 0)])
         changes = host.step().changes
         assert [key for key, _ in changes["counts"]] == [b"a", b"b"]
-        assert host.store("counts").get("a") == ps.ValueAndTimestamp(5, 0)
+        assert host.store("counts").get("a") == ms.ValueAndTimestamp(5, 0)
 
 
 class TestTime:
@@ -225,7 +225,7 @@ class TestMetadata:
     def test_is_that_of_the_record_or_of_none(self) -> None:
         seen: list[Any] = []
 
-        def init(context: ps.ProcessorContext) -> None:
+        def init(context: ms.ProcessorContext) -> None:
             seen.append(
                 (context.record_metadata, context.stream_time_ms, context.application_id, context.task_id)
             )
@@ -235,16 +235,16 @@ class TestMetadata:
         )
         host.feed("in", [(None, "", 0)], partition=2)
         host.step()
-        assert seen == [(None, -1, "app", ps.TaskId(0, 0)), ps.RecordMetadata("in", 2, 0)]
+        assert seen == [(None, -1, "app", ms.TaskId(0, 0)), ms.RecordMetadata("in", 2, 0)]
 
     def test_belongs_to_the_raw_record_when_others_were_left_out(self) -> None:
-        host = Host(times(), policies=ps.ErrorPolicies(deserialize="skip"))
+        host = Host(times(), policies=ms.ErrorPolicies(deserialize="skip"))
         host.feed("in", [(None, b"\xff", 0), (None, "", 1), (None, b"\xff", 2), (None, "", 3)])
         assert values(host.step()) == ["in-0@1 t=1 stream=1", "in-0@3 t=3 stream=3"]
 
 
 def test_stores_are_read_from_what_was_committed() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts")
     sub = builder.build().plan("app").subtopologies[0]
     committed = MemoryStores()

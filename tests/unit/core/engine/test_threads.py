@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.outcome import Outcome
-from penstock.drivers.threads import TaskThreads
+import millstream as ms
+from millstream.core.engine.outcome import Outcome
+from millstream.drivers.threads import TaskThreads
 from unit.helpers import Host, Row, ShuffledThreads, processing, sent, values
 
 PATIENCE_S = 30
 
 
 def threaded(
-    build: Callable[[ps.KStream[Any, Any]], object], threads: Any, policy: Any = "fail", **more: Any
+    build: Callable[[ms.KStream[Any, Any]], object], threads: Any, policy: Any = "fail", **more: Any
 ) -> Host:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     build(builder.stream("in"))
-    policies = ps.ErrorPolicies("fail", policy, "fail", "dead")
+    policies = ms.ErrorPolicies("fail", policy, "fail", "dead")
     return Host(builder.build(), threads=threads, policies=policies, **more)
 
 
@@ -82,18 +82,18 @@ def test_records_of_one_key_never_run_at_once_and_do_not_hold_up_others() -> Non
 
 
 def test_time_goes_on_as_records_are_applied_not_as_they_are_executed() -> None:
-    def init(context: ps.ProcessorContext[Any, Any]) -> None:
+    def init(context: ms.ProcessorContext[Any, Any]) -> None:
         def tell(now_ms: int) -> None:
-            context.forward(ps.Record(None, f"time {now_ms}", now_ms))
+            context.forward(ms.Record(None, f"time {now_ms}", now_ms))
 
-        context.schedule(10, ps.stream_time, tell)
+        context.schedule(10, ms.stream_time, tell)
 
-    def process(context: ps.ProcessorContext[Any, Any], record: ps.Record[Any, Any]) -> None:
+    def process(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         at = context.record_metadata
         assert at is not None
         context.forward(record.with_value(f"{record.value} {at.offset} {context.stream_time_ms}"))
 
-    def build(stream: ps.KStream[Any, Any]) -> None:
+    def build(stream: ms.KStream[Any, Any]) -> None:
         stream.map_values(str.upper).process(processing(process, init=init)).to("out")
 
     times = [(None, name, at) for name, at in zip("abcde", (5, 3, 12, 11, 25), strict=True)]
@@ -127,13 +127,13 @@ def test_an_object_that_one_way_changes_is_as_it_was_on_the_way_in_front() -> No
         value.append(0)
         return value
 
-    def build(stream: ps.KStream[Any, Any]) -> None:
+    def build(stream: ms.KStream[Any, Any]) -> None:
         lists = stream.map_values(lambda value: [int(value)])
-        lists.to("raw", value=ps.serdes.json)
+        lists.to("raw", value=ms.serdes.json)
         lists.process(processing(lambda context, record: context.forward(record))).to(
-            "seen", value=ps.serdes.json
+            "seen", value=ms.serdes.json
         )
-        lists.map_values(spoil).to("spoilt", value=ps.serdes.json)
+        lists.map_values(spoil).to("spoilt", value=ms.serdes.json)
 
     outcome = threaded(build, ShuffledThreads(2)).run("in", *rows(2))
     assert values(outcome, "raw") == values(outcome, "seen") == ["[0]", "[1]"]
@@ -151,7 +151,7 @@ def test_of_several_records_that_fail_the_first_is_named_and_those_far_behind_ar
 
     host = threaded(lambda s: s.map_values(call).to("out"), ShuffledThreads(2, seed=3))
     with pytest.raises(
-        ps.errors.ProcessingError, match=r"topic 'in', partition 0, offset 5 .*LookupError: 5"
+        ms.errors.ProcessingError, match=r"topic 'in', partition 0, offset 5 .*LookupError: 5"
     ):
         host.run("in", *rows(200))
     assert sorted(called)[:6] == [0, 1, 2, 3, 4, 5]
@@ -215,7 +215,7 @@ def test_a_record_that_ends_two_threads_has_failed(policy: str) -> None:
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(4), policy)
     told = r"MAPVALUES.* at topic 'in', partition 0, offset 7 .*it ended the thread that executed it: SystemExit: enough"
     if policy == "fail":
-        with pytest.raises(ps.errors.ProcessingError, match=told):
+        with pytest.raises(ms.errors.ProcessingError, match=told):
             host.run("in", *rows(20))
         assert len(call.threads["7"]) == 2
         return
@@ -255,7 +255,7 @@ def test_records_that_end_the_last_threads_have_failed_without_another_try() -> 
 
 def test_a_single_record_that_ends_every_thread_stops_the_application_with_its_name() -> None:
     host = threaded(lambda s: s.map_values(Ends({"0": 9})).to("out"), TaskThreads(2))
-    with pytest.raises(ps.errors.ProcessingError, match=r"offset 0 .*SystemExit"):
+    with pytest.raises(ms.errors.ProcessingError, match=r"offset 0 .*SystemExit"):
         host.run("in", (None, "0", 0))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.operators import timeline
-from penstock.core.engine.operators.timeline import Timeline, place_at, time_of
-from penstock.core.engine.runtime import NEVER
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.engine.operators import timeline
+from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.runtime import NEVER
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 
-SPEC = ps.stores.key_value("times", ps.serdes.bytes, ps.serdes.string)
+SPEC = ms.stores.key_value("times", ms.serdes.bytes, ms.serdes.string)
 PLACES = st.builds(place_at, st.integers(0, 20), st.binary(max_size=2))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["put", "put", "put", "remove", "take", "commit"]), PLACES), max_size=40

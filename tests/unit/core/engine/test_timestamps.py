@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import DeserializationError, PenstockError, ProcessingError
+import millstream as ms
+from millstream.core.model.errors import DeserializationError, MillstreamError, ProcessingError
 from unit.helpers import Host, processing, sent, values
 
-Extractor = Callable[[ps.ConsumerRecord, int], int]
+Extractor = Callable[[ms.ConsumerRecord, int], int]
 
 
-def extracting(extractor: Extractor | None) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def extracting(extractor: Extractor | None) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in", timestamp=extractor).to("out")
     return builder.build()
 
 
-def from_value(record: ps.ConsumerRecord, partition_time: int) -> int:
+def from_value(record: ms.ConsumerRecord, partition_time: int) -> int:
     return int(record.value)
 
 
@@ -34,15 +34,15 @@ def test_an_extractor_decides() -> None:
 def test_an_extractor_sees_the_whole_record() -> None:
     seen: list[Any] = []
 
-    def note(record: ps.ConsumerRecord, partition_time: int) -> int:
+    def note(record: ms.ConsumerRecord, partition_time: int) -> int:
         seen.append((record, partition_time))
         return 40
 
     host = Host(extracting(note))
     host.feed("in", [("k", "v", 3, (("h", b"1"),)), (None, None, 4)], partition=2)
     assert seen == [
-        (ps.ConsumerRecord("in", 2, 0, 3, "k", "v", (("h", b"1"),)), -1),
-        (ps.ConsumerRecord("in", 2, 1, 4, None, None, ()), 40),
+        (ms.ConsumerRecord("in", 2, 0, 3, "k", "v", (("h", b"1"),)), -1),
+        (ms.ConsumerRecord("in", 2, 1, 4, None, None, ()), 40),
     ]
 
 
@@ -58,7 +58,7 @@ def test_the_choice_goes_by_extracted_timestamps() -> None:
 def test_partition_time_is_that_of_the_queue() -> None:
     """An extractor may put a record that has no time of its own where its predecessors are."""
 
-    def or_partition_time(record: ps.ConsumerRecord, partition_time: int) -> int:
+    def or_partition_time(record: ms.ConsumerRecord, partition_time: int) -> int:
         return int(record.value) if record.value else partition_time
 
     host = Host(extracting(or_partition_time))
@@ -83,7 +83,7 @@ def test_partition_time_counts_what_is_still_in_the_queue() -> None:
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
 def test_a_negative_result_drops_the_record_whatever_the_policy(policy: Any) -> None:
     host = Host(
-        extracting(from_value), policies=ps.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
+        extracting(from_value), policies=ms.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
     )
     outcome = host.run("in", ("a", "1", 0), ("b", "-1", 0), ("c", "2", 0))
     assert (values(outcome), outcome.metrics.dropped) == (["1", "2"], {"negative timestamp": 1})
@@ -94,7 +94,7 @@ def test_a_negative_result_drops_the_record_whatever_the_policy(policy: Any) -> 
 def test_a_dropped_record_does_not_move_partition_time() -> None:
     seen: list[int] = []
 
-    def note(record: ps.ConsumerRecord, partition_time: int) -> int:
+    def note(record: ms.ConsumerRecord, partition_time: int) -> int:
         seen.append(partition_time)
         return int(record.value)
 
@@ -111,19 +111,19 @@ class TestWithoutATimestamp:
             Host(extracting(None)).run("in", ("a", "x", 1), ("b", "y", -1))
 
     def test_the_record_can_be_skipped(self) -> None:
-        host = Host(extracting(None), policies=ps.ErrorPolicies(deserialize="skip"))
+        host = Host(extracting(None), policies=ms.ErrorPolicies(deserialize="skip"))
         outcome = host.run("in", ("a", "x", 1), ("b", "y", -1), ("c", "z", 2))
         assert (values(outcome), outcome.metrics.dropped) == (["x", "z"], {"deserialize error": 1})
 
     def test_a_dead_letter_has_time_zero(self) -> None:
-        host = Host(extracting(None), policies=ps.ErrorPolicies("dead_letter", dead_letter_topic="dead"))
+        host = Host(extracting(None), policies=ms.ErrorPolicies("dead_letter", dead_letter_topic="dead"))
         assert sent(host.run("in", ("b", "y", -1)), "dead") == [("b", "y", 0)]
 
     def test_an_extractor_can_make_one(self) -> None:
         assert sent(Host(extracting(lambda record, time: 9)).run("in", ("b", "y", -1))) == [("b", "y", 9)]
 
 
-def fails(record: ps.ConsumerRecord, partition_time: int) -> int:
+def fails(record: ms.ConsumerRecord, partition_time: int) -> int:
     raise LookupError("no time")
 
 
@@ -139,28 +139,28 @@ def fails(record: ps.ConsumerRecord, partition_time: int) -> int:
 )
 class TestAnExtractorThatFails:
     def test_is_located(self, extractor: Extractor, cause: str) -> None:
-        with pytest.raises(PenstockError, match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}"):
+        with pytest.raises(MillstreamError, match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}"):
             Host(extracting(extractor)).run("in", ("a", "x", 1))
 
     def test_can_be_skipped(self, extractor: Extractor, cause: str) -> None:
-        host = Host(extracting(extractor), policies=ps.ErrorPolicies(deserialize="skip"))
+        host = Host(extracting(extractor), policies=ms.ErrorPolicies(deserialize="skip"))
         assert host.run("in", ("a", "x", 1)).metrics.dropped == {"deserialize error": 1}
 
 
 def test_records_without_a_timestamp_may_be_left_out() -> None:
-    outcome = Host(extracting(ps.timestamps.skip_invalid)).run("in", ("a", "x", -1), ("b", "y", 2))
+    outcome = Host(extracting(ms.timestamps.skip_invalid)).run("in", ("a", "x", -1), ("b", "y", 2))
     assert (sent(outcome), outcome.metrics.dropped) == ([("b", "y", 2)], {"negative timestamp": 1})
 
 
 def test_records_without_a_timestamp_may_take_that_of_their_partition() -> None:
-    host = Host(extracting(ps.timestamps.use_partition_time))
+    host = Host(extracting(ms.timestamps.use_partition_time))
     assert sent(host.run("in", ("a", "x", 5), ("b", "y", -1))) == [("a", "x", 5), ("b", "y", 5)]
     with pytest.raises(DeserializationError, match="neither has any record of its partition before it"):
-        Host(extracting(ps.timestamps.use_partition_time)).run("in", ("a", "x", -1))
+        Host(extracting(ms.timestamps.use_partition_time)).run("in", ("a", "x", -1))
 
 
 def test_the_wall_clock_is_that_of_the_micro_batch() -> None:
-    host = Host(extracting(ps.timestamps.wall_clock), now_ms=50)
+    host = Host(extracting(ms.timestamps.wall_clock), now_ms=50)
     assert sent(host.run("in", ("a", "x", -1), ("b", "y", 2))) == [("a", "x", 50), ("b", "y", 50)]
     host.step(now_ms=70)
     assert sent(host.run("in", ("a", "x", 99))) == [("a", "x", 70)]
@@ -169,15 +169,15 @@ def test_the_wall_clock_is_that_of_the_micro_batch() -> None:
 def test_a_processor_of_a_global_store_has_no_stream_time() -> None:
     seen: list[str] = []
 
-    def fill(context: ps.ProcessorContext, record: ps.Record) -> None:
+    def fill(context: ms.ProcessorContext, record: ms.Record) -> None:
         with pytest.raises(ProcessingError, match="there is no stream time"):
             _ = context.stream_time_ms
         seen.append(record.value)
 
-    builder = ps.StreamsBuilder()
-    store = ps.stores.key_value("s", ps.serdes.string, ps.serdes.string)
+    builder = ms.StreamsBuilder()
+    store = ms.stores.key_value("s", ms.serdes.string, ms.serdes.string)
     builder.add_global_store(store, "facts", processing(fill))
     builder.stream("in").to("out")
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("facts", "a", "x")
     assert seen == ["x"]

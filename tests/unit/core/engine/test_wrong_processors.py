@@ -6,59 +6,59 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError, TopologyError
-from penstock.testing import TopologyTestDriver as Driver
+import millstream as ms
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.testing import TopologyTestDriver as Driver
 
 
 def upper(value: str) -> str:
     return value.upper()
 
 
-class Asking(ps.Processor[str, str, str, str]):
-    def process(self, record: ps.Record[str, str]) -> None:
+class Asking(ms.Processor[str, str, str, str]):
+    def process(self, record: ms.Record[str, str]) -> None:
         self.context.issue(upper, self.answered, record.value)
 
-    def answered(self, record: ps.Record[str, str], value: str) -> Any:
-        return ps.retry()
+    def answered(self, record: ms.Record[str, str], value: str) -> Any:
+        return ms.retry()
 
 
 class AsynchronousAnswer(Asking):
-    async def answered(self, record: ps.Record[str, str], value: str) -> None: ...
+    async def answered(self, record: ms.Record[str, str], value: str) -> None: ...
 
 
-class AsynchronousProcess(ps.Processor[str, str, str, str]):
-    async def process(self, record: ps.Record[str, str]) -> None:  # type: ignore[override]
+class AsynchronousProcess(ms.Processor[str, str, str, str]):
+    async def process(self, record: ms.Record[str, str]) -> None:  # type: ignore[override]
         ...
 
 
-class Acknowledging(ps.Processor[str, str, str, str]):
+class Acknowledging(ms.Processor[str, str, str, str]):
     made: list[Acknowledging]
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         self.made.append(self)
         self.metadata = self.context.record_metadata
 
 
-def topology(processor: Any, **options: Any) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology(processor: Any, **options: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").process(processor, name="asking", **options).to("out")
     return builder.build()
 
 
 def test_the_method_that_gets_a_result_cannot_ask_for_another_attempt() -> None:
     told = pytest.raises(ProcessingError, match=r"answered\(\) returned TryAgain")
-    with Driver(topology(Asking, calls=ps.Calls())) as driver, told:
+    with Driver(topology(Asking, calls=ms.Calls())) as driver, told:
         driver.pipe("in", "k", "v")
 
 
 def test_nor_can_it_be_a_coroutine_function() -> None:
     told = pytest.raises(ProcessingError, match=r"answered\(\) gets the result of a call and is a coroutine")
-    with Driver(topology(AsynchronousAnswer, calls=ps.Calls())) as driver, told:
+    with Driver(topology(AsynchronousAnswer, calls=ms.Calls())) as driver, told:
         driver.pipe("in", "k", "v")
 
 
-@pytest.mark.parametrize("options", [{}, {"calls": ps.Calls()}, {"acknowledges": True}])
+@pytest.mark.parametrize("options", [{}, {"calls": ms.Calls()}, {"acknowledges": True}])
 def test_nor_can_process(options: Any) -> None:
     with pytest.raises(TopologyError, match=r"its process\(\) is a coroutine function"):
         Driver(topology(AsynchronousProcess, **options))

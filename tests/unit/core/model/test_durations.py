@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.model.durations import millis
+from millstream.core.model.durations import millis
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ import pickle
 
 import pytest
 
-from penstock import errors
+from millstream import errors
 
 CLASSES = [
-    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.MillstreamError)
 ]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_is_told_by_class_and_message(kind: type[errors.PenstockError]) -> None:
+def test_is_told_by_class_and_message(kind: type[errors.MillstreamError]) -> None:
     error = pickle.loads(pickle.dumps(kind("what, where, what now")))
     assert (type(error), error.message, str(error)) == (
         kind,
@@ -24,4 +26,4 @@ def test_is_told_by_class_and_message(kind: type[errors.PenstockError]) -> None:
 
 def test_all_can_be_caught_at_once() -> None:
     assert len(CLASSES) > 10
-    assert all(issubclass(kind, errors.PenstockError) for kind in CLASSES)
+    assert all(issubclass(kind, errors.MillstreamError) for kind in CLASSES)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
+import millstream as ms
 
-A, B = ps.col("a"), ps.col("b")
-PAIRS: list[tuple[ps.Expression, Callable[[int, int], Any]]] = [
+A, B = ms.col("a"), ms.col("b")
+PAIRS: list[tuple[ms.Expression, Callable[[int, int], Any]]] = [
     (A > B, lambda a, b: a > b),
     (A >= 3, lambda a, b: a >= 3),
     (A < B, lambda a, b: a < b),
@@ -43,10 +43,10 @@ PAIRS: list[tuple[ps.Expression, Callable[[int, int], Any]]] = [
     (A.is_null(), lambda a, b: a is None),
     (A.is_not_null(), lambda a, b: a is not None),
     (A.is_in({1, 2}), lambda a, b: a in {1, 2}),
-    (ps.col("c", default=3) + A, lambda a, b: 3 + a),
-    (ps.col("a", default=3) + B, lambda a, b: a + b),
-    (ps.col()["a"], lambda a, b: a),
-    (ps.struct("b", total=A + B, kind="x"), lambda a, b: {"b": b, "total": a + b, "kind": "x"}),
+    (ms.col("c", default=3) + A, lambda a, b: 3 + a),
+    (ms.col("a", default=3) + B, lambda a, b: a + b),
+    (ms.col()["a"], lambda a, b: a),
+    (ms.struct("b", total=A + B, kind="x"), lambda a, b: {"b": b, "total": a + b, "kind": "x"}),
 ]
 
 
@@ -73,11 +73,11 @@ def test_other_misuse_says_what_to_write_instead() -> None:
     with pytest.raises(TypeError, match="neither true nor false"):
         assert 1 < A < 3
     with pytest.raises(TypeError, match="write name="):
-        ps.struct(A)  # type: ignore[arg-type]
+        ms.struct(A)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at least one field"):
-        ps.struct()
+        ms.struct()
     with pytest.raises(TypeError, match="each once"):
-        ps.struct("a", a=B)
+        ms.struct("a", a=B)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_other_misuse_says_what_to_write_instead() -> None:
     ],
 )
 def test_an_expression_is_shown_as_it_is_written_with_parentheses_around_its_parts(text: str) -> None:
-    expression = eval(text, {"col": ps.col, "struct": ps.struct})
+    expression = eval(text, {"col": ms.col, "struct": ms.struct})
     assert repr(expression) == text
     assert repr(pickle.loads(pickle.dumps(expression))) == text
 
 
 def test_a_description_says_what_expressions_compute() -> None:
-    builder = ps.StreamsBuilder()
-    builder.stream("in").filter(A > 10, name="large").map_values(ps.struct("a"), name="short").to("out")
+    builder = ms.StreamsBuilder()
+    builder.stream("in").filter(A > 10, name="large").map_values(ms.struct("a"), name="short").to("out")
     assert (
         "    Processor: large (stores: [])\n      computes col('a') > 10\n      --> short\n"
         in builder.build().describe()
@@ -107,7 +107,7 @@ def test_a_description_says_what_expressions_compute() -> None:
 
 
 def test_an_expression_can_travel() -> None:
-    travelled = pickle.loads(pickle.dumps((A > 1) & (ps.col("b", default="x") == "x")))
+    travelled = pickle.loads(pickle.dumps((A > 1) & (ms.col("b", default="x") == "x")))
     assert travelled({"a": 2}) is True
 
 
@@ -118,10 +118,10 @@ def test_a_null_check_guards_what_is_behind_it_in_columns_too() -> None:
 
 
 def test_a_key_can_be_an_expression() -> None:
-    builder = ps.StreamsBuilder()
-    paid = builder.stream("paid", value=ps.serdes.json).group_by(ps.col("user"), value=ps.serdes.json)
-    paid.count(store="counts").to_stream().to("counts", value=ps.serdes.json)
-    driver = ps.testing.TopologyTestDriver(builder.build())
+    builder = ms.StreamsBuilder()
+    paid = builder.stream("paid", value=ms.serdes.json).group_by(ms.col("user"), value=ms.serdes.json)
+    paid.count(store="counts").to_stream().to("counts", value=ms.serdes.json)
+    driver = ms.testing.TopologyTestDriver(builder.build())
     for user in ("ann", "bob", "ann"):
         driver.pipe("paid", None, {"user": user})
     assert [(record.key, record.value) for record in driver.read("counts")] == [
@@ -132,11 +132,11 @@ def test_a_key_can_be_an_expression() -> None:
 
 
 def test_a_missing_field_fails_its_record_only() -> None:
-    builder = ps.StreamsBuilder()
-    paid = builder.stream("paid", value=ps.serdes.json).filter(ps.col("amount") > 10)
-    paid.map_values(ps.col("amount") * 2).to("large", value=ps.serdes.json)
-    policies = ps.ErrorPolicies(process="skip")
-    driver = ps.testing.TopologyTestDriver(builder.build(), policies=policies)
+    builder = ms.StreamsBuilder()
+    paid = builder.stream("paid", value=ms.serdes.json).filter(ms.col("amount") > 10)
+    paid.map_values(ms.col("amount") * 2).to("large", value=ms.serdes.json)
+    policies = ms.ErrorPolicies(process="skip")
+    driver = ms.testing.TopologyTestDriver(builder.build(), policies=policies)
     for value in ({"amount": 11}, {}, {"amount": 10}, {"amount": 12}):
         driver.pipe("paid", "k", value)
     assert [record.value for record in driver.read("large")] == [22, 24]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.ids import TaskId, TopicPartition
 
 
 def test_are_written_as_kafka_does() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.model.partitioning import murmur2, partition_of
+from millstream.core.model.partitioning import murmur2, partition_of
 
 JAVA = {
     b"21": -973932308,

@@ -5,18 +5,18 @@ import pickle
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.record import Records
+import millstream as ms
+from millstream.core.model.record import Records
 
-RECORD = ps.Record("k", 1, 5, (("h", b"x"), ("h", None)))
+RECORD = ms.Record("k", 1, 5, (("h", b"x"), ("h", None)))
 
 
 def test_a_changed_copy_leaves_the_record_as_it_is() -> None:
-    assert RECORD.with_key(2) == ps.Record(2, 1, 5, RECORD.headers)
-    assert RECORD.with_value(None) == ps.Record("k", None, 5, RECORD.headers)
-    assert RECORD.with_timestamp(6) == ps.Record("k", 1, 6, RECORD.headers)
-    assert RECORD.with_headers([("a", b"")]) == ps.Record("k", 1, 5, (("a", b""),))  # type: ignore[arg-type]
-    assert ps.Record("k", 1, 5, (("h", b"x"), ("h", None))) == RECORD
+    assert RECORD.with_key(2) == ms.Record(2, 1, 5, RECORD.headers)
+    assert RECORD.with_value(None) == ms.Record("k", None, 5, RECORD.headers)
+    assert RECORD.with_timestamp(6) == ms.Record("k", 1, 6, RECORD.headers)
+    assert RECORD.with_headers([("a", b"")]) == ms.Record("k", 1, 5, (("a", b""),))  # type: ignore[arg-type]
+    assert ms.Record("k", 1, 5, (("h", b"x"), ("h", None))) == RECORD
 
 
 @pytest.mark.parametrize("name", ["key", "value", "timestamp", "headers"])
@@ -29,10 +29,10 @@ def test_is_a_value() -> None:
     assert hash(RECORD) == hash(copy.copy(RECORD))
     assert pickle.loads(pickle.dumps(RECORD)) == RECORD
     assert ("k", 1, 5, RECORD.headers) != RECORD
-    assert repr(ps.Record("k", 1, 5)) == "Record(key='k', value=1, timestamp=5, headers=())"
+    assert repr(ms.Record("k", 1, 5)) == "Record(key='k', value=1, timestamp=5, headers=())"
 
 
-@pytest.mark.parametrize("make", [lambda: ps.Record("k", 1, -1), lambda: RECORD.with_timestamp(-5)])
+@pytest.mark.parametrize("make", [lambda: ms.Record("k", 1, -1), lambda: RECORD.with_timestamp(-5)])
 def test_has_no_negative_timestamp(make: object) -> None:
     with pytest.raises(ValueError, match="must not be negative: -"):
         make()  # type: ignore[operator]
@@ -53,7 +53,7 @@ class TestColumns:
         ],
     )
     def test_records_without_headers_get_empty_ones_beside_others(
-        self, first: list[ps.Record], second: list[ps.Record], together: list[ps.Record]
+        self, first: list[ms.Record], second: list[ms.Record], together: list[ms.Record]
     ) -> None:
         records = Records([b"a"], [b"1"], [1], [0], first)
         records.extend(Records([b"b"], [b"2"], [2], [1], second))

@@ -7,56 +7,56 @@ from uuid import UUID
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SerdeError
-from penstock.core.model.serdes import SerdeContext, change, quickly
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.model.errors import SerdeError
+from millstream.core.model.serdes import SerdeContext, change, quickly
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 from unit.helpers import Host, sent
 
 FOUR = b"\x00\x00\x00%c"
 """A small number as Java writes an int."""
 ID = UUID("12345678-1234-5678-1234-567812345678")
-ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
-    (ps.serdes.string, "", b""),
-    (ps.serdes.string, "Ähre", b"\xc3\x84hre"),
-    (ps.serdes.bytes, b"\x00\xff", b"\x00\xff"),
-    (ps.serdes.int64, 1, b"\x00\x00\x00\x00\x00\x00\x00\x01"),
-    (ps.serdes.int64, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
-    (ps.serdes.float64, 1.5, b"\x3f\xf8\x00\x00\x00\x00\x00\x00"),
-    (ps.serdes.float64, -math.inf, b"\xff\xf0\x00\x00\x00\x00\x00\x00"),
+ROUND_TRIPS: list[tuple[ms.Serde[Any], Any, bytes]] = [
+    (ms.serdes.string, "", b""),
+    (ms.serdes.string, "Ähre", b"\xc3\x84hre"),
+    (ms.serdes.bytes, b"\x00\xff", b"\x00\xff"),
+    (ms.serdes.int64, 1, b"\x00\x00\x00\x00\x00\x00\x00\x01"),
+    (ms.serdes.int64, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
+    (ms.serdes.float64, 1.5, b"\x3f\xf8\x00\x00\x00\x00\x00\x00"),
+    (ms.serdes.float64, -math.inf, b"\xff\xf0\x00\x00\x00\x00\x00\x00"),
     (
-        ps.serdes.time_windowed(ps.serdes.string, 10),
-        ps.Windowed("a", 258, 268),
+        ms.serdes.time_windowed(ms.serdes.string, 10),
+        ms.Windowed("a", 258, 268),
         b"a\x00\x00\x00\x00\x00\x00\x01\x02",
     ),
     (
-        ps.serdes.session_windowed(ps.serdes.string),
-        ps.Windowed("a", 1, 2),
+        ms.serdes.session_windowed(ms.serdes.string),
+        ms.Windowed("a", 1, 2),
         b"a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01",
     ),
-    (ps.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
-    (ps.serdes.int16, 258, b"\x01\x02"),
-    (ps.serdes.int16, -(2**15), b"\x80\x00"),
-    (ps.serdes.int32, 16_909_060, b"\x01\x02\x03\x04"),
-    (ps.serdes.int32, -1, b"\xff\xff\xff\xff"),
-    (ps.serdes.float32, 1.5, b"\x3f\xc0\x00\x00"),
-    (ps.serdes.float32, math.inf, b"\x7f\x80\x00\x00"),
-    (ps.serdes.uuid, ID, b"12345678-1234-5678-1234-567812345678"),
-    (ps.serdes.list_of(ps.serdes.string), [], b"\x01" + FOUR % 0),
+    (ms.serdes.json, {"a": [1, None, "ä"]}, '{"a":[1,null,"ä"]}'.encode()),
+    (ms.serdes.int16, 258, b"\x01\x02"),
+    (ms.serdes.int16, -(2**15), b"\x80\x00"),
+    (ms.serdes.int32, 16_909_060, b"\x01\x02\x03\x04"),
+    (ms.serdes.int32, -1, b"\xff\xff\xff\xff"),
+    (ms.serdes.float32, 1.5, b"\x3f\xc0\x00\x00"),
+    (ms.serdes.float32, math.inf, b"\x7f\x80\x00\x00"),
+    (ms.serdes.uuid, ID, b"12345678-1234-5678-1234-567812345678"),
+    (ms.serdes.list_of(ms.serdes.string), [], b"\x01" + FOUR % 0),
     (
-        ps.serdes.list_of(ps.serdes.string),
+        ms.serdes.list_of(ms.serdes.string),
         ["a", None, "", "bc"],
         b"\x01" + FOUR % 4 + FOUR % 1 + b"a" + b"\xff\xff\xff\xff" + FOUR % 0 + FOUR % 2 + b"bc",
     ),
     (
-        ps.serdes.list_of(ps.serdes.int32),
+        ms.serdes.list_of(ms.serdes.int32),
         [None, 7, None],
         b"\x00" + FOUR % 2 + FOUR % 0 + FOUR % 2 + FOUR % 3 + FOUR % 7,
     ),
-    (ps.serdes.list_of(ps.serdes.uuid), [ID], b"\x00" + FOUR % 0 + FOUR % 1 + str(ID).encode()),
+    (ms.serdes.list_of(ms.serdes.uuid), [ID], b"\x00" + FOUR % 0 + FOUR % 1 + str(ID).encode()),
     (
-        ps.serdes.list_of(ps.serdes.list_of(ps.serdes.int16)),
+        ms.serdes.list_of(ms.serdes.list_of(ms.serdes.int16)),
         [[1]],
         b"\x01" + FOUR % 1 + FOUR % 11 + b"\x00" + FOUR % 0 + FOUR % 1 + b"\x00\x01",
     ),
@@ -64,100 +64,100 @@ ROUND_TRIPS: list[tuple[ps.Serde[Any], Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
-def test_writes_what_java_writes_and_reads_it(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
+def test_writes_what_java_writes_and_reads_it(serde: ms.Serde[Any], value: Any, data: bytes) -> None:
     assert serde.serialize(value) == data
     assert serde.deserialize(data) == value
 
 
 @pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
-def test_travels_to_other_processes(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
+def test_travels_to_other_processes(serde: ms.Serde[Any], value: Any, data: bytes) -> None:
     assert pickle.loads(pickle.dumps(serde)).serialize(value) == data
 
 
 def test_pickle_keeps_any_object() -> None:
     value = {("a", 1): {1, 2}}
-    assert ps.serdes.pickle.deserialize(ps.serdes.pickle.serialize(value)) == value
+    assert ms.serdes.pickle.deserialize(ms.serdes.pickle.serialize(value)) == value
 
 
 @pytest.mark.parametrize(
     ("serde", "value", "message"),
     [
-        (ps.serdes.string, 1, r"serdes\.string takes str, but got int 1; .* key=\.\.\. or value=\.\.\."),
-        (ps.serdes.string, b"x", r"serdes\.string takes str, but got bytes b'x'"),
-        (ps.serdes.string, "\ud800", r"serdes\.string takes str, but got str '\\ud800'"),
-        (ps.serdes.bytes, "x", r"serdes\.bytes takes bytes, but got str 'x'"),
-        (ps.serdes.bytes, bytearray(b"x"), r"serdes\.bytes takes bytes, but got bytearray"),
-        (ps.serdes.int64, "1", r"serdes\.int64 takes an int of 64 bits, but got str '1'"),
-        (ps.serdes.int64, 1.0, r"serdes\.int64 takes an int of 64 bits, but got float 1\.0"),
-        (ps.serdes.int64, 2**63, r"serdes\.int64 takes an int of 64 bits, but got int 9223372036854775808"),
-        (ps.serdes.float64, "1", r"serdes\.float64 takes float, but got str '1'"),
-        (ps.serdes.json, {1, 2}, r"serdes\.json cannot write set: "),
-        (ps.serdes.json, math.nan, r"serdes\.json cannot write float: "),
-        (ps.serdes.json, "\ud800", r"serdes\.json cannot write str: "),
+        (ms.serdes.string, 1, r"serdes\.string takes str, but got int 1; .* key=\.\.\. or value=\.\.\."),
+        (ms.serdes.string, b"x", r"serdes\.string takes str, but got bytes b'x'"),
+        (ms.serdes.string, "\ud800", r"serdes\.string takes str, but got str '\\ud800'"),
+        (ms.serdes.bytes, "x", r"serdes\.bytes takes bytes, but got str 'x'"),
+        (ms.serdes.bytes, bytearray(b"x"), r"serdes\.bytes takes bytes, but got bytearray"),
+        (ms.serdes.int64, "1", r"serdes\.int64 takes an int of 64 bits, but got str '1'"),
+        (ms.serdes.int64, 1.0, r"serdes\.int64 takes an int of 64 bits, but got float 1\.0"),
+        (ms.serdes.int64, 2**63, r"serdes\.int64 takes an int of 64 bits, but got int 9223372036854775808"),
+        (ms.serdes.float64, "1", r"serdes\.float64 takes float, but got str '1'"),
+        (ms.serdes.json, {1, 2}, r"serdes\.json cannot write set: "),
+        (ms.serdes.json, math.nan, r"serdes\.json cannot write float: "),
+        (ms.serdes.json, "\ud800", r"serdes\.json cannot write str: "),
         (
-            ps.serdes.time_windowed(ps.serdes.string, 10),
+            ms.serdes.time_windowed(ms.serdes.string, 10),
             5,
             r"time_windowed takes Windowed\(.*, but got int 5",
         ),
-        (ps.serdes.int16, 2**15, r"serdes\.int16 takes an int of 16 bits, but got int 32768"),
-        (ps.serdes.int32, 2**31, r"serdes\.int32 takes an int of 32 bits"),
-        (ps.serdes.int32, "1", r"serdes\.int32 takes an int of 32 bits, but got str '1'"),
-        (ps.serdes.float32, 1e40, r"serdes\.float32 takes a float of 32 bits, but got float 1e\+40"),
-        (ps.serdes.uuid, str(ID), r"serdes\.uuid takes uuid\.UUID, but got str"),
-        (ps.serdes.list_of(ps.serdes.int64), 5, r"serdes\.list_of takes a list, but got int 5"),
-        (ps.serdes.list_of(ps.serdes.int64), ["x"], r"serdes\.int64 takes an int of 64 bits"),
-        (ps.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
+        (ms.serdes.int16, 2**15, r"serdes\.int16 takes an int of 16 bits, but got int 32768"),
+        (ms.serdes.int32, 2**31, r"serdes\.int32 takes an int of 32 bits"),
+        (ms.serdes.int32, "1", r"serdes\.int32 takes an int of 32 bits, but got str '1'"),
+        (ms.serdes.float32, 1e40, r"serdes\.float32 takes a float of 32 bits, but got float 1e\+40"),
+        (ms.serdes.uuid, str(ID), r"serdes\.uuid takes uuid\.UUID, but got str"),
+        (ms.serdes.list_of(ms.serdes.int64), 5, r"serdes\.list_of takes a list, but got int 5"),
+        (ms.serdes.list_of(ms.serdes.int64), ["x"], r"serdes\.int64 takes an int of 64 bits"),
+        (ms.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
     ],
 )
-def test_a_misfit_names_the_serde_and_the_object(serde: ps.Serde[Any], value: Any, message: str) -> None:
+def test_a_misfit_names_the_serde_and_the_object(serde: ms.Serde[Any], value: Any, message: str) -> None:
     with pytest.raises(SerdeError, match=message):
         serde.serialize(value)
 
 
 def test_a_misfit_does_not_repeat_a_long_object() -> None:
     with pytest.raises(SerdeError) as caught:
-        ps.serdes.int64.serialize("x" * 1000)  # type: ignore[arg-type]
+        ms.serdes.int64.serialize("x" * 1000)  # type: ignore[arg-type]
     assert len(caught.value.message) < 250
 
 
 @pytest.mark.parametrize(
     ("serde", "data"),
     [
-        (ps.serdes.int64, b"123"),
-        (ps.serdes.float64, b""),
-        (ps.serdes.string, b"\xff"),
-        (ps.serdes.json, b"{"),
-        (ps.serdes.int16, b"1"),
-        (ps.serdes.int32, b"12345"),
-        (ps.serdes.float32, b""),
-        (ps.serdes.uuid, b"12345678"),
-        (ps.serdes.list_of(ps.serdes.string), b""),
-        (ps.serdes.list_of(ps.serdes.string), b"\x02" + FOUR % 0),
-        (ps.serdes.list_of(ps.serdes.string), b"\x01" + FOUR % 1 + FOUR % 3 + b"ab"),
-        (ps.serdes.list_of(ps.serdes.string), b"\x00" + FOUR % 0 + FOUR % 1 + b"ab"),
-        (ps.serdes.list_of(ps.serdes.int32), b"\x00" + FOUR % 0 + FOUR % 2 + FOUR % 7),
+        (ms.serdes.int64, b"123"),
+        (ms.serdes.float64, b""),
+        (ms.serdes.string, b"\xff"),
+        (ms.serdes.json, b"{"),
+        (ms.serdes.int16, b"1"),
+        (ms.serdes.int32, b"12345"),
+        (ms.serdes.float32, b""),
+        (ms.serdes.uuid, b"12345678"),
+        (ms.serdes.list_of(ms.serdes.string), b""),
+        (ms.serdes.list_of(ms.serdes.string), b"\x02" + FOUR % 0),
+        (ms.serdes.list_of(ms.serdes.string), b"\x01" + FOUR % 1 + FOUR % 3 + b"ab"),
+        (ms.serdes.list_of(ms.serdes.string), b"\x00" + FOUR % 0 + FOUR % 1 + b"ab"),
+        (ms.serdes.list_of(ms.serdes.int32), b"\x00" + FOUR % 0 + FOUR % 2 + FOUR % 7),
     ],
 )
-def test_bytes_that_do_not_fit_are_refused(serde: ps.Serde[Any], data: bytes) -> None:
+def test_bytes_that_do_not_fit_are_refused(serde: ms.Serde[Any], data: bytes) -> None:
     with pytest.raises(Exception, match=r"\w"):
         serde.deserialize(data)
 
 
 def test_only_objects_that_cannot_change_may_stay_in_memory() -> None:
     assert {
-        s.name for s in (ps.serdes.string, ps.serdes.bytes, ps.serdes.int64, ps.serdes.float64) if s.immutable
+        s.name for s in (ms.serdes.string, ms.serdes.bytes, ms.serdes.int64, ms.serdes.float64) if s.immutable
     } == {
         "string",
         "bytes",
         "int64",
         "float64",
     }
-    assert not ps.serdes.json.immutable
-    assert not ps.serdes.pickle.immutable
+    assert not ms.serdes.json.immutable
+    assert not ms.serdes.pickle.immutable
 
 
 def test_a_serde_of_ones_own() -> None:
-    celsius = ps.serdes.of(lambda t: b"%d" % t, lambda b: int(b), name="celsius", immutable=True)
+    celsius = ms.serdes.of(lambda t: b"%d" % t, lambda b: int(b), name="celsius", immutable=True)
     assert (celsius.deserialize(celsius.serialize(20)), repr(celsius), celsius.immutable) == (
         20,
         "serdes.celsius",
@@ -169,16 +169,16 @@ def test_a_serde_of_ones_own() -> None:
     "pair", [("new", "old"), ("new", None), (None, "old"), ("", ""), (None, None), ("", None), (None, "")]
 )
 def test_a_change_keeps_both_values_and_their_nulls(pair: tuple[str | None, str | None]) -> None:
-    serde = change(ps.serdes.string)
+    serde = change(ms.serdes.string)
     assert serde.deserialize(serde.serialize(pair)) == pair
 
 
 @pytest.mark.parametrize(
     ("serde", "good", "bad"),
     [
-        (ps.serdes.string, ["", "ü", "a\x00"], ["\ud800", 1, None]),
-        (ps.serdes.int64, [0, -1, True, 1 << 62], [1 << 63, "1", None]),
-        (ps.serdes.float64, [0.5, 3, float("inf")], ["1", None]),
+        (ms.serdes.string, ["", "ü", "a\x00"], ["\ud800", 1, None]),
+        (ms.serdes.int64, [0, -1, True, 1 << 62], [1 << 63, "1", None]),
+        (ms.serdes.float64, [0.5, 3, float("inf")], ["1", None]),
     ],
     ids=["string", "int64", "float64"],
 )
@@ -189,13 +189,13 @@ def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[A
 
 
 def test_other_serdes_have_no_quick_way() -> None:
-    assert quickly(ps.serdes.json, [1]) is None
+    assert quickly(ms.serdes.json, [1]) is None
 
 
 def test_what_32_bits_do_not_hold_is_the_same_wherever_micro_batches_are_cut() -> None:
-    store = open_store(ps.stores.key_value("s", ps.serdes.string, ps.serdes.float32), MemoryStores())
+    store = open_store(ms.stores.key_value("s", ms.serdes.string, ms.serdes.float32), MemoryStores())
     store.put("a", 0.1)
-    assert store.get("a") == ps.serdes.float32.deserialize(ps.serdes.float32.serialize(0.1)) != 0.1
+    assert store.get("a") == ms.serdes.float32.deserialize(ms.serdes.float32.serialize(0.1)) != 0.1
 
 
 class TestInContext:
@@ -203,7 +203,7 @@ class TestInContext:
 
     seen: list[tuple[str | None, str, tuple[Any, ...]]]
 
-    def serde(self) -> ps.Serde[Any]:
+    def serde(self) -> ms.Serde[Any]:
         self.seen = []
 
         def write(text: str, context: SerdeContext) -> bytes:
@@ -215,11 +215,11 @@ class TestInContext:
             self.seen.append((context.topic, context.side, tuple(context.headers)))
             return data.decode()
 
-        return ps.serdes.in_context(write, read, name="with-schema")
+        return ms.serdes.in_context(write, read, name="with-schema")
 
     def test_a_sink_gives_topic_side_and_headers_and_takes_what_is_appended(self) -> None:
         serde = self.serde()
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to("out", key=serde, value=serde)
         outcome = Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]))
         assert self.seen == [
@@ -231,8 +231,8 @@ class TestInContext:
 
     def test_a_source_gives_topic_side_and_headers(self) -> None:
         serde = self.serde()
-        builder = ps.StreamsBuilder()
-        builder.stream("in", key=serde, value=serde).to("out", key=ps.serdes.string, value=ps.serdes.string)
+        builder = ms.StreamsBuilder()
+        builder.stream("in", key=serde, value=serde).to("out", key=ms.serdes.string, value=ms.serdes.string)
         outcome = Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]), ("b", None, 2))
         assert sent(outcome) == [("a", "x", 1), ("b", None, 2)]
         assert self.seen == [
@@ -243,16 +243,16 @@ class TestInContext:
 
     def test_a_store_has_neither(self) -> None:
         serde = self.serde()
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").map_values(lambda value: value).to_table(store="s", value=serde)
         Host(builder.build()).run("in", ("a", "x", 1, [("h", b"1")]))
         assert set(self.seen) == {(None, "value", ())}
 
     def test_the_test_driver_writes_and_reads_with_topic_and_headers(self) -> None:
         serde = self.serde()
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in", value=serde).to("out", value=serde)
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("in", "k", "x", headers=(("h", b"1"),))
             (record,) = driver.read("out")
         schema = ("schema-value", b"7")

@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock as ps
-from penstock.core.engine.columns import Column
-from penstock.core.engine.operators.window_columns import WindowedKeys
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.engine.columns import Column
+from millstream.core.engine.operators.window_columns import WindowedKeys
+from millstream.core.model.errors import TopologyError
 
 sizes = st.integers(1, 60)
 
 
 @st.composite
-def hopping(draw: st.DrawFn) -> ps.HoppingWindows:
+def hopping(draw: st.DrawFn) -> ms.HoppingWindows:
     size = draw(sizes)
-    return ps.HoppingWindows(size, draw(st.integers(1, size)), grace=draw(st.integers(0, 50)))
+    return ms.HoppingWindows(size, draw(st.integers(1, size)), grace=draw(st.integers(0, 50)))
 
 
 @given(windows=hopping(), timestamp=st.integers(0, 500))
 def test_a_record_belongs_to_every_window_of_the_grid_that_holds_its_time(
-    windows: ps.HoppingWindows, timestamp: int
+    windows: ms.HoppingWindows, timestamp: int
 ) -> None:
     grid = range(0, 501, windows.advance_ms)
     holding = [start for start in grid if start <= timestamp < start + windows.size_ms]
@@ -33,7 +33,7 @@ def test_a_record_belongs_to_every_window_of_the_grid_that_holds_its_time(
 
 @given(windows=hopping(), stream_time=st.integers(-1, 500))
 def test_a_window_closes_when_stream_time_reaches_its_end_and_grace(
-    windows: ps.HoppingWindows, stream_time: int
+    windows: ms.HoppingWindows, stream_time: int
 ) -> None:
     grid = range(0, 501, windows.advance_ms)
     closed = [start for start in grid if start + windows.size_ms + windows.grace_ms <= stream_time]
@@ -44,7 +44,7 @@ def test_a_window_closes_when_stream_time_reaches_its_end_and_grace(
 
 def test_durations_may_be_timedeltas() -> None:
     second = timedelta(seconds=1)
-    assert ps.TumblingWindows(second, grace=second) == ps.TumblingWindows(1000, grace=1000)
+    assert ms.TumblingWindows(second, grace=second) == ms.TumblingWindows(1000, grace=1000)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_durations_may_be_timedeltas() -> None:
 )
 def test_impossible_windows_are_refused(size: int, advance: int, grace: int, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
-        ps.HoppingWindows(size, advance, grace=grace)
+        ms.HoppingWindows(size, advance, grace=grace)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_impossible_windows_are_refused(size: int, advance: int, grace: int, mes
 )
 def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
-        ps.SessionWindows(gap, grace=grace)
+        ms.SessionWindows(gap, grace=grace)
 
 
 def test_nobody_gets_a_grace_without_choosing_it() -> None:
     with pytest.raises(TypeError, match="grace"):
-        ps.TumblingWindows(1000)  # type: ignore[call-arg]
+        ms.TumblingWindows(1000)  # type: ignore[call-arg]
 
 
 LAST = (1 << 63) - 1
@@ -85,19 +85,19 @@ LAST = (1 << 63) - 1
 @pytest.mark.parametrize(
     "windows",
     [
-        ps.TumblingWindows(10, grace=0),
-        ps.HoppingWindows(10, 5, grace=0),
-        ps.SlidingWindows(10, grace=0),
-        ps.SessionWindows(10, grace=0),
-        ps.UnlimitedWindows(),
+        ms.TumblingWindows(10, grace=0),
+        ms.HoppingWindows(10, 5, grace=0),
+        ms.SlidingWindows(10, grace=0),
+        ms.SessionWindows(10, grace=0),
+        ms.UnlimitedWindows(),
     ],
     ids=lambda windows: type(windows).__name__,
 )
 def test_no_window_ends_behind_the_last_time_there_is(windows: Any) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(windows).count(store="w")
-    counts.to_stream(lambda window, count: str(window.end)).to("out", value=ps.serdes.int64)
-    with ps.testing.TopologyTestDriver(builder.build()) as driver:
+    counts.to_stream(lambda window, count: str(window.end)).to("out", value=ms.serdes.int64)
+    with ms.testing.TopologyTestDriver(builder.build()) as driver:
         for timestamp in (LAST - 5, LAST - 2):
             driver.pipe("in", "k", "v", timestamp=timestamp)
         ends = [int(record.key) for record in driver.read("out")]
@@ -106,5 +106,5 @@ def test_no_window_ends_behind_the_last_time_there_is(windows: Any) -> None:
 
 def test_keys_of_windows_in_columns_end_there_too() -> None:
     keys = Column(known=["a", "b"])
-    column = WindowedKeys(keys, ps.serdes.string, [0, LAST - 2], 10)
+    column = WindowedKeys(keys, ms.serdes.string, [0, LAST - 2], 10)
     assert [(window.start, window.end) for window in column.objects()] == [(0, 10), (LAST - 2, LAST)]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ports import OffsetRange
-from penstock.core.runtime.admission import admit, packed, ranges
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.admission import admit, packed, ranges
 
 
 @pytest.mark.parametrize(

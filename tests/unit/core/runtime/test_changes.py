@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.ports import TopicFacts
-from penstock.core.runtime.changes import changes, recreated, recreated_error
+from millstream.core.ports import TopicFacts
+from millstream.core.runtime.changes import changes, recreated, recreated_error
 
 BEFORE = {"a": TopicFacts("1", 2), "b": TopicFacts("2", 2), "c": TopicFacts("3", 2)}
 
@@ -31,4 +31,4 @@ def test_the_error_says_what_can_be_done() -> None:
     told = recreated_error(("a", "b")).message
     assert told.startswith("the topic 'a', 'b' was deleted and created again")
     assert "on_recreated_topic='restart_from_beginning'" in told
-    assert "penstock reset" in told
+    assert "millstream reset" in told

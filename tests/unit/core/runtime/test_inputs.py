@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import penstock as ps
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.runtime.inputs import CoProcessed, co_processed
-from penstock.core.topology.layout import lay_out
+import millstream as ms
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.runtime.inputs import CoProcessed, co_processed
+from millstream.core.topology.layout import lay_out
 from unit.helpers import forwarding, one_processor
 
 
-def found(topology: ps.Topology, **counts: int) -> tuple[CoProcessed, ...]:
+def found(topology: ms.Topology, **counts: int) -> tuple[CoProcessed, ...]:
     plan = topology.plan("app")
     return co_processed(plan, lay_out(plan, counts))
 
@@ -29,13 +29,13 @@ def test_one_topic_is_not() -> None:
 
 
 def test_topics_that_are_treated_record_by_record_are_not() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(["a", "b"]).map_values(str.upper).to("out")
     assert found(builder.build(), a=2, b=2) == ()
 
 
 def test_a_topic_that_is_re_keyed_by_several_readers_is_one_input() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("a").select_key(lambda k, v: v).group_by_key().count(store="counts")
     assert found(builder.build(), a=4) == ()
 
@@ -53,7 +53,7 @@ def test_partitions_that_meet_nothing_are_not() -> None:
 
 
 def test_what_comes_through_the_shuffle_is_fed_by_all_that_is_re_keyed() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = builder.stream("b").to_table(store="table")
     grouped = builder.stream("a").select_key(lambda k, v: v).repartition(name="again")
     grouped.merge(table.to_stream()).process(forwarding(same)).to("out")
@@ -73,7 +73,7 @@ def test_an_extractor_anywhere_makes_another_time_than_the_brokers() -> None:
 
     (group,) = found(one_processor(forwarding(same), topics=["a", "b"], timestamp=when), a=1, b=1)
     assert not group.broker_time
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     again = builder.stream("a", timestamp=when).select_key(lambda k, v: v).repartition(name="again")
     again.merge(builder.stream("b")).process(forwarding(same)).to("out")
     (group,) = found(builder.build(), a=1, b=1)
@@ -81,7 +81,7 @@ def test_an_extractor_anywhere_makes_another_time_than_the_brokers() -> None:
 
 
 def test_parts_that_share_a_topic_are_planned_together() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     shared = builder.stream("a").select_key(lambda k, v: v)
     shared.repartition(name="one").merge(builder.stream("b")).process(forwarding(same)).to("out")
     shared.repartition(name="two").merge(builder.stream("c")).process(forwarding(same)).to("out")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import penstock as ps
-from penstock.core.runtime.origins import (
+import millstream as ms
+from millstream.core.runtime.origins import (
     Begun,
     batch_of,
     begun_after,
@@ -18,9 +18,9 @@ from penstock.core.runtime.origins import (
 
 
 def test_only_topics_in_front_of_what_finishes_later_are_committed_later() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(["a", "b"]).repartition(name="again").map_values_async(str.upper).to("out")
-    builder.stream("c").repartition(name="once-more").process(ps.Processor, acknowledges=True)
+    builder.stream("c").repartition(name="once-more").process(ms.Processor, acknowledges=True)
     builder.stream("straight").map_values_async(str.upper).to("out")
     builder.stream("counted").repartition(name="to-count").group_by_key().count()
     behind_a_topic = builder.stream("d").group_by_key().count().to_stream().repartition(name="last")

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import ControlError
-from penstock.core.runtime.pausing import chosen_topics, resting
-from penstock.core.topology.plan import Plan
+import millstream as ms
+from millstream.core.model.errors import ControlError
+from millstream.core.runtime.pausing import chosen_topics, resting
+from millstream.core.topology.plan import Plan
 
 INTERNAL = "app-words-repartition"
 
 
 def two_parts_and_a_shuffle() -> Plan:
     """Sub-topology 0 reads lines and notes and feeds 1 through the shuffle; 2 reads orders and prices."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     words = builder.stream(["lines", "notes"]).select_key(lambda _, value: value)
     words.repartition(name="words").to_table(store="words")
     orders, prices = builder.stream("orders"), builder.stream("prices")
@@ -26,8 +26,8 @@ def two_parts_and_a_shuffle() -> Plan:
 
 def behind_a_store() -> Plan:
     """Sub-topology 0 reads people and feeds 1 through a topic on the broker."""
-    builder = ps.StreamsBuilder()
-    people = builder.table("people", key=ps.serdes.string, value=ps.serdes.string, store="people")
+    builder = ms.StreamsBuilder()
+    people = builder.table("people", key=ms.serdes.string, value=ms.serdes.string, store="people")
     regions = people.group_by(lambda key, value: (value, key), name="words")
     regions.count(store="regions").to_stream().to("out")
     return builder.build().plan("app")

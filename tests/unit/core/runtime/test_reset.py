@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.model.errors import SettingsError
-from penstock.core.runtime.reset import (
+from millstream.core.model.errors import SettingsError
+from millstream.core.runtime.reset import (
     Move,
     Places,
     Target,

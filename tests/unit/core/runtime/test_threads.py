@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.ids import TaskId
-from penstock.core.runtime.threads import threads_of_tasks
-from penstock.core.topology.analysis import front_of
+import millstream as ms
+from millstream.core.model.ids import TaskId
+from millstream.core.runtime.threads import threads_of_tasks
+from millstream.core.topology.analysis import front_of
 
-Stream = ps.KStream[Any, Any]
+Stream = ms.KStream[Any, Any]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_tasks_that_run_at_once_share_the_limit_in_the_order_of_their_ids(
 def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int) -> None:
     tasks = [TaskId(0, number) for number in range(10)]
     if total < per_task:
-        with pytest.raises(ps.errors.SettingsError, match=f"num_stream_threads={total} is less"):
+        with pytest.raises(ms.errors.SettingsError, match=f"num_stream_threads={total} is less"):
             threads_of_tasks(tasks, per_task, total)
         return
     for at_once in range(1, 11):
@@ -58,7 +58,7 @@ def wanted(value: Any) -> bool:
 
 def front(build: Callable[[Stream], object]) -> list[str] | None:
     """Give what the front of the only source is made of; what comes behind it is in brackets."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     build(builder.stream("in"))
     sub = builder.build().plan("app").subtopologies[0]
     found = front_of(sub, sub.sources[0])
@@ -82,7 +82,7 @@ def counted(stream: Stream) -> None:
 
 
 def mapped(stream: Stream) -> None:
-    stream.map_values(wanted).to("out", value=ps.serdes.json)
+    stream.map_values(wanted).to("out", value=ms.serdes.json)
 
 
 def branched(stream: Stream) -> None:
@@ -98,12 +98,12 @@ def branched(stream: Stream) -> None:
         (mapped, ["MapValues", "Sink"]),
         (counted, None),
         (lambda s: s.to("out"), None),
-        (lambda s: s.filter(ps.col() == "a").to("out"), None),
+        (lambda s: s.filter(ms.col() == "a").to("out"), None),
         (lambda s: s.to(lambda key, value, at: value), ["Sink"]),
         (lambda s: s.to("out", partitioner=lambda *given: 0), ["Sink"]),
         (lambda s: s.group_by(lambda key, value: value).count(), ["SelectKey", "WithKey", "Sink"]),
         (lambda s: counted(s.flat_map_values(str.split)), ["FlatMapValues", "[Aggregate]"]),
-        (lambda s: s.process(ps.Processor), None),
+        (lambda s: s.process(ms.Processor), None),
         (lambda s: mapped(s.map_values_async(wanted)), None),
         (with_two(mapped, counted), ["MapValues", "Sink", "[Aggregate]"]),
         (with_two(counted, mapped), None),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.model.positions import Offsets
-from penstock.core.runtime.throttling import Throttle
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.throttling import Throttle
 
 FAR: Offsets = {"t": {0: 1_000_000}}
 

@@ -7,39 +7,39 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError, TopologyError
-from penstock.core.model.record import Records
-from penstock.core.ports import StoreChange
-from penstock.core.state.changelog import from_records, is_live, to_records
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
-from penstock.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config
-from penstock.edge.settings import settings_from
+import millstream as ms
+from millstream.core.model.errors import SettingsError, TopologyError
+from millstream.core.model.record import Records
+from millstream.core.ports import StoreChange
+from millstream.core.state.changelog import from_records, is_live, to_records
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config
+from millstream.edge.settings import settings_from
 
 HOUR = 3_600_000
-PLAIN = ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64)
-STAMPED = ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, timestamped=True)
-WINDOW = ps.stores.window("s", ps.serdes.string, ps.serdes.int64, retention=HOUR, size=60_000)
+PLAIN = ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64)
+STAMPED = ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64, timestamped=True)
+WINDOW = ms.stores.window("s", ms.serdes.string, ms.serdes.int64, retention=HOUR, size=60_000)
 KINDS = {
     "plain": PLAIN,
     "timestamped": STAMPED,
-    "expiring": ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, ttl=HOUR),
-    "lru": ps.stores.lru("s", ps.serdes.string, ps.serdes.int64, capacity=2),
+    "expiring": ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64, ttl=HOUR),
+    "lru": ms.stores.lru("s", ms.serdes.string, ms.serdes.int64, capacity=2),
     "window": WINDOW,
-    "session": ps.stores.session("s", ps.serdes.string, ps.serdes.int64, retention=HOUR),
-    "versioned": ps.stores.versioned("s", ps.serdes.string, ps.serdes.int64, history_retention=HOUR),
+    "session": ms.stores.session("s", ms.serdes.string, ms.serdes.int64, retention=HOUR),
+    "versioned": ms.stores.versioned("s", ms.serdes.string, ms.serdes.int64, history_retention=HOUR),
 }
 
 
 def fill(store: Any, kind: str) -> None:
     for key, value, at in (("a", 1, 0), ("ab", 2, 70_000), ("", 3, 5_000_000), ("a", 4, 5_000_001)):
         if kind == "timestamped":
-            store.put(key, ps.ValueAndTimestamp(value, at))
+            store.put(key, ms.ValueAndTimestamp(value, at))
         elif kind in ("window", "versioned"):
             store.put(key, value, at)
         elif kind == "session":
-            store.put(ps.Windowed(key, at, at + 10), value)
+            store.put(ms.Windowed(key, at, at + 10), value)
         else:
             store.put(key, value)
 
@@ -108,7 +108,7 @@ def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
     longest = (1 << 63) - 1
     window = replace(WINDOW, retention=longest - 5)
     assert changelog_config(window)["retention.ms"] == str(longest)
-    versioned = ps.stores.versioned("s", ps.serdes.string, ps.serdes.int64, history_retention=longest - 5)
+    versioned = ms.stores.versioned("s", ms.serdes.string, ms.serdes.int64, history_retention=longest - 5)
     assert changelog_config(versioned)["min.compaction.lag.ms"] == str(longest)
 
 

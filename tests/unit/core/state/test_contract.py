@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SerdeError, StoreError
-from penstock.core.ports import store_of
-from penstock.core.topology import stores
+import millstream as ms
+from millstream.core.model.errors import SerdeError, StoreError
+from millstream.core.ports import store_of
+from millstream.core.topology import stores
 from properties.engines import ALL_ENGINES, Engine
 from properties.shelves import Shelf
 
-TEXT, INT, JSON, BLOB = ps.serdes.string, ps.serdes.int64, ps.serdes.json, ps.serdes.bytes
+TEXT, INT, JSON, BLOB = ms.serdes.string, ms.serdes.int64, ms.serdes.json, ms.serdes.bytes
 AT = 100_000
 
 
@@ -47,8 +47,8 @@ def walk_windows(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
     return ((window.key, value) for window, value in walk_pairs(store, reverse))
 
 
-def as_session(key: Any) -> ps.Windowed:
-    return ps.Windowed(key, AT - 5, AT)
+def as_session(key: Any) -> ms.Windowed:
+    return ms.Windowed(key, AT - 5, AT)
 
 
 def version(store: Any, key: Any) -> Any:
@@ -106,7 +106,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
 def shelves(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., Shelf]]:
     opened = []
 
-    def shelf(key: ps.Serde[Any] = TEXT, value: ps.Serde[Any] = INT) -> Shelf:
+    def shelf(key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT) -> Shelf:
         opened.append(Shelf(make, kind.spec(key, value)))
         return opened[-1]
 
@@ -265,7 +265,7 @@ def test_a_key_that_does_not_fit_names_the_store(kind: Kind, shelf: Shelf) -> No
 
 @pytest.mark.parametrize(("serde", "wrong"), [(INT, "five"), (JSON, {1})])
 def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
-    kind: Kind, shelves: Callable[..., Shelf], serde: ps.Serde[Any], wrong: Any
+    kind: Kind, shelves: Callable[..., Shelf], serde: ms.Serde[Any], wrong: Any
 ) -> None:
     shelf = shelves(TEXT, serde)
     kind.put(shelf.store, "a", 1)
@@ -288,17 +288,17 @@ def test_a_number_that_is_too_large_is_told_with_its_key_at_the_end(kind: Kind, 
 
 @pytest.mark.parametrize("serde", [INT, JSON])
 def test_a_timestamped_store_gives_value_and_timestamp(
-    kind: Kind, make: Callable[[], Engine], serde: ps.Serde[Any]
+    kind: Kind, make: Callable[[], Engine], serde: ms.Serde[Any]
 ) -> None:
     if kind is KINDS["versioned"]:
         return
     spec = kind.spec(TEXT, serde)
     shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}))
-    kind.put(shelf.store, "a", ps.ValueAndTimestamp(1, 10))
+    kind.put(shelf.store, "a", ms.ValueAndTimestamp(1, 10))
     kind.put(shelf.store, "b", (2, 20))
     for _ in range(2):
-        assert kind.get(shelf.store, "a") == ps.ValueAndTimestamp(1, 10)
-        assert isinstance(kind.get(shelf.store, "b"), ps.ValueAndTimestamp)
+        assert kind.get(shelf.store, "a") == ms.ValueAndTimestamp(1, 10)
+        assert isinstance(kind.get(shelf.store, "b"), ms.ValueAndTimestamp)
         assert [(key, *value) for key, value in walked(kind, shelf)] == [("a", 1, 10), ("b", 2, 20)]
         shelf.commit()
     with pytest.raises(SerdeError, match="store 'shelf' is timestamped: put ValueAndTimestamp"):
@@ -308,11 +308,11 @@ def test_a_timestamped_store_gives_value_and_timestamp(
 
 def some(number: int) -> bytes | None:
     """Serialise a number; one below zero is nothing, and so deletes its key."""
-    return None if number < 0 else ps.serdes.int64.serialize(number)
+    return None if number < 0 else ms.serdes.int64.serialize(number)
 
 
-def of_some(**options: Any) -> ps.Serde[Any]:
-    return ps.serdes.of(some, ps.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
+def of_some(**options: Any) -> ms.Serde[Any]:
+    return ms.serdes.of(some, ms.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timestamped", [False, True])
@@ -327,7 +327,7 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
     shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
 
     def put(key: str, value: int) -> None:
-        kind.put(shelf.store, key, ps.ValueAndTimestamp(value, 1) if timestamped else value)
+        kind.put(shelf.store, key, ms.ValueAndTimestamp(value, 1) if timestamped else value)
 
     for key in ("a", "b"):
         put(key, 1)
@@ -440,7 +440,7 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
     method: str,
     arguments: tuple[Any, ...],
     committed: bool,
-    value: ps.Serde[Any],
+    value: ms.Serde[Any],
 ) -> None:
     shelf = Shelf(make, spec(TEXT, value))
     kind = type(shelf.store).__name__
@@ -449,7 +449,7 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
         if kind == "WindowStore":
             shelf.store.put("k", content, AT + number)
         elif kind == "SessionStore":
-            shelf.store.put(ps.Windowed("k", AT + number, AT + number), content)
+            shelf.store.put(ms.Windowed("k", AT + number, AT + number), content)
         else:
             shelf.store.put(f"k{number}", content)
 
@@ -472,7 +472,7 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
 def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine], order: str) -> None:
     shelf = Shelf(make, stores.session("shelf", TEXT, INT, retention=50_000, order=order))
     for key, start, end in (("b", 0, 5), ("a", 2, 20), ("c", 9, 9), ("a", 30_000, 30_000)):
-        shelf.store.put(ps.Windowed(key, start, end), end)
+        shelf.store.put(ms.Windowed(key, start, end), end)
     for _ in range(2):
         found = [value for _, value in shelf.store.find_sessions(6, 20)]
         assert found == ([20, 9] if order == "key" else [9, 20])
@@ -494,8 +494,8 @@ def test_a_window_at_the_end_of_time_ends_there() -> None:
     store = Shelf(ALL_ENGINES[0], stores.window("shelf", TEXT, INT, retention=50_000, size=10)).store
     store.put("a", 1, last - 5)
     assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
-    serde = ps.serdes.time_windowed(TEXT, 10)
-    assert serde.deserialize(serde.serialize(ps.Windowed("a", last - 5, last))).end == last
+    serde = ms.serdes.time_windowed(TEXT, 10)
+    assert serde.deserialize(serde.serialize(ms.Windowed("a", last - 5, last))).end == last
 
 
 def test_a_version_says_until_when_it_is_valid() -> None:
@@ -503,8 +503,8 @@ def test_a_version_says_until_when_it_is_valid() -> None:
     for at in (10, 20, 30):
         shelf.store.put("a", at, at)
     for _ in range(2):
-        assert shelf.store.get("a", 15) == ps.VersionedRecord(10, 10, valid_to=20)
-        assert shelf.store.get("a") == ps.VersionedRecord(30, 30, valid_to=None)
+        assert shelf.store.get("a", 15) == ms.VersionedRecord(10, 10, valid_to=20)
+        assert shelf.store.get("a") == ms.VersionedRecord(30, 30, valid_to=None)
         shelf.commit()
     shelf.store.delete("a", 40)
-    assert shelf.store.get("a", 35) == ps.VersionedRecord(30, 30, valid_to=40)
+    assert shelf.store.get("a", 35) == ms.VersionedRecord(30, 30, valid_to=40)

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import SerdeError, StoreError
-from penstock.core.ports import StoreChange
-from penstock.core.state.keyvalue import KeyValueStore
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.model.errors import SerdeError, StoreError
+from millstream.core.ports import StoreChange
+from millstream.core.state.keyvalue import KeyValueStore
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 
-TEXT, INT, JSON = ps.serdes.string, ps.serdes.int64, ps.serdes.json
+TEXT, INT, JSON = ms.serdes.string, ms.serdes.int64, ms.serdes.json
 
 
 def store(
-    key: ps.Serde[Any] = TEXT, value: ps.Serde[Any] = INT, *, timestamped: bool = False, **committed: Any
+    key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT, *, timestamped: bool = False, **committed: Any
 ) -> KeyValueStore[Any, Any]:
-    spec = ps.stores.key_value("shelf", key, value, timestamped=timestamped)
+    spec = ms.stores.key_value("shelf", key, value, timestamped=timestamped)
     stores = MemoryStores()
     first = open_store(spec, stores)
     first.put_all(committed.items())
@@ -90,7 +90,7 @@ def test_a_prefix_may_be_a_key_or_bytes() -> None:
     [(b"\xff", [b"\xff", b"\xff\xff"]), (b"a\xff", [b"a\xff", b"a\xff\x00"]), (b"\xff\xff\xff", [])],
 )
 def test_a_prefix_of_the_largest_bytes(prefix: bytes, found: list[bytes]) -> None:
-    shelf = store(ps.serdes.bytes)
+    shelf = store(ms.serdes.bytes)
     shelf.put_all((key, 1) for key in (b"a", b"a\xff", b"a\xff\x00", b"b", b"\xff", b"\xff\xff"))
     assert [key for key, _ in shelf.prefix_scan(prefix)] == found
 
@@ -167,16 +167,16 @@ class TestObjectsThatCanChange:
 
 class TestTimestamped:
     def test_gives_value_and_timestamp(self) -> None:
-        shelf = store(timestamped=True, a=ps.ValueAndTimestamp(1, 10))
+        shelf = store(timestamped=True, a=ms.ValueAndTimestamp(1, 10))
         shelf.put("b", (2, 20))
-        assert shelf.get("a") == ps.ValueAndTimestamp(1, 10)
+        assert shelf.get("a") == ms.ValueAndTimestamp(1, 10)
         got = shelf.get("b")
-        assert isinstance(got, ps.ValueAndTimestamp)
+        assert isinstance(got, ms.ValueAndTimestamp)
         assert [(key, entry.value, entry.timestamp) for key, entry in shelf.all()] == [
             ("a", 1, 10),
             ("b", 2, 20),
         ]
-        assert shelf.delete("a") == ps.ValueAndTimestamp(1, 10)
+        assert shelf.delete("a") == ms.ValueAndTimestamp(1, 10)
         assert shelf.get("a") is None
 
     def test_is_stored_as_kafka_streams_does(self) -> None:
@@ -236,7 +236,7 @@ class TestErrors:
     def test_stored_bytes_that_do_not_fit_hint_at_the_serde(self) -> None:
         stores = MemoryStores()
         stores.apply({"shelf": [(b"a", b"abc")]})
-        shelf = open_store(ps.stores.key_value("shelf", TEXT, INT), stores)
+        shelf = open_store(ms.stores.key_value("shelf", TEXT, INT), stores)
         for read in (lambda: shelf.get("a"), lambda: list(shelf.all())):
             with pytest.raises(
                 StoreError,
@@ -248,9 +248,9 @@ class TestErrors:
 @pytest.mark.parametrize(
     "spec",
     [
-        ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64),
-        ps.stores.key_value("s", ps.serdes.string, ps.serdes.int64, ttl=1000),
-        ps.stores.lru("s", ps.serdes.string, ps.serdes.int64, capacity=2),
+        ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64),
+        ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64, ttl=1000),
+        ms.stores.lru("s", ms.serdes.string, ms.serdes.int64, capacity=2),
     ],
 )
 def test_what_could_not_be_put_is_refused_without_putting(spec: Any) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.ports import Version
-from penstock.core.state.log import (
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Version
+from millstream.core.state.log import (
     KEY_GROUPS,
     KeyGroup,
     Manifest,
@@ -75,10 +75,10 @@ class TestManifest:
         assert decode_manifest(data) == (manifest, {"task": [1, None], "stores": {"s": "x"}})
         assert decode_manifest(None) == (Manifest(), {})
 
-    def test_of_a_newer_penstock_is_refused(self) -> None:
+    def test_of_a_newer_millstream_is_refused(self) -> None:
         data = json.loads(encode_manifest(Manifest(), {}))
         data["log"]["format"] = 9
-        with pytest.raises(StoreError, match=r"written by a newer Penstock \(log format 9\)"):
+        with pytest.raises(StoreError, match=r"written by a newer Millstream \(log format 9\)"):
             decode_manifest(json.dumps(data).encode())
 
     def test_forgets_stores(self) -> None:

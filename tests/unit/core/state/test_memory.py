@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.core.state.memory import MemoryStore
+from millstream.core.state.memory import MemoryStore
 
 
 def test_a_scan_is_of_the_content_when_it_began() -> None:

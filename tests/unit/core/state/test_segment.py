@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.state.segment import decode, encode, merge
+from millstream.core.model.errors import StoreError
+from millstream.core.state.segment import decode, encode, merge
 
 CHANGES: list[tuple[bytes, bytes | None]] = [
     (b"b", None),
@@ -50,7 +50,9 @@ def test_a_newer_format_says_so() -> None:
     import zlib
 
     rest = struct.pack("<BI", 2, 0)
-    with pytest.raises(StoreError, match=r"written by a newer Penstock: segment 7 has format 2, known is 1"):
+    with pytest.raises(
+        StoreError, match=r"written by a newer Millstream: segment 7 has format 2, known is 1"
+    ):
         decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
 
 

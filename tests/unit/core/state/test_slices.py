@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import StoreError
-from penstock.core.ports import ByteReader
-from penstock.core.state.keys import after, closed, pack_time, split
-from penstock.core.state.memory import MemoryStores
-from penstock.core.state.opening import open_store
+import millstream as ms
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import ByteReader
+from millstream.core.state.keys import after, closed, pack_time, split
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 from properties.shelves import TaskOfOne
 
-TEXT, INT = ps.serdes.string, ps.serdes.int64
+TEXT, INT = ms.serdes.string, ms.serdes.int64
 MINUTE = 60_000
 TANGLED = [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"a", b"a\x00", b"a\x00\x00", b"a\xff", b"aa", b"\xff"]
 
@@ -29,7 +29,7 @@ class Shop:
         self.memory: dict[str, Any] = {}
         self.dropped: list[str] = []
 
-    def open(self, spec: ps.stores.StoreSpec) -> Any:
+    def open(self, spec: ms.stores.StoreSpec) -> Any:
         return open_store(spec, self.stores, self.task, self.memory)
 
     def commit(self, store: Any) -> None:
@@ -39,12 +39,12 @@ class Shop:
         self.memory = store.memory()
 
 
-def sessions(retention: int) -> ps.stores.StoreSpec:
-    return ps.stores.session("s", TEXT, INT, retention=retention)
+def sessions(retention: int) -> ms.stores.StoreSpec:
+    return ms.stores.session("s", TEXT, INT, retention=retention)
 
 
-def windows(retention: int) -> ps.stores.StoreSpec:
-    return ps.stores.window("s", TEXT, INT, retention=retention, size=0)
+def windows(retention: int) -> ms.stores.StoreSpec:
+    return ms.stores.window("s", TEXT, INT, retention=retention, size=0)
 
 
 class TestKeys:
@@ -97,11 +97,11 @@ class TestASlice:
     def test_of_sessions_goes_by_their_ends(self) -> None:
         shop = Shop()
         store = shop.open(sessions(2 * MINUTE))
-        store.put(ps.Windowed("a", 0, 2 * MINUTE), 1)
-        store.put(ps.Windowed("a", 0, MINUTE - 1), 1)
+        store.put(ms.Windowed("a", 0, 2 * MINUTE), 1)
+        store.put(ms.Windowed("a", 0, MINUTE - 1), 1)
         assert {*store.drain().changes} == {"s/0", "s/120000"}
-        store.put(ps.Windowed("a", 3 * MINUTE, 3 * MINUTE), 1)
-        store.put(ps.Windowed("a", 5, MINUTE - 1), 1)
+        store.put(ms.Windowed("a", 3 * MINUTE, 3 * MINUTE), 1)
+        store.put(ms.Windowed("a", 5, MINUTE - 1), 1)
         assert shop.task.dropped == {"expired session": 1}
 
     def test_that_was_written_and_expired_in_one_batch_leaves_nothing(self) -> None:
@@ -166,7 +166,7 @@ class TestTheRetentionMayChange:
     def test_and_a_version_before_that_is_left_out(self) -> None:
         shop = Shop()
         short, long = (
-            ps.stores.versioned("s", TEXT, INT, history_retention=minutes * MINUTE) for minutes in (1, 60)
+            ms.stores.versioned("s", TEXT, INT, history_retention=minutes * MINUTE) for minutes in (1, 60)
         )
         store = shop.open(short)
         store.put("a", 1, 0)
@@ -188,14 +188,14 @@ class TestTimes:
         with pytest.raises(StoreError, match="store 's': the start of a window is a number of ms"):
             shop.open(windows(1)).put("a", 1, time)
         with pytest.raises(StoreError, match=r"store 's': the (start|end) of a session is a number of ms"):
-            shop.open(sessions(1)).put(ps.Windowed("a", time, time), 1)
-        versions = ps.stores.versioned("s", TEXT, INT, history_retention=1)
+            shop.open(sessions(1)).put(ms.Windowed("a", time, time), 1)
+        versions = ms.stores.versioned("s", TEXT, INT, history_retention=1)
         with pytest.raises(StoreError, match="store 's': a timestamp is a number of ms"):
             shop.open(versions).put("a", 1, time)
 
     def test_a_session_ends_after_its_start(self) -> None:
         with pytest.raises(StoreError, match=r"a session does not end \(4\) before it starts \(5\)"):
-            Shop().open(sessions(1)).put(ps.Windowed("a", 5, 4), 1)
+            Shop().open(sessions(1)).put(ms.Windowed("a", 5, 4), 1)
 
     def test_reads_take_any_range(self) -> None:
         store = Shop().open(windows(MINUTE))
@@ -243,18 +243,18 @@ class CountingStores(MemoryStores):
             super().open(name).clear()
 
 
-WORK: dict[str, tuple[ps.stores.StoreSpec, Any]] = {
+WORK: dict[str, tuple[ms.stores.StoreSpec, Any]] = {
     "window": (windows(10 * MINUTE), lambda s, key, at: (s.put(key, 1, at), list(s.fetch(key, 0, at)))),
     "session": (
         sessions(10 * MINUTE),
-        lambda s, key, at: (s.put(ps.Windowed(key, at, at), 1), list(s.fetch(key))),
+        lambda s, key, at: (s.put(ms.Windowed(key, at, at), 1), list(s.fetch(key))),
     ),
     "versioned": (
-        ps.stores.versioned("s", TEXT, INT, history_retention=10 * MINUTE),
+        ms.stores.versioned("s", TEXT, INT, history_retention=10 * MINUTE),
         lambda s, key, at: (s.put(key, 1, at), s.put(key, 2, at - 7), s.get(key, at - 1)),
     ),
-    "ttl": (ps.stores.key_value("s", TEXT, INT, ttl=MINUTE), lambda s, key, at: (s.put(key, 1), s.get(key))),
-    "lru": (ps.stores.lru("s", TEXT, INT, capacity=5000), lambda s, key, at: (s.put(key, 1), s.get(key))),
+    "ttl": (ms.stores.key_value("s", TEXT, INT, ttl=MINUTE), lambda s, key, at: (s.put(key, 1), s.get(key))),
+    "lru": (ms.stores.lru("s", TEXT, INT, capacity=5000), lambda s, key, at: (s.put(key, 1), s.get(key))),
 }
 
 
@@ -278,7 +278,7 @@ def test_what_a_batch_reads_does_not_grow_with_the_store(kind: str) -> None:
 
 
 def test_a_jump_of_time_removes_what_has_expired_in_steps() -> None:
-    spec = ps.stores.key_value("s", TEXT, INT, ttl=1000)
+    spec = ms.stores.key_value("s", TEXT, INT, ttl=1000)
     shop = Shop()
     shop.task.stream_time = 0
     store = shop.open(spec)
@@ -298,7 +298,7 @@ def test_a_jump_of_time_removes_what_has_expired_in_steps() -> None:
 
 
 def test_a_store_that_is_written_more_than_its_step_removes_as_much_as_it_writes() -> None:
-    spec = ps.stores.key_value("s", TEXT, INT, ttl=10)
+    spec = ms.stores.key_value("s", TEXT, INT, ttl=10)
     shop = Shop()
     for batch in range(6):
         shop.task.stream_time = batch * 10

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
+import millstream as ms
 from unit.helpers import Host, sent
 
-SOME: ps.Serde[Any] = ps.serdes.of(
+SOME: ms.Serde[Any] = ms.serdes.of(
     lambda text: None if "-" in text else text.encode(),  # type: ignore[arg-type, return-value]
     lambda data: data.decode(),
     name="some",
@@ -19,28 +19,28 @@ SOME: ps.Serde[Any] = ps.serdes.of(
 )
 
 
-def of_table(stream: ps.KStream[Any, Any]) -> Any:
+def of_table(stream: ms.KStream[Any, Any]) -> Any:
     table = stream.to_table(store="t")
     return stream.left_join(table, lambda _, row: str(row))
 
 
-def of_reduce(stream: ps.KStream[Any, Any]) -> Any:
+def of_reduce(stream: ms.KStream[Any, Any]) -> Any:
     return stream.group_by_key().reduce(lambda old, new: old + new, store="t").to_stream()
 
 
-def of_windows(stream: ps.KStream[Any, Any]) -> Any:
-    windows = stream.group_by_key().windowed_by(ps.TumblingWindows(timedelta(seconds=1), grace=0))
+def of_windows(stream: ms.KStream[Any, Any]) -> Any:
+    windows = stream.group_by_key().windowed_by(ms.TumblingWindows(timedelta(seconds=1), grace=0))
     return windows.reduce(lambda old, new: old + new, store="t").to_stream(lambda w, _: w.key)
 
 
-def of_sessions(stream: ps.KStream[Any, Any]) -> Any:
-    sessions = stream.group_by_key().windowed_by(ps.SessionWindows(timedelta(seconds=1), grace=0))
+def of_sessions(stream: ms.KStream[Any, Any]) -> Any:
+    sessions = stream.group_by_key().windowed_by(ms.SessionWindows(timedelta(seconds=1), grace=0))
     return sessions.reduce(lambda old, new: old + new, store="t").to_stream(lambda w, _: w.key)
 
 
-def of_suppressed(stream: ps.KStream[Any, Any]) -> Any:
+def of_suppressed(stream: ms.KStream[Any, Any]) -> Any:
     table = stream.to_table(store="t")
-    return table.suppress(ps.Suppressed.until_time_limit(2), store="held").to_stream()
+    return table.suppress(ms.Suppressed.until_time_limit(2), store="held").to_stream()
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -51,7 +51,7 @@ def test_a_value_that_is_serialised_to_none_is_no_value(
     rows = [("a", "1", 0), ("a", "-", 1), ("a", "2", 2), ("b", "3", 3), ("b", "4", 4), ("c", "-", 9)]
 
     def results(cuts: bool) -> tuple[list[Any], list[Any]]:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         operator(builder.stream("in", value=SOME)).map_values(str).to("out")
         host = Host(builder.build(), cache_bytes=cache_bytes)
         batches = [[row] for row in rows] if cuts else [rows]

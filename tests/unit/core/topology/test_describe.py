@@ -7,25 +7,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.describe import parts_of, started_text
-from penstock.core.topology.drawing import laid_out
-from penstock.core.topology.evolution import Part, continued
-from penstock.core.topology.layout import lay_out
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.describe import parts_of, started_text
+from millstream.core.topology.drawing import laid_out
+from millstream.core.topology.evolution import Part, continued
+from millstream.core.topology.layout import lay_out
 
-STORE = ps.stores.key_value("seen", ps.serdes.string, ps.serdes.string)
+STORE = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string)
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
-def two_parts() -> ps.Topology:
+def two_parts() -> ms.Topology:
     """Two sub-topologies, a store, a fan-out, a node without children and a chosen topic."""
     return (
-        ps.Topology()
+        ms.Topology()
         .add_source("lines", ["a", "b"])
         .add_processor("dedup", Quiet, "lines")
         .add_processor("watch", Quiet, ["lines", "dedup"])
@@ -36,10 +36,10 @@ def two_parts() -> ps.Topology:
     )
 
 
-def word_count() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def word_count() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     words = builder.stream("lines", name="read").flat_map_values(str.split, name="split")
-    words.group_by(lambda k, v: v).count(store="counts").to_stream().to("out", value=ps.serdes.int64)
+    words.group_by(lambda k, v: v).count(store="counts").to_stream().to("out", value=ms.serdes.int64)
     return builder.build()
 
 
@@ -117,12 +117,12 @@ def test_mermaid_draws_nodes_stores_and_edges() -> None:
 
 def test_mermaid_keeps_alike_names_apart() -> None:
     names = ["a-b", "a_b", "a.b"]
-    topology = ps.Topology().add_source("in", "x")
+    topology = ms.Topology().add_source("in", "x")
     for name in names:
         topology.add_processor(name, Quiet, "in")
     topology.add_processor("store-a", Quiet, "in")
     topology.add_state_store(
-        ps.stores.key_value("a", ps.serdes.string, ps.serdes.string), processors=["store-a"]
+        ms.stores.key_value("a", ms.serdes.string, ms.serdes.string), processors=["store-a"]
     )
     assert sorted(nodes_of(topology.mermaid()).values()) == sorted(["x", "in", *names, "store-a", "a"])
 
@@ -202,7 +202,7 @@ def test_a_notebook_shows_the_svg() -> None:
 
 def test_a_sink_refuses_a_topic_that_no_broker_would_have() -> None:
     with pytest.raises(TopologyError, match="cannot be the name of a topic"):
-        ps.Topology().add_source("in", "a").add_sink("out", 'my "topic"', "in")
+        ms.Topology().add_source("in", "a").add_sink("out", 'my "topic"', "in")
 
 
 STARTED = """\
@@ -220,9 +220,9 @@ segment.bytes=52428800, message.timestamp.type=CreateTime)"""
 
 
 def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     regions = builder.table("people").group_by(lambda _, region: (region, "1")).count(store="counts")
-    regions.to_stream().to("out", value=ps.serdes.int64)
+    regions.to_stream().to("out", value=ms.serdes.int64)
     plan = continued(builder.build().plan("app"), {0: Part(("gone",), (), 1)})
     told = started_text(plan, lay_out(plan, {"people": 3}), "app")
     assert told == STARTED
@@ -230,8 +230,8 @@ def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
 
 
 def test_a_plan_that_starts_tells_where_stores_and_commits_are_kept() -> None:
-    builder = ps.StreamsBuilder()
-    kept = ps.stores.options("counts", engine="rocksdb", changelog="kafka")
+    builder = ms.StreamsBuilder()
+    kept = ms.stores.options("counts", engine="rocksdb", changelog="kafka")
     builder.stream("in").group_by_key().count(store=kept)
     plan = builder.build().plan("app")
     told = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2, given={"segment.ms": "9"})

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import IncompatibleTopologyError, SettingsError
-from penstock.core.topology.evolution import (
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
+from millstream.core.topology.evolution import (
     Lineage,
     Part,
     Remembered,
@@ -18,23 +18,23 @@ from penstock.core.topology.evolution import (
     parts_from_json,
     parts_of,
 )
-from penstock.core.topology.layout import lay_out
-from penstock.core.topology.plan import Plan
-from penstock.core.topology.routing import Route, Routing
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.routing import Route, Routing
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
 def plan(**subs: tuple[str, ...]) -> Plan:
     """Make a plan with a sub-topology per topic, each with its stores."""
-    topology = ps.Topology()
+    topology = ms.Topology()
     for topic, stores in subs.items():
         topology.add_source(topic, topic)
         for store in stores:
-            topology.add_state_store(ps.stores.key_value(store, ps.serdes.string, ps.serdes.string))
+            topology.add_state_store(ms.stores.key_value(store, ms.serdes.string, ms.serdes.string))
         topology.add_processor(f"p-{topic}", Quiet, topic, stores=stores)
     return topology.plan("app")
 
@@ -76,7 +76,7 @@ class TestNumbers:
         assert numbers(again) == {0: (), 1: (), 2: (), 3: ("a",)}
 
     def test_of_internal_topics_go_along(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
         now = continued(
             builder.build().plan("app"),

@@ -7,32 +7,32 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.task import Task
-from penstock.core.model.errors import StoreError, TopologyError
-from penstock.core.model.ids import TaskId
-from penstock.core.state.memory import MemoryStores
-from penstock.core.topology.evolution import Part, continued
+import millstream as ms
+from millstream.core.engine.task import Task
+from millstream.core.model.errors import StoreError, TopologyError
+from millstream.core.model.ids import TaskId
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.evolution import Part, continued
 
-STRING = ps.serdes.string
-NAMES = ps.stores.key_value("names", STRING, STRING)
+STRING = ms.serdes.string
+NAMES = ms.stores.key_value("names", STRING, STRING)
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
-def enriched() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def enriched() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     table = builder.global_table("products", store="goods")
     stream = builder.stream("in", name="read")
     stream.join(table, lambda k, v: v, lambda v, row: row, name="enrich").to("out", name="write")
     return builder.build()
 
 
-def with_names() -> ps.Topology:
-    return ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet)
+def with_names() -> ms.Topology:
+    return ms.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet)
 
 
 DESCRIBED = """\
@@ -65,7 +65,7 @@ class TestPlan:
         ]
 
     def test_readers_of_one_table_stay_apart(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         table = builder.global_table("products")
         for topic in ("a", "b"):
             builder.stream(topic).join(table, lambda k, v: v, lambda v, row: row).to("out")
@@ -117,13 +117,13 @@ class TestRefused:
             ),
         ],
     )
-    def test_what_would_touch_a_global_part(self, define: Callable[[ps.Topology], Any], message: str) -> None:
+    def test_what_would_touch_a_global_part(self, define: Callable[[ms.Topology], Any], message: str) -> None:
         topology = with_names().add_source("in", "in")
         with pytest.raises(TopologyError, match=message):
             define(topology).validate()
 
     def test_two_tables_in_one_store(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.global_table("a", store="same")
         builder.table("b", store="same")
         with pytest.raises(TopologyError, match="uses store 'same' as its own, but that is a global store"):
@@ -131,22 +131,22 @@ class TestRefused:
 
     def test_a_processor_in_place_of_its_class(self) -> None:
         with pytest.raises(TopologyError, match="supplier must be callable"):
-            ps.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
+            ms.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("store", "message"),
         [
             (
-                ps.stores.window("w", STRING, STRING, retention=1000, size=10),
+                ms.stores.window("w", STRING, STRING, retention=1000, size=10),
                 "key-value store without ttl, not window",
             ),
-            (ps.stores.key_value("e", STRING, STRING, ttl=5), "key-value store without ttl, not expiring"),
-            (ps.stores.key_value("c", STRING, STRING, changelog="kafka"), "its topic is its changelog"),
+            (ms.stores.key_value("e", STRING, STRING, ttl=5), "key-value store without ttl, not expiring"),
+            (ms.stores.key_value("c", STRING, STRING, changelog="kafka"), "its topic is its changelog"),
         ],
     )
     def test_a_store_of_another_kind(self, store: Any, message: str) -> None:
         with pytest.raises(TopologyError, match=message):
-            ps.Topology().add_global_store(store, "read", "names", "keep", Quiet)
+            ms.Topology().add_global_store(store, "read", "names", "keep", Quiet)
 
 
 class TestNothingButAGlobalStore:
@@ -157,12 +157,12 @@ class TestNothingButAGlobalStore:
         assert all([with_names().mermaid(), with_names().dot(), with_names().svg()])
 
     def test_runs_in_the_test_driver(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.global_table("names", store="names")
-        with ps.testing.TopologyTestDriver(builder.build()) as driver:
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("names", "k", "v")
             assert driver.store("names").get("k").value == "v"
 
     def test_is_nothing_for_an_application(self) -> None:
         with pytest.raises(TopologyError, match="an application would have no task"):
-            ps.Application("app", with_names(), bootstrap_servers="localhost:1")
+            ms.Application("app", with_names(), bootstrap_servers="localhost:1")

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import CoPartitioningError, TopicNotFoundError, TopologyError
-from penstock.core.topology.layout import Layout, default_grouper, lay_out
+import millstream as ms
+from millstream.core.model.errors import CoPartitioningError, TopicNotFoundError, TopologyError
+from millstream.core.topology.layout import Layout, default_grouper, lay_out
 
-STORE = ps.stores.key_value("shared", ps.serdes.string, ps.serdes.string)
-P = ps.TopicPartition
+STORE = ms.stores.key_value("shared", ms.serdes.string, ms.serdes.string)
+P = ms.TopicPartition
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
-def two_topics(*, meeting: bool) -> ps.Topology:
+def two_topics(*, meeting: bool) -> ms.Topology:
     """Two sources, each with a processor, and a sink that makes them one sub-topology."""
     topology = (
-        ps.Topology()
+        ms.Topology()
         .add_source("a", "A")
         .add_source("b", "B")
         .add_processor("pa", Quiet, "a")
@@ -48,12 +48,12 @@ class TestDefaultGrouper:
         layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 3, "unrelated": 9})
         assert tasks(layout) == {"0_0": ["A-0", "B-0"], "0_1": ["A-1", "B-1"], "0_2": ["B-2"]}
         assert layout.partitions == {"A": 2, "B": 3}
-        assert layout.task_of[P("B", 2)] == ps.TaskId(0, 2)
+        assert layout.task_of[P("B", 2)] == ms.TaskId(0, 2)
 
 
 class TestCustomGrouper:
     def test_decides_the_tasks(self) -> None:
-        def all_in_one(partitions: Mapping[str, int]) -> Sequence[frozenset[ps.TopicPartition]]:
+        def all_in_one(partitions: Mapping[str, int]) -> Sequence[frozenset[ms.TopicPartition]]:
             return [frozenset(P(t, n) for t, count in partitions.items() for n in range(count))]
 
         layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 1}, all_in_one)
@@ -70,7 +70,7 @@ class TestCustomGrouper:
         ],
         ids=["nothing", "lost", "repeated", "foreign", "wrong number"],
     )
-    def test_must_place_each_partition_once(self, groups: list[set[ps.TopicPartition]]) -> None:
+    def test_must_place_each_partition_once(self, groups: list[set[ms.TopicPartition]]) -> None:
         with pytest.raises(
             TopologyError,
             match=r"each partition of sub-topology 0 into exactly one group; it was given .*'A': 1.* gave ",
@@ -99,7 +99,7 @@ class TestTopics:
         assert len(lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 3}).tasks) == 3
 
     def test_meet_also_behind_other_nodes(self) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         merged = builder.stream("A").filter(lambda k, v: True).merge(builder.stream("B"))
         merged.map_values(lambda v: v).group_by_key().count(store="counts")
         with pytest.raises(CoPartitioningError):
@@ -107,9 +107,9 @@ class TestTopics:
 
 
 def repartitioned(
-    define: Callable[[ps.StreamsBuilder], None], external: Mapping[str, int]
+    define: Callable[[ms.StreamsBuilder], None], external: Mapping[str, int]
 ) -> Mapping[str, int]:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     define(builder)
     layout = lay_out(builder.build().plan("app"), external)
     return {name: count for name, count in layout.partitions.items() if name not in external}
@@ -117,26 +117,26 @@ def repartitioned(
 
 class TestInternalTopics:
     def test_take_the_largest_count_upstream(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             builder.stream(["A", "B"]).group_by(lambda k, v: v).count(store="counts")
 
         assert repartitioned(define, {"A": 2, "B": 5}) == {"app-counts-repartition": 5}
 
     def test_take_the_wanted_count(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             builder.stream("A").repartition(name="wide", partitions=7).to("out")
 
         assert repartitioned(define, {"A": 2}) == {"app-wide-repartition": 7}
 
     def test_hand_the_count_on(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             wide = builder.stream("A").repartition(name="wide", partitions=7)
             wide.group_by(lambda k, v: v).count(store="counts")
 
         assert repartitioned(define, {"A": 2}) == {"app-wide-repartition": 7, "app-counts-repartition": 7}
 
     def test_take_the_count_of_what_they_meet(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             builder.add_state_store(STORE)
             builder.stream("B").process(Quiet, stores=["shared"])
             builder.stream("A").repartition(name="moved").process(Quiet, stores=["shared"])
@@ -147,15 +147,15 @@ class TestInternalTopics:
     def test_that_meet_each_other_take_the_largest_count_upstream_of_both(
         self, sources: dict[str, int]
     ) -> None:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         one, other = (builder.stream(topic).select_key(lambda k, v: v) for topic in "ab")
-        near = ps.JoinWindows(before=1, after=1, grace=0)
+        near = ms.JoinWindows(before=1, after=1, grace=0)
         one.join(other, lambda x, y: x, windows=near, name="j").to("out")
         counts = lay_out(builder.build().plan("app"), sources).partitions
         assert counts["app-j-left-repartition"] == counts["app-j-right-repartition"] == 5
 
     def test_are_found_whatever_the_order_they_were_made_in(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             first = builder.stream("A").repartition(name="first")
             first.map(lambda k, v: (v, k)).group_by_key().count(
                 store="counts"
@@ -169,7 +169,7 @@ class TestInternalTopics:
         }
 
     def test_of_a_part_that_reads_its_own_take_the_count_of_the_others(self) -> None:
-        def define(builder: ps.StreamsBuilder) -> None:
+        def define(builder: ms.StreamsBuilder) -> None:
             stream = builder.stream("A")
             stream.merge(stream.repartition(name="again")).to("out")
 
@@ -177,7 +177,7 @@ class TestInternalTopics:
 
 
 def test_a_repartition_keeps_its_number_when_partitions_are_added_in_front() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"lines": 6}, kept={"app-counts-repartition": 4})

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopicNotFoundError, TopologyError
-from penstock.core.topology.evolution import Part, Remembered, appeared, continued, parts_of
-from penstock.core.topology.layout import lay_out
+import millstream as ms
+from millstream.core.model.errors import TopicNotFoundError, TopologyError
+from millstream.core.topology.evolution import Part, Remembered, appeared, continued, parts_of
+from millstream.core.topology.layout import lay_out
 
 ORDERS = re.compile("orders-.*")
 
 
-def counting(pattern: re.Pattern[str] = ORDERS) -> ps.Topology:
-    builder = ps.StreamsBuilder()
-    builder.stream(pattern).group_by_key().count(store="counts").to_stream().to("out", value=ps.serdes.int64)
+def counting(pattern: re.Pattern[str] = ORDERS) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream(pattern).group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
     return builder.build()
 
 
@@ -46,8 +46,8 @@ class TestWhatAPatternMeans:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: ps.Topology().add_source("a", "orders-eu").add_source("b", ORDERS),
-        lambda: ps.Topology().add_source("a", ORDERS).add_source("b", ["x", "orders-eu"]),
+        lambda: ms.Topology().add_source("a", "orders-eu").add_source("b", ORDERS),
+        lambda: ms.Topology().add_source("a", ORDERS).add_source("b", ["x", "orders-eu"]),
     ],
 )
 def test_a_pattern_that_matches_a_topic_of_another_source_is_refused(build: Callable[[], object]) -> None:
@@ -58,7 +58,7 @@ def test_a_pattern_that_matches_a_topic_of_another_source_is_refused(build: Call
 
 
 def test_two_patterns_that_match_one_topic_are_refused_when_it_is_there() -> None:
-    topology = ps.Topology().add_source("a", ORDERS).add_source("b", re.compile(".*-eu"))
+    topology = ms.Topology().add_source("a", ORDERS).add_source("b", re.compile(".*-eu"))
     topology.plan(existing=["orders-us", "clicks-eu"])
     with pytest.raises(
         TopologyError, match=r"'orders-eu' would have two sources: 'a', and 'b' by its pattern"
@@ -67,7 +67,7 @@ def test_two_patterns_that_match_one_topic_are_refused_when_it_is_there() -> Non
 
 
 def test_a_repartition_behind_a_pattern_needs_a_topic_to_take_its_number_from() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(ORDERS).group_by(lambda _, v: v).count(store="counts")
     topology = builder.build()
     with pytest.raises(TopicNotFoundError, match="no topic matches the pattern in front of repartition"):
@@ -87,7 +87,7 @@ class TestACheckpoint:
         )
 
     def test_finds_a_part_without_stores_by_its_pattern(self) -> None:
-        topology = ps.Topology().add_source("new", "other").add_source("in", ORDERS)
+        topology = ms.Topology().add_source("new", "other").add_source("in", ORDERS)
         plan = continued(topology.plan("app", existing=["orders-b"]), {0: Part(("/orders-.*/",), (), 1)})
         assert plan.subtopologies[0].source_topics == ("orders-b",)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
-from penstock.core.topology.nodes import Repartition
-from penstock.core.topology.plan import Plan
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.nodes import Repartition
+from millstream.core.topology.plan import Plan
 
-STORE = ps.stores.key_value("shared", ps.serdes.string, ps.serdes.string)
+STORE = ms.stores.key_value("shared", ms.serdes.string, ms.serdes.string)
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
@@ -28,7 +28,7 @@ def where(plan: Plan) -> dict[str, bool]:
 
 def test_unconnected_parts_are_numbered_in_the_order_they_were_begun() -> None:
     topology = (
-        ps.Topology()
+        ms.Topology()
         .add_source("a", "A")
         .add_source("b", "B")
         .add_sink("b-out", "X", "b")
@@ -43,7 +43,7 @@ def test_unconnected_parts_are_numbered_in_the_order_they_were_begun() -> None:
 
 def test_a_shared_store_connects() -> None:
     topology = (
-        ps.Topology()
+        ms.Topology()
         .add_source("a", "A")
         .add_source("b", "B")
         .add_processor("pa", Quiet, "a")
@@ -57,9 +57,9 @@ def test_a_shared_store_connects() -> None:
 
 
 def test_a_repartition_is_the_border_between_two() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by(lambda k, v: v).count(store="counts").to_stream().to(
-        "out", value=ps.serdes.int64
+        "out", value=ms.serdes.int64
     )
     plan = builder.build().plan("app")
     assert parts(plan) == [
@@ -84,16 +84,16 @@ def test_a_repartition_is_the_border_between_two() -> None:
 
 
 def test_only_what_comes_from_a_stateless_part_goes_through_the_shuffle() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by(lambda k, v: v).count(store="one")
-    counts.to_stream().group_by(lambda k, v: str(v), value=ps.serdes.int64).count(store="two")
+    counts.to_stream().group_by(lambda k, v: str(v), value=ms.serdes.int64).count(store="two")
     plan = builder.build().plan("app")
     assert where(plan) == {"app-one-repartition": True, "app-two-repartition": False}
     assert plan.broker_topics == ("in", "app-two-repartition")
 
 
 def test_a_part_behind_a_shuffle_repartitions_through_a_topic() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="first").select_key(lambda k, v: v).repartition(name="second").to(
         "out"
     )
@@ -112,7 +112,7 @@ def consistent(plan: Plan) -> bool:
 
 
 def test_a_stream_merged_with_its_own_repartition_sends_it_through_a_topic() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.merge(stream.repartition(name="again")).to("out")
     plan = builder.build().plan("app")
@@ -122,7 +122,7 @@ def test_a_stream_merged_with_its_own_repartition_sends_it_through_a_topic() -> 
 
 
 def test_a_part_that_gets_a_shuffle_later_does_not_send_to_another() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.select_key(lambda k, v: v).group_by_key().count(store="counts")  # made while `in` is all it reads
     stream.merge(builder.stream("other").repartition(name="late")).to("out")
@@ -130,14 +130,14 @@ def test_a_part_that_gets_a_shuffle_later_does_not_send_to_another() -> None:
 
 
 def test_a_store_or_a_processor_makes_a_part_stateful() -> None:
-    stateless = ps.Topology().add_source("in", "x").add_sink("out", "y", "in")
-    stateful = ps.Topology().add_source("in", "x").add_processor("p", Quiet, "in")
+    stateless = ms.Topology().add_source("in", "x").add_sink("out", "y", "in")
+    stateful = ms.Topology().add_source("in", "x").add_processor("p", Quiet, "in")
     assert stateless.plan().subtopologies[0].stateless
     assert not stateful.plan().subtopologies[0].stateless
 
 
 def test_the_names_a_repartition_needs_are_kept_free() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in", name="counts-repartition-source").group_by(lambda k, v: v).count(store="counts")
     with pytest.raises(
         TopologyError,
@@ -147,9 +147,9 @@ def test_the_names_a_repartition_needs_are_kept_free() -> None:
 
 
 def test_two_repartitions_of_one_name_are_refused() -> None:
-    topology = ps.Topology().add_source("in", "x")
+    topology = ms.Topology().add_source("in", "x")
     for name in ("first", "second"):
-        topology.add(Repartition(name, ("in",), "same", ps.serdes.string, ps.serdes.string))
+        topology.add(Repartition(name, ("in",), "same", ms.serdes.string, ms.serdes.string))
     with pytest.raises(
         TopologyError, match=r"two repartitions are called 'same'; give one of them another name=\.\.\."
     ):
@@ -157,10 +157,10 @@ def test_two_repartitions_of_one_name_are_refused() -> None:
 
 
 def test_a_plan_says_what_an_application_reads_keeps_and_writes() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by(lambda k, v: v).count(store="one").to_stream()
-    counts.to(lambda key, value, context: key, value=ps.serdes.int64)
-    counts.group_by(lambda k, v: str(v), value=ps.serdes.int64).count(store="two")
+    counts.to(lambda key, value, context: key, value=ms.serdes.int64)
+    counts.group_by(lambda k, v: str(v), value=ms.serdes.int64).count(store="two")
     assert str(builder.build().plan("app")) == "\n".join(
         [
             "Application app",
@@ -181,7 +181,7 @@ def test_a_plan_says_what_an_application_reads_keeps_and_writes() -> None:
 
 def test_a_partitioner_for_chosen_topics_needs_the_partitions_of_any_topic() -> None:
     def to(topic: object, **options: object) -> bool:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").to(topic, **options)  # type: ignore[arg-type]
         return builder.build().plan("app").places_in_any_topic
 

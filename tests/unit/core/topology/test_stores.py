@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopologyError
 
-TEXT, INT = ps.serdes.string, ps.serdes.int64
+TEXT, INT = ms.serdes.string, ms.serdes.int64
 HOUR = timedelta(hours=1)
 
-KINDS: dict[str, Callable[..., ps.stores.StoreSpec]] = {
-    "key-value": lambda *given, **more: ps.stores.key_value(*given, **more),
-    "expiring-key-value": lambda *given, **more: ps.stores.key_value(*given, ttl=HOUR, **more),
-    "lru": lambda *given, **more: ps.stores.lru(*given, capacity=10, **more),
-    "window": lambda *given, **more: ps.stores.window(*given, retention=HOUR, size=1000, **more),
-    "window-with-duplicates": lambda *given, **more: ps.stores.window(
+KINDS: dict[str, Callable[..., ms.stores.StoreSpec]] = {
+    "key-value": lambda *given, **more: ms.stores.key_value(*given, **more),
+    "expiring-key-value": lambda *given, **more: ms.stores.key_value(*given, ttl=HOUR, **more),
+    "lru": lambda *given, **more: ms.stores.lru(*given, capacity=10, **more),
+    "window": lambda *given, **more: ms.stores.window(*given, retention=HOUR, size=1000, **more),
+    "window-with-duplicates": lambda *given, **more: ms.stores.window(
         *given, retention=HOUR, size=1000, retain_duplicates=True, **more
     ),
-    "session": lambda *given, **more: ps.stores.session(*given, retention=HOUR, **more),
-    "versioned": lambda *given, **more: ps.stores.versioned(*given, history_retention=HOUR, **more),
+    "session": lambda *given, **more: ms.stores.session(*given, retention=HOUR, **more),
+    "versioned": lambda *given, **more: ms.stores.versioned(*given, history_retention=HOUR, **more),
 }
 
 
@@ -49,47 +49,47 @@ def test_the_fingerprint_does_not_tell_what_may_change(kind: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (ps.stores.key_value("s", TEXT, INT, ttl=1), ps.stores.key_value("s", TEXT, INT, ttl=2)),
-        (ps.stores.lru("s", TEXT, INT, capacity=1), ps.stores.lru("s", TEXT, INT, capacity=2)),
+        (ms.stores.key_value("s", TEXT, INT, ttl=1), ms.stores.key_value("s", TEXT, INT, ttl=2)),
+        (ms.stores.lru("s", TEXT, INT, capacity=1), ms.stores.lru("s", TEXT, INT, capacity=2)),
         (
-            ps.stores.window("s", TEXT, INT, retention=9, size=1),
-            ps.stores.window("s", TEXT, INT, retention=8, size=2),
+            ms.stores.window("s", TEXT, INT, retention=9, size=1),
+            ms.stores.window("s", TEXT, INT, retention=8, size=2),
         ),
-        (ps.stores.session("s", TEXT, INT, retention=1), ps.stores.session("s", TEXT, INT, retention=2)),
+        (ms.stores.session("s", TEXT, INT, retention=1), ms.stores.session("s", TEXT, INT, retention=2)),
         (
-            ps.stores.versioned("s", TEXT, INT, history_retention=1),
-            ps.stores.versioned("s", TEXT, INT, history_retention=2),
+            ms.stores.versioned("s", TEXT, INT, history_retention=1),
+            ms.stores.versioned("s", TEXT, INT, history_retention=2),
         ),
     ],
 )
-def test_how_long_and_how_many_may_change(one: ps.stores.StoreSpec, other: ps.stores.StoreSpec) -> None:
+def test_how_long_and_how_many_may_change(one: ms.stores.StoreSpec, other: ms.stores.StoreSpec) -> None:
     assert one.fingerprint == other.fingerprint
     assert one != other
 
 
 def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:
-    lengths = [ps.stores.session("s", TEXT, INT, retention=r).slice_ms for r in (0, 120_000, HOUR)]
+    lengths = [ms.stores.session("s", TEXT, INT, retention=r).slice_ms for r in (0, 120_000, HOUR)]
     assert lengths == [60_000, 60_000, 1_800_000]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ps.stores.key_value("a/b", TEXT, INT), "'a/b' cannot be the name of a store"),
-        (lambda: ps.stores.key_value("s", TEXT, INT, ttl=0), "store 's': ttl is at least 1 ms, not 0"),
-        (lambda: ps.stores.lru("s", TEXT, INT, capacity=0), "store 's': capacity is at least 1, not 0"),
+        (lambda: ms.stores.key_value("a/b", TEXT, INT), "'a/b' cannot be the name of a store"),
+        (lambda: ms.stores.key_value("s", TEXT, INT, ttl=0), "store 's': ttl is at least 1 ms, not 0"),
+        (lambda: ms.stores.lru("s", TEXT, INT, capacity=0), "store 's': capacity is at least 1, not 0"),
         (
-            lambda: ps.stores.window("s", TEXT, INT, retention=9, size=10),
+            lambda: ms.stores.window("s", TEXT, INT, retention=9, size=10),
             "store 's': retention is at least 10 ms, not 9; windows would expire before they end",
         ),
-        (lambda: ps.stores.window("s", TEXT, INT, retention=9, size=-1), "size is at least 0 ms, not -1"),
-        (lambda: ps.stores.session("s", TEXT, INT, retention=-1), "retention is at least 0 ms, not -1"),
+        (lambda: ms.stores.window("s", TEXT, INT, retention=9, size=-1), "size is at least 0 ms, not -1"),
+        (lambda: ms.stores.session("s", TEXT, INT, retention=-1), "retention is at least 0 ms, not -1"),
         (
-            lambda: ps.stores.key_value("s", TEXT, INT, engine="redis"),  # type: ignore[arg-type]
+            lambda: ms.stores.key_value("s", TEXT, INT, engine="redis"),  # type: ignore[arg-type]
             "store 's': engine is one of None, 'lmdb', 'rocksdb', 'memory', not 'redis'",
         ),
         (
-            lambda: ps.stores.key_value("s", TEXT, INT, changelog=True),  # type: ignore[arg-type]
+            lambda: ms.stores.key_value("s", TEXT, INT, changelog=True),  # type: ignore[arg-type]
             "store 's': changelog is one of 'spark', 'kafka', not True",
         ),
     ],
@@ -101,19 +101,19 @@ def test_an_impossible_option_is_refused(make: Callable[[], Any], message: str) 
 
 def test_a_duration_is_a_timedelta_or_an_int() -> None:
     with pytest.raises(TypeError, match="a duration is"):
-        ps.stores.session("s", TEXT, INT, retention=1.5)  # type: ignore[arg-type]
+        ms.stores.session("s", TEXT, INT, retention=1.5)  # type: ignore[arg-type]
 
 
 def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
     with pytest.raises(TopologyError, match="store 's': duplicates are kept in the order of keys only"):
-        ps.stores.window("s", TEXT, INT, retention=10, size=10, retain_duplicates=True, order="time")
+        ms.stores.window("s", TEXT, INT, retention=10, size=10, retain_duplicates=True, order="time")
 
 
 def test_an_order_is_that_of_keys_or_of_time() -> None:
     with pytest.raises(TopologyError, match="store 's': order is one of 'key', 'time', not 'start'"):
-        ps.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
+        ms.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
 
 
 def test_another_order_is_another_layout() -> None:
-    assert ps.stores.session("s", TEXT, INT, retention=10, order="time").kind == "session-by-time"
-    assert ps.stores.window("s", TEXT, INT, retention=10, size=10, order="time").kind == "window-by-time"
+    assert ms.stores.session("s", TEXT, INT, retention=10, order="time").kind == "session-by-time"
+    assert ms.stores.window("s", TEXT, INT, retention=10, size=10, order="time").kind == "window-by-time"

@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import TopologyError
+import millstream as ms
+from millstream.core.model.errors import TopologyError
 
-STORE = ps.stores.key_value("counts", ps.serdes.string, ps.serdes.int64)
+STORE = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
 
 
-class Quiet(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Quiet(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         pass
 
 
-class Shout(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class Shout(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record.with_value(record.value.upper()))
 
 
-def begun() -> ps.Topology:
-    return ps.Topology().add_source("in", "lines").add_processor("worker", Quiet, "in")
+def begun() -> ms.Topology:
+    return ms.Topology().add_source("in", "lines").add_processor("worker", Quiet, "in")
 
 
-def with_store() -> ps.Topology:
+def with_store() -> ms.Topology:
     return begun().add_state_store(STORE, processors=["worker"])
 
 
@@ -77,12 +77,12 @@ def with_store() -> ps.Topology:
         ),
         (
             lambda: with_store().add_state_store(
-                ps.stores.key_value("counts", ps.serdes.string, ps.serdes.string)
+                ms.stores.key_value("counts", ms.serdes.string, ms.serdes.string)
             ),
             r"^two different stores are called 'counts'; a store's name must be unique$",
         ),
         (
-            lambda: ps.stores.key_value("a/b", ps.serdes.string, ps.serdes.string),
+            lambda: ms.stores.key_value("a/b", ms.serdes.string, ms.serdes.string),
             r"^'a/b' cannot be the name of a store: ",
         ),
         (
@@ -100,7 +100,7 @@ def with_store() -> ps.Topology:
         ),
     ],
 )
-def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ps.Topology], message: str) -> None:
+def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ms.Topology], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         build()
 
@@ -109,7 +109,7 @@ def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ps.Topology], me
     ("build", "message"),
     [
         (
-            ps.Topology,
+            ms.Topology,
             r"^the topology has no source, so it would never do anything; begin with stream\(\.\.\.\)$",
         ),
         (
@@ -127,10 +127,10 @@ def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ps.Topology], me
     ],
 )
 @pytest.mark.parametrize(
-    "use", [ps.Topology.validate, ps.Topology.plan, ps.Topology.describe, ps.Topology.dot]
+    "use", [ms.Topology.validate, ms.Topology.plan, ms.Topology.describe, ms.Topology.dot]
 )
 def test_what_is_missing_is_told_when_it_is_used(
-    build: Callable[[], ps.Topology], message: str, use: Callable[[ps.Topology], object]
+    build: Callable[[], ms.Topology], message: str, use: Callable[[ms.Topology], object]
 ) -> None:
     with pytest.raises(TopologyError, match=message):
         use(build())
@@ -147,7 +147,7 @@ def test_a_store_can_be_connected_in_three_ways() -> None:
     ways = [
         begun().add_state_store(STORE, processors=["worker"]),
         begun().add_state_store(STORE).connect("worker", "counts"),
-        ps.Topology()
+        ms.Topology()
         .add_source("in", "lines")
         .add_processor("worker", Quiet, "in", stores=["counts"])
         .add_state_store(STORE),
@@ -170,32 +170,32 @@ def test_says_how_large_it_is() -> None:
     assert repr(with_store()) == "<Topology of 2 nodes and 1 stores>"
 
 
-def _add_processor(supplier: Callable[[], ps.Processor]) -> None:
-    ps.Topology().add_source("in", "lines").add_processor("shared", supplier, "in")
+def _add_processor(supplier: Callable[[], ms.Processor]) -> None:
+    ms.Topology().add_source("in", "lines").add_processor("shared", supplier, "in")
 
 
-def _add_global_store(supplier: Callable[[], ps.Processor]) -> None:
-    ps.Topology().add_global_store(STORE, "in", "lines", "shared", supplier)
+def _add_global_store(supplier: Callable[[], ms.Processor]) -> None:
+    ms.Topology().add_global_store(STORE, "in", "lines", "shared", supplier)
 
 
-def _add_read_only_store(supplier: Callable[[], ps.Processor]) -> None:
-    ps.Topology().add_read_only_state_store(STORE, "in", "lines", "shared", supplier)
+def _add_read_only_store(supplier: Callable[[], ms.Processor]) -> None:
+    ms.Topology().add_read_only_state_store(STORE, "in", "lines", "shared", supplier)
 
 
-def _add_global_store_to_builder(supplier: Callable[[], ps.Processor]) -> None:
-    ps.StreamsBuilder().add_global_store(STORE, "lines", supplier)
+def _add_global_store_to_builder(supplier: Callable[[], ms.Processor]) -> None:
+    ms.StreamsBuilder().add_global_store(STORE, "lines", supplier)
 
 
-def _process(supplier: Callable[[], ps.Processor]) -> None:
-    ps.StreamsBuilder().stream("in").process(supplier)
+def _process(supplier: Callable[[], ms.Processor]) -> None:
+    ms.StreamsBuilder().stream("in").process(supplier)
 
 
-def _process_values(supplier: Callable[[], ps.Processor]) -> None:
-    ps.StreamsBuilder().stream("in").process_values(supplier)
+def _process_values(supplier: Callable[[], ms.Processor]) -> None:
+    ms.StreamsBuilder().stream("in").process_values(supplier)
 
 
-def _transform_values(supplier: Callable[[], ps.Processor]) -> None:
-    ps.StreamsBuilder().table("in").transform_values(supplier)  # type: ignore[arg-type]
+def _transform_values(supplier: Callable[[], ms.Processor]) -> None:
+    ms.StreamsBuilder().table("in").transform_values(supplier)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def _transform_values(supplier: Callable[[], ps.Processor]) -> None:
     ],
 )
 def test_a_supplier_makes_a_new_processor_each_time(
-    use: Callable[[Callable[[], ps.Processor]], None],
+    use: Callable[[Callable[[], ms.Processor]], None],
 ) -> None:
     shared = Quiet()
     with pytest.raises(TopologyError, match="gives the same processor each time"):
@@ -220,7 +220,7 @@ def test_a_supplier_makes_a_new_processor_each_time(
 
 
 def test_what_is_added_to_the_builder_later_is_not_in_what_was_built() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.to("out")
     split = stream.split()
@@ -236,22 +236,22 @@ def test_what_is_added_to_the_builder_later_is_not_in_what_was_built() -> None:
 
 
 def test_what_is_added_later_is_not_in_an_application() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(re.compile("in-.*")).to("out")
     topology = builder.build()
-    application: Any = ps.Application("app", topology, bootstrap_servers="localhost:1")
+    application: Any = ms.Application("app", topology, bootstrap_servers="localhost:1")
     topology.add_source("later", "more").add_sink("end", "out", "later")
     assert list(application._plan_of(None, {"in-1": 1, "more": 1}).subtopology_of) == ["in-1"]
 
 
 def test_nodes_of_the_processor_api_may_have_any_name() -> None:
-    topology = ps.Topology().add_source('from "in" / ä', "in").add_processor("do\\it", Shout, 'from "in" / ä')
+    topology = ms.Topology().add_source('from "in" / ä', "in").add_processor("do\\it", Shout, 'from "in" / ä')
     topology.add_sink("a sink!", "out", "do\\it")
     assert "Sink: a sink! (topic: out)" in topology.describe()
     assert '"from #quot;in#quot; / ä"' in topology.mermaid()
     assert '"from \\"in\\" / ä" -> "do\\\\it"' in topology.dot()
     assert "from &quot;in&quot; / ä" in topology.svg()
-    with ps.testing.TopologyTestDriver(topology) as driver:
+    with ms.testing.TopologyTestDriver(topology) as driver:
         driver.pipe("in", "k", "v")
         assert [record.value for record in driver.read("out")] == ["V"]
 
@@ -259,7 +259,7 @@ def test_nodes_of_the_processor_api_may_have_any_name() -> None:
 @pytest.mark.parametrize("name", ["", None, 5])
 def test_a_node_has_some_name(name: Any) -> None:
     with pytest.raises(TopologyError):
-        ps.Topology().add_source(name, "in")
+        ms.Topology().add_source(name, "in")
 
 
 @pytest.mark.parametrize(
@@ -276,13 +276,13 @@ def test_a_node_has_some_name(name: Any) -> None:
         lambda b, name: b.stream("in").to("out", name=name),
     ],
 )
-def test_names_of_the_dsl_are_those_of_topics(use: Callable[[ps.StreamsBuilder, str], object]) -> None:
+def test_names_of_the_dsl_are_those_of_topics(use: Callable[[ms.StreamsBuilder, str], object]) -> None:
     with pytest.raises(TopologyError, match=r"'.*my node.*' cannot be the name of"):
-        use(ps.StreamsBuilder(), "my node")
+        use(ms.StreamsBuilder(), "my node")
 
 
 def test_nodes_with_more_behind_them_are_described_first() -> None:
-    topology = ps.Topology()
+    topology = ms.Topology()
     for number in "12":
         topology.add_source(f"s{number}", f"t{number}").add_processor(f"p{number}", Quiet, f"s{number}")
     topology.add_state_store(STORE, processors=["p1", "p2"]).add_processor("end", Quiet, "p2")

@@ -8,9 +8,9 @@ from time import monotonic
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.drivers.kafka.broker import Broker
-from penstock.testing._cluster import free_ports
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.drivers.kafka.broker import Broker
+from millstream.testing._cluster import free_ports
 
 
 def timing_out(times: float) -> Callable[[], int]:

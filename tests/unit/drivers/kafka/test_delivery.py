@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.core.model.errors import BrokerUnavailableError
-from penstock.core.ports import BatchId
-from penstock.drivers.kafka import delivery as sending
-from penstock.drivers.kafka.delivery import Transaction
-from penstock.drivers.kafka.marks import mark_offset
-from penstock.drivers.kafka.transactions import KafkaTransactions
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.ports import BatchId
+from millstream.drivers.kafka import delivery as sending
+from millstream.drivers.kafka.delivery import Transaction
+from millstream.drivers.kafka.marks import mark_offset
+from millstream.drivers.kafka.transactions import KafkaTransactions
 
 MARK = BatchId("5f3a", 7)
 

@@ -7,7 +7,7 @@ import sys
 
 _STUCK = """
 import logging, threading
-from penstock.drivers.kafka.clients import warm
+from millstream.drivers.kafka.clients import warm
 
 logging.basicConfig(format="%(message)s")
 
@@ -43,7 +43,7 @@ def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
 
 
 def test_a_program_that_has_none_ends() -> None:
-    program = "import penstock.drivers.kafka.clients"
+    program = "import millstream.drivers.kafka.clients"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -51,7 +51,7 @@ def test_a_program_that_has_none_ends() -> None:
 def test_a_client_that_is_made_while_the_process_ends_is_no_error() -> None:
     program = (
         "import atexit\n"
-        "from penstock.drivers.kafka.clients import warm\n"
+        "from millstream.drivers.kafka.clients import warm\n"
         "atexit.register(lambda: print(warm(dict, {'client.id': 'late'})['client.id']))\n"
         "warm(dict, {'client.id': 'early'})\n"
     )

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from penstock.drivers.kafka import overdue
-from penstock.drivers.kafka.overdue import Overdue, Stopwatch, within
+from millstream.drivers.kafka import overdue
+from millstream.drivers.kafka.overdue import Overdue, Stopwatch, within
 
 
 def test_what_a_call_raises_is_raised() -> None:

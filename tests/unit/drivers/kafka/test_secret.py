@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.model.errors import SettingsError
-from penstock.drivers.kafka.clients import made
-from penstock.drivers.kafka.secret import Secret
-from penstock.edge.clients import Clients
-from penstock.edge.settings import Settings, settings_from, shown
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.kafka.clients import made
+from millstream.drivers.kafka.secret import Secret
+from millstream.edge.clients import Clients
+from millstream.edge.settings import Settings, settings_from, shown
 
 HIDDEN = "hunter2-hunter2"
 
@@ -30,10 +30,10 @@ def reference(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
         return Path(path).read_text().strip()
 
     kinds: dict[str, object] = {
-        "env": ps.secret.env("SHOP_PASSWORD"),
-        "file": ps.secret.file(tmp_path / "password"),
-        "fetched": ps.secret.fetched(from_the_vault),
-        "written": {"env": "SHOP_PASSWORD"},  # as in a TOML file, or in PENSTOCK_KAFKA
+        "env": ms.secret.env("SHOP_PASSWORD"),
+        "file": ms.secret.file(tmp_path / "password"),
+        "fetched": ms.secret.fetched(from_the_vault),
+        "written": {"env": "SHOP_PASSWORD"},  # as in a TOML file, or in MILLSTREAM_KAFKA
     }
     return kinds[request.param]
 
@@ -82,22 +82,22 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
 
 def test_a_reference_is_shown_as_it_was_written() -> None:
     settings = settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.password": {"file": "/run/x"}}})
-    assert shown(settings)["kafka"] == {"sasl.password": "ps.secret.file('/run/x')"}
+    assert shown(settings)["kafka"] == {"sasl.password": "ms.secret.file('/run/x')"}
 
 
 @pytest.mark.parametrize(
     ("secret", "message"),
     [
         (
-            ps.secret.env("SHOP_NOWHERE"),
-            r"ps.secret.env\('SHOP_NOWHERE'\) is not there.*executors on every host",
+            ms.secret.env("SHOP_NOWHERE"),
+            r"ms.secret.env\('SHOP_NOWHERE'\) is not there.*executors on every host",
         ),
         (
-            ps.secret.file("/nowhere/at/all"),
-            r"ps.secret.file\('/nowhere/at/all'\) cannot be read.*every host",
+            ms.secret.file("/nowhere/at/all"),
+            r"ms.secret.file\('/nowhere/at/all'\) cannot be read.*every host",
         ),
-        (ps.secret.fetched(lambda: 1 / 0), r"ps.secret.fetched\(.*lambda.*\) raised ZeroDivisionError"),  # type: ignore[arg-type, return-value]
-        (ps.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
+        (ms.secret.fetched(lambda: 1 / 0), r"ms.secret.fetched\(.*lambda.*\) raised ZeroDivisionError"),  # type: ignore[arg-type, return-value]
+        (ms.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
     ],
 )
 def test_what_is_not_there_is_told_with_its_place(secret: Secret, message: str) -> None:
@@ -115,4 +115,4 @@ def test_what_is_no_reference_is_refused(written: object) -> None:
 
 def test_a_jaas_text_cannot_be_a_reference() -> None:
     with pytest.raises(SettingsError, match=r"use 'sasl.username' and 'sasl.password'"):
-        settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.jaas.config": ps.secret.env("X")}})
+        settings_from({"bootstrap_servers": "b:9092", "kafka": {"sasl.jaas.config": ms.secret.env("X")}})

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark import control
-from penstock.drivers.spark.control import ControlAddress, ControlServer
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark import control
+from millstream.drivers.spark.control import ControlAddress, ControlServer
 
 SILENT = 1_000
 NOBODY = 65_534

@@ -7,9 +7,9 @@ import socket
 import pytest
 from pyspark import TaskContext
 
-from penstock.core.model.errors import ProcessingError
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.executor import executor_in, this_executor, where_it_runs
+from millstream.core.model.errors import ProcessingError
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.executor import executor_in, this_executor, where_it_runs
 
 STANDALONE = "http://10.0.0.7:8081/logPage/?appId=app-20260101000000-0000&executorId=3&logType=stdout"
 
@@ -34,7 +34,7 @@ class TestErrors:
         monkeypatch.setenv("SPARK_EXECUTOR_ID", "7")
 
     def crossed(self) -> str:
-        with pytest.raises(Exception, match="penstock-error") as caught, wire.crossing():
+        with pytest.raises(Exception, match="millstream-error") as caught, wire.crossing():
             raise ProcessingError("function f failed")
         found = wire.find_error(str(caught.value))
         assert isinstance(found, ProcessingError)

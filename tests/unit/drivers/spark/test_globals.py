@@ -10,25 +10,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import penstock as ps
-from penstock.core.model.errors import BrokerUnavailableError, OffsetsLostError
-from penstock.core.model.ids import TaskId
-from penstock.core.model.positions import Offsets
-from penstock.core.topology.evolution import Lineage
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.control import ControlAddress
-from penstock.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
-from penstock.drivers.spark.planner import Planner
-from penstock.drivers.spark.spec import SourceSpec, TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
+import millstream as ms
+from millstream.core.model.errors import BrokerUnavailableError, OffsetsLostError
+from millstream.core.model.ids import TaskId
+from millstream.core.model.positions import Offsets
+from millstream.core.topology.evolution import Lineage
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
+from millstream.drivers.spark.planner import Planner
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
 from unit.drivers.topics import FakeTopic
 
 TOPIC = "products"
 
 
-def topology(*, reads: bool = True) -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def topology(*, reads: bool = True) -> ms.Topology:
+    builder = ms.StreamsBuilder()
     table = builder.global_table(TOPIC, store="goods")
     builder.stream("counted").group_by_key().count(store="counts").to_stream().map_values(str).to("counts")
     if reads:
@@ -42,7 +42,7 @@ def spec(topic: FakeTopic, *, skip_lost: bool = False, known: bool = True) -> So
     lineage = Lineage({}, {TOPIC: topic.id}, {})
     counts = {TOPIC: len(topic.entries)} if known else {}
     application = TopologySpec(
-        plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, lineage, counts
+        plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {}, lineage, counts
     )
     address = ControlAddress("/nowhere", b"")
     return SourceSpec(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import penstock as ps
-from penstock.core.engine.readiness import InputFacts
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.ports import OffsetRange, TimedOffset
-from penstock.core.topology.layout import Layout, lay_out
-from penstock.core.topology.plan import Plan
-from penstock.drivers.spark.inputs import (
+import millstream as ms
+from millstream.core.engine.readiness import InputFacts
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import OffsetRange, TimedOffset
+from millstream.core.topology.layout import Layout, lay_out
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.inputs import (
     Held,
     InputPlanner,
     InputReader,
@@ -41,7 +41,7 @@ class Index:
 
 
 def joined(shuffled: bool = False) -> tuple[Plan, Layout]:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     table = builder.table("slow", store="table")
     stream = builder.stream("fast")
     if shuffled:
@@ -154,9 +154,9 @@ class TestTheReader:
 
 
 def test_a_task_that_closes_when_it_is_idle_is_told_of_its_one_input() -> None:
-    builder = ps.StreamsBuilder()
-    emit = ps.EmitStrategy.on_window_close(close_idle_after=1_000)
-    windows = builder.stream("fast").group_by_key().windowed_by(ps.TumblingWindows(10, 0), emit=emit)
+    builder = ms.StreamsBuilder()
+    emit = ms.EmitStrategy.on_window_close(close_idle_after=1_000)
+    windows = builder.stream("fast").group_by_key().windowed_by(ms.TumblingWindows(10, 0), emit=emit)
     windows.count(store="counts").to_stream().to("out")
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"fast": 1})

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.runtime.inputs import informed
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark.options import in_driver, in_executor, option_of
-from penstock.drivers.spark.outline import LeftOut, from_outline, outline
-from penstock.drivers.spark.spec import SourceSpec, TopologySpec
-from penstock.drivers.spark.times import topics_timed_by_readers
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.runtime.inputs import informed
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark.options import in_driver, in_executor, option_of
+from millstream.drivers.spark.outline import LeftOut, from_outline, outline
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.times import topics_timed_by_readers
 
 _MODULE = """
-import penstock as ps
+import millstream as ms
 
 class Order:
     def __init__(self, text): self.text = text
@@ -26,17 +26,17 @@ def to_bytes(order): return order.text.encode()
 def from_bytes(data): return Order(data.decode())
 def moment(record, partition_time): return 7
 
-serde = ps.Serde("order", to_bytes, from_bytes, accepts=(Order,))
+serde = ms.Serde("order", to_bytes, from_bytes, accepts=(Order,))
 
-class Totals(ps.Processor):
+class Totals(ms.Processor):
     def process(self, record): pass
 
 def build():
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     orders = builder.stream("orders", value=serde, timestamp=moment)
     prices = builder.table("prices", value=serde)
     counted = orders.select_key(lambda key, order: order.text).group_by_key().count(store="counts")
-    counted.to_stream().to("counts", value=ps.serdes.int64)
+    counted.to_stream().to("counts", value=ms.serdes.int64)
     orders.join(prices, lambda order, price: Order(order.text + price.text)).process(Totals)
     return builder.build()
 """
@@ -71,7 +71,7 @@ def test_an_outline_plans_as_the_topology_does(spec: TopologySpec) -> None:
 def test_an_outline_needs_nothing_of_the_users(spec: TopologySpec) -> None:
     """Another process, which cannot import the module, reads it."""
     program = (
-        "import sys; from penstock.drivers.spark.outline import from_outline\n"
+        "import sys; from millstream.drivers.spark.outline import from_outline\n"
         "spec = from_outline(sys.stdin.buffer.read()); print(sorted(spec.plan.store_fingerprints()))"
     )
     read = subprocess.run(
@@ -98,7 +98,7 @@ def test_the_driver_imports_what_the_program_could(tmp_path: Path, monkeypatch: 
     option = option_of(shop_clock.noon, "executors")
     assert in_executor(option) == "executors"
     program = (
-        "import sys; from penstock.drivers.spark.options import in_driver; print(in_driver(sys.argv[1])())"
+        "import sys; from millstream.drivers.spark.options import in_driver; print(in_driver(sys.argv[1])())"
     )
     read = subprocess.run(
         [sys.executable, "-c", program, option], capture_output=True, text=True, check=False, timeout=60

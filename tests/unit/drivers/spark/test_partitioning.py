@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.core.model.partitioning import murmur2 as murmur2_of_one
-from penstock.core.model.partitioning import partition_of
-from penstock.core.model.record import Records
-from penstock.drivers.spark.partitioning import murmur2, split_by_partition
-from penstock.drivers.spark.wire import to_arrow
+from millstream.core.model.partitioning import murmur2 as murmur2_of_one
+from millstream.core.model.partitioning import partition_of
+from millstream.core.model.record import Records
+from millstream.drivers.spark.partitioning import murmur2, split_by_partition
+from millstream.drivers.spark.wire import to_arrow
 
 KEYS = [
     b"",

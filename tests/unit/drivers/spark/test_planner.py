@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-import penstock as ps
-from penstock.core.engine.policy import ErrorPolicies
-from penstock.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.ports import TopicFacts
-from penstock.core.topology.evolution import Lineage
-from penstock.core.topology.layout import default_grouper, lay_out
-from penstock.drivers.spark.inputs import Held
-from penstock.drivers.spark.planner import Planner
-from penstock.drivers.spark.spec import SourceSpec, TopologySpec
+import millstream as ms
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import TopicFacts
+from millstream.core.topology.evolution import Lineage
+from millstream.core.topology.layout import default_grouper, lay_out
+from millstream.drivers.spark.inputs import Held
+from millstream.drivers.spark.planner import Planner
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
 TOPICS = {"in": 1, "other": 1}
 
@@ -75,13 +75,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def planner(orders: Orders, clock: Clock) -> Planner:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(list(TOPICS)).to("out")
     return planning(builder, orders, clock)
 
 
 def planning(
-    builder: ps.StreamsBuilder,
+    builder: ms.StreamsBuilder,
     orders: Orders,
     clock: Clock | None = None,
     trigger_interval_ms: int = 0,
@@ -126,7 +126,7 @@ def test_a_run_to_the_end_waits_for_what_is_paused_and_says_so_once(
     orders.answers = [paused]
     planned = planner.next(start)
     orders.asked, orders.answers = 0, [paused, paused, paused, {}]
-    with caplog.at_level(logging.WARNING, "penstock.source"):
+    with caplog.at_level(logging.WARNING, "millstream.source"):
         resumed = planner.next(planned)
     assert orders.asked == 4
     assert resumed["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
@@ -142,7 +142,7 @@ def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders
 
 
 def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders: Orders) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
     builder.stream("other").to("out")
     planner = planning(builder, orders)
@@ -155,15 +155,15 @@ def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders
 
 def re_keyed(orders: Orders, limit: int) -> Planner:
     """Plan for a topology that re-keys behind a store, of which at most so many records are read at once."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").process(Keeping).repartition(name="again", partitions=1).to("out")
     planner = planning(builder, orders, limit=limit)
     planner.fix_end()
     return planner
 
 
-class Keeping(ps.Processor[Any, Any, Any, Any]):
-    stores = (ps.stores.key_value("kept", ps.serdes.string, ps.serdes.string),)
+class Keeping(ms.Processor[Any, Any, Any, Any]):
+    stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.string),)
 
     def process(self, record: Any) -> None:
         self.context.forward(record)
@@ -223,7 +223,7 @@ class TestTheTriggerInterval:
     SOME: ClassVar[dict[str, Any]] = {"paused": ["other"], "rates": {"in": 3}}
 
     def planner(self, orders: Orders, trigger_interval_ms: int) -> Planner:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream(list(TOPICS)).to("out")
         orders.answers = [self.SOME]
         return planning(builder, orders, trigger_interval_ms=trigger_interval_ms)
@@ -272,7 +272,7 @@ class Recent(Broker):
 
 
 def test_a_source_may_begin_some_time_ago(orders: Orders) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream(list(TOPICS), offset_reset=timedelta(hours=1)).to("out")
     plan = builder.build().plan("app")
     spec = TopologySpec(plan, lay_out(plan, TOPICS, default_grouper), {}, ErrorPolicies(), {"out": 1})
@@ -297,7 +297,7 @@ class Committed(Broker):
 
 class TestNoOffsetReset:
     def first(self, broker: Broker, reset: str, auto: str = "earliest", **kept: str) -> Any:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         stream = builder.stream("in", offset_reset=reset) if reset else builder.stream("in")
         builder.stream("other").to("out")
         if kept:
@@ -313,7 +313,7 @@ class TestNoOffsetReset:
         broker = Committed({"other": {0: 5}})
         with pytest.raises(
             NoOffsetForPartitionError,
-            match=r"topic 'in', partition 0: the group has committed no.*penstock reset app",
+            match=r"topic 'in', partition 0: the group has committed no.*millstream reset app",
         ):
             self.first(broker, reset, auto)
 
@@ -358,7 +358,7 @@ class Cluster(Broker):
 
 class TestTopicsOfAPattern:
     def planner(self, cluster: Cluster, orders: Orders, **lineage: Any) -> Planner:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream(re.compile("[ab]")).to("out")
         plan = builder.build().plan("app", existing=cluster.ids)
         layout = lay_out(plan, dict.fromkeys(cluster.ids, 1), default_grouper)
@@ -392,13 +392,13 @@ class TestPartitionTimesOfReaders:
     """They are in the offset of a micro-batch, so that one that is run again begins with the same."""
 
     def planner(self, orders: Orders, **source: Any) -> Planner:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in", **source).to("out")
         builder.stream("other").to("out")
         return planning(builder, orders)
 
     def test_are_those_that_were_reported_and_never_go_back(self, orders: Orders) -> None:
-        planner = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        planner = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
         start = begun(planner)
         assert start["times"] == {}
         orders.answers = [{"times": {"in": {0: 70}, "other": {0: 9}}, "rates": {"in": 3}}]
@@ -408,12 +408,12 @@ class TestPartitionTimesOfReaders:
         assert planner.next(planned)["times"] == {"in": {"0": 70}}
 
     def test_are_those_of_the_checkpoint_until_the_tasks_have_reported(self, orders: Orders) -> None:
-        before = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        before = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
         first = before.next(before.first())
         orders.answers = [{"times": {"in": {0: 70}}}]
         planned = before.next(first)
         orders.answers = [{}]
-        again = self.planner(orders, timestamp=ps.timestamps.use_partition_time)
+        again = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
         assert again.next(planned)["times"] == {"in": {"0": 70}}
 
     def test_are_not_written_where_no_reader_extracts_timestamps(self, orders: Orders) -> None:
@@ -426,7 +426,7 @@ class TestOrigins:
     """Where micro-batches began is in the offset, as long as a record of them may be unfinished behind the shuffle."""
 
     def planner(self, orders: Orders) -> Planner:
-        builder = ps.StreamsBuilder()
+        builder = ms.StreamsBuilder()
         builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
         builder.stream("other").to("out")
         return planning(builder, orders)

@@ -1,4 +1,4 @@
-"""The names of PySpark that Penstock uses and that are no public interface: a canary for each PySpark that comes."""
+"""The names of PySpark that Millstream uses and that are no public interface: a canary for each PySpark that comes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-import penstock
+import millstream
 
 PUBLIC_MODULES: Final = {
     "pyspark",
@@ -30,7 +30,7 @@ PUBLIC_MODULES: Final = {
 PRIVATE_MODULES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "pyspark.cloudpickle": (
         ("dumps", "loads", "register_pickle_by_value", "unregister_pickle_by_value"),
-        "topologies travel to workers, and the doctor to executors without Penstock",
+        "topologies travel to workers, and the doctor to executors without Millstream",
     ),
     "pyspark.daemon": (("manager",), "workers are forked from a daemon that has imported everything"),
     "pyspark.find_spark_home": (
@@ -78,7 +78,7 @@ PRIVATE_ATTRIBUTES: Final[dict[str, tuple[type, str]]] = {
     "_gateway": (SparkContext, "a JVM that runs already is found, and the demo ends its own"),
     "_python_includes": (SparkContext, "modules are sent to workers once"),
     "_get_j_spark_session_class": (SparkSession, "a query is started in any thread"),
-    "_streamingCheckpointManager": (SparkSession, "penstock rescale moves the state"),
+    "_streamingCheckpointManager": (SparkSession, "millstream rescale moves the state"),
 }
 """Per attribute the class that has it, and what it is used for."""
 
@@ -124,7 +124,7 @@ OF_OTHERS: Final = {
 }
 """What Python's own library calls so."""
 
-ROOT: Final = Path(penstock.__file__).parent
+ROOT: Final = Path(millstream.__file__).parent
 TREES: Final = [ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"))]
 
 
@@ -235,7 +235,7 @@ def _looked_up(tree: ast.Module) -> Iterator[str]:
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    """Return what Penstock itself calls so: functions, fields, and attributes of its own instances."""
+    """Return what Millstream itself calls so: functions, fields, and attributes of its own instances."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

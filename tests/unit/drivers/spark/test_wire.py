@@ -6,9 +6,9 @@ import gc
 
 import pytest
 
-from penstock.core.model import errors
-from penstock.core.model.record import Records
-from penstock.drivers.spark import wire
+from millstream.core.model import errors
+from millstream.core.model.record import Records
+from millstream.drivers.spark import wire
 
 HEADERS = (("h", b"x"), ("h", None), ("", b""))
 
@@ -58,10 +58,10 @@ def caught(error: Exception) -> str:
         errors.StoreError,
         errors.TopicNotFoundError,
         errors.SparkRuntimeError,
-        errors.PenstockError,
+        errors.MillstreamError,
     ],
 )
-def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.PenstockError]) -> None:
+def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.MillstreamError]) -> None:
     found = wire.find_error(caught(kind('what "happened",\nwhere: äöü 💥')))
     assert type(found) is kind
     assert found.message == 'what "happened",\nwhere: äöü 💥'
@@ -80,11 +80,11 @@ def test_an_error_that_crosses_twice_is_found_as_it_was_first() -> None:
 
 
 def test_an_error_of_an_unknown_kind_is_one_of_this_package() -> None:
-    class HomeMadeError(errors.PenstockError):
+    class HomeMadeError(errors.MillstreamError):
         pass
 
     found = wire.find_error(caught(HomeMadeError("mine")))
-    assert type(found) is errors.PenstockError
+    assert type(found) is errors.MillstreamError
     assert found.message == "mine"
 
 

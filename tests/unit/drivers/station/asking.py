@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from penstock.core.asynchronous.call import Call, Settled, Ticket
-from penstock.core.asynchronous.station import Answered
-from penstock.core.model.calls import Calls
-from penstock.drivers.station import StationAddress, StationLine
-from penstock.drivers.station.runner import now_ms
+from millstream.core.asynchronous.call import Call, Settled, Ticket
+from millstream.core.asynchronous.station import Answered
+from millstream.core.model.calls import Calls
+from millstream.drivers.station import StationAddress, StationLine
+from millstream.drivers.station.runner import now_ms
 
 
 class Asker:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.drivers.station import StationAddress, StationLine
+from millstream.drivers.station import StationAddress, StationLine
 
 
 @pytest.fixture

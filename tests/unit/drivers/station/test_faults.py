@@ -19,13 +19,13 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.core.asynchronous.call import Call, Done, Failed, Ticket
-from penstock.core.model.calls import CircuitBreaker
-from penstock.core.model.errors import StationError
-from penstock.drivers.private import process_directory
-from penstock.drivers.station import StationAddress, StationLine
-from penstock.drivers.station.messages import Answer, Question
-from penstock.drivers.station.runner import now_ms
+from millstream.core.asynchronous.call import Call, Done, Failed, Ticket
+from millstream.core.model.calls import CircuitBreaker
+from millstream.core.model.errors import StationError
+from millstream.drivers.private import process_directory
+from millstream.drivers.station import StationAddress, StationLine
+from millstream.drivers.station.messages import Answer, Question
+from millstream.drivers.station.runner import now_ms
 from unit.drivers.station.asking import Asker, added, await_end, doubled, executor
 
 SOON_S = 8

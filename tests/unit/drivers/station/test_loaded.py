@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from penstock.drivers.station.loaded import Loaded
+from millstream.drivers.station.loaded import Loaded
 
 
 def pickles(*names: bytes) -> dict[bytes, bytes]:

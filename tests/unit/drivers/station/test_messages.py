@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.call import Done, Failed, Settled, Ticket, Waits
-from penstock.core.asynchronous.station import Answered
-from penstock.core.model.errors import ProcessingError
-from penstock.drivers.station.messages import told, unpacked
+from millstream.core.asynchronous.call import Done, Failed, Settled, Ticket, Waits
+from millstream.core.asynchronous.station import Answered
+from millstream.core.model.errors import ProcessingError
+from millstream.drivers.station.messages import told, unpacked
 
 
 class KeywordsError(Exception):

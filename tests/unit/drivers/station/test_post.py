@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
-from penstock.core.asynchronous.dispatcher import Start
-from penstock.core.asynchronous.station import Queued
-from penstock.core.model.calls import Calls, CircuitBreaker, Retry, delay
-from penstock.core.model.errors import StationError
-from penstock.drivers.station.messages import Order, Question, columns
-from penstock.drivers.station.post import Post
+from millstream.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
+from millstream.core.asynchronous.dispatcher import Start
+from millstream.core.asynchronous.station import Queued
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry, delay
+from millstream.core.model.errors import StationError
+from millstream.drivers.station.messages import Order, Question, columns
+from millstream.drivers.station.post import Post
 
 DAY_MS = 86_400_000
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asynchronous.acting import Acting
-from penstock.core.asynchronous.call import Failed, Settled
-from penstock.core.asynchronous.effects import Performing
-from penstock.core.model.calls import Calls
-from penstock.drivers.station import runner as module
-from penstock.drivers.station.messages import Order, Question, columns
-from penstock.drivers.station.runner import Runner, _is_coroutine, ended_ms, now_ms
+from millstream.core.asynchronous.acting import Acting
+from millstream.core.asynchronous.call import Failed, Settled
+from millstream.core.asynchronous.effects import Performing
+from millstream.core.model.calls import Calls
+from millstream.drivers.station import runner as module
+from millstream.drivers.station.messages import Order, Question, columns
+from millstream.drivers.station.runner import Runner, _is_coroutine, ended_ms, now_ms
 
 
 async def coroutine(*args: Any) -> None: ...

@@ -16,12 +16,12 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.core.asynchronous.call import Call, Done, Failed, Ticket, Waits
-from penstock.core.model.calls import Retry, retry
-from penstock.core.model.errors import StationError
-from penstock.drivers.private import process_directory
-from penstock.drivers.station import StationAddress, StationLine
-from penstock.drivers.station.runner import now_ms
+from millstream.core.asynchronous.call import Call, Done, Failed, Ticket, Waits
+from millstream.core.model.calls import Retry, retry
+from millstream.core.model.errors import StationError
+from millstream.drivers.private import process_directory
+from millstream.drivers.station import StationAddress, StationLine
+from millstream.drivers.station.runner import now_ms
 from unit.drivers.station.asking import Asker, added, answers, await_end, doubled, executor
 
 MANY = 2_000
@@ -63,7 +63,7 @@ def test_functions_run_on_threads_of_another_process(line: StationLine) -> None:
     asker.ask(1, 2)
     (process, thread), _ = (one.value for one in asker.until_settled().values() if isinstance(one, Done))
     assert process != os.getpid()
-    assert thread.startswith("penstock-call")
+    assert thread.startswith("millstream-call")
 
 
 def test_functions_of_a_program_need_no_module(line: StationLine) -> None:

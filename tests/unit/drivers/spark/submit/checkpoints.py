@@ -188,7 +188,7 @@ def _of_offsets() -> list[Damage]:
         Damage(
             "offset of another version",
             lambda r: _other_version(_offset(r)),
-            "offsets/N is not what Penstock reads: it has version 'v9' with 1 sources",
+            "offsets/N is not what Millstream reads: it has version 'v9' with 1 sources",
         ),
         Damage(
             "offset of another checkpoint", _of_another_checkpoint, "offsets/M and offsets/N belong to two"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import SparkRuntimeError
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, Progress, files_of, progress_of
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.spark.submit.checkpoint import LocalFiles, Progress, files_of, progress_of
 
 
 class Checkpoint:

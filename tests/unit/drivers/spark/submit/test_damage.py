@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import CheckpointError
-from penstock.drivers.spark.submit import damage
-from penstock.drivers.spark.submit.checkpoint import LocalFiles, progress_of
-from penstock.drivers.spark.submit.damage import findings, look
+from millstream.core.model.errors import CheckpointError
+from millstream.drivers.spark.submit import damage
+from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+from millstream.drivers.spark.submit.damage import findings, look
 
 from .checkpoints import DAMAGES, HARMLESS, Checkpoint, Damage, newest
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from penstock.core.model.errors import SettingsError
-from penstock.drivers.spark.submit import modules
-from penstock.drivers.spark.submit.modules import own_modules, send_modules
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.submit import modules
+from millstream.drivers.spark.submit.modules import own_modules, send_modules
 
 Load = Callable[[str, str], Any]
 

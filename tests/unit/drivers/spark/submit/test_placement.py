@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from penstock.core.model.ids import TaskId
-from penstock.drivers.spark.submit.placement import grouping_keys, spark_hash
+from millstream.core.model.ids import TaskId
+from millstream.drivers.spark.submit.placement import grouping_keys, spark_hash
 
 TASKS = [TaskId(sub, partition) for sub in range(8) for partition in range(128)]
 KEYS = grouping_keys(TASKS)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import SparkRuntimeError
-from penstock.drivers.spark.submit import launch
-from penstock.drivers.spark.submit.session import session_for
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.spark.submit import launch
+from millstream.drivers.spark.submit.session import session_for
 
 
 def test_spark_connect_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    with pytest.raises(SparkRuntimeError, match=r"Spark Connect.*ps\.spark\.transform, which works there"):
+    with pytest.raises(SparkRuntimeError, match=r"Spark Connect.*ms\.spark\.transform, which works there"):
         session_for("shop", None, {})
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark.submit import worker_python as module
-from penstock.drivers.spark.submit.worker_python import worker_python
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.submit import worker_python as module
+from millstream.drivers.spark.submit.worker_python import worker_python
 
 ARCHIVE = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
 

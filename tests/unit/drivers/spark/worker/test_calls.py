@@ -6,11 +6,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from penstock.core.asynchronous.call import Ticket
-from penstock.core.asynchronous.station import Answered, Queued, Work
-from penstock.core.engine.task import Task
-from penstock.core.ports import BatchId
-from penstock.drivers.spark.worker.calls import TaskCalls
+from millstream.core.asynchronous.call import Ticket
+from millstream.core.asynchronous.station import Answered, Queued, Work
+from millstream.core.engine.task import Task
+from millstream.core.ports import BatchId
+from millstream.drivers.spark.worker.calls import TaskCalls
 
 NOW_MS = 10_000
 

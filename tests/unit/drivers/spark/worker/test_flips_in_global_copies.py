@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import DamagedCopyError
+from millstream.core.model.errors import DamagedCopyError
 from unit.drivers.engines import COPIES
 from unit.drivers.topics import FakeTopic
 from unit.flips import FLIPS, flip

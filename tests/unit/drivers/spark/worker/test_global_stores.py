@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-import penstock as ps
-from penstock.core.model.errors import DeserializationError, StoreError
-from penstock.core.ports import Version
-from penstock.core.state.global_copy import Progress, with_progress
-from penstock.core.state.opening import open_store
-from penstock.core.topology.evolution import Lineage
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.spec import TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.worker import filling
-from penstock.drivers.spark.worker.copies import CopiesSpec
-from penstock.drivers.spark.worker.filling import GlobalTopics
-from penstock.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec, HostLock
-from penstock.drivers.spark.worker.host import HostSpec, TaskHost
-from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.report import Report
+import millstream as ms
+from millstream.core.model.errors import DeserializationError, StoreError
+from millstream.core.ports import Version
+from millstream.core.state.global_copy import Progress, with_progress
+from millstream.core.state.opening import open_store
+from millstream.core.topology.evolution import Lineage
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.worker import filling
+from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.drivers.spark.worker.filling import GlobalTopics
+from millstream.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec, HostLock
+from millstream.drivers.spark.worker.host import HostSpec, TaskHost
+from millstream.drivers.spark.worker.progress import RestoreProgress
+from millstream.drivers.spark.worker.report import Report
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.topics import FakeTopic
 
@@ -39,10 +39,10 @@ from .test_host import Handle, report, row, sent
 TOPIC, STORE = "products", "goods"
 
 
-class Counted(ps.Processor[str, str, Any, Any]):
+class Counted(ms.Processor[str, str, Any, Any]):
     """Keeps how often a key was changed beside its value: filled twice, it would be seen."""
 
-    def process(self, record: ps.Record[str, str]) -> None:
+    def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store(STORE)
         if record.value is None:
             store.delete(record.key)
@@ -52,17 +52,17 @@ class Counted(ps.Processor[str, str, Any, Any]):
         store.put(record.key, f"{record.value}#{number}")
 
 
-def table() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def table() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     goods = builder.global_table(TOPIC, store=STORE)
     builder.stream("in").join(goods, lambda key, value: value, lambda value, row: row).to("out")
     return builder.build()
 
 
-def counted() -> ps.Topology:
-    string = ps.serdes.string
-    topology = ps.Topology().add_source("in", "in")
-    topology.add_global_store(ps.stores.key_value(STORE, string, string), "read", TOPIC, "keep", Counted)
+def counted() -> ms.Topology:
+    string = ms.serdes.string
+    topology = ms.Topology().add_source("in", "in")
+    topology.add_global_store(ms.stores.key_value(STORE, string, string), "read", TOPIC, "keep", Counted)
     return topology.add_processor("look", Counted, "in").add_sink("out", "out", "look")
 
 
@@ -72,7 +72,7 @@ class Hosts:
     def __init__(self, home: Path, engine: Engine, topic: FakeTopic) -> None:
         self.home, self.engine, self.topic = home, engine, topic
         self.topology = table()
-        self.policies = ps.ErrorPolicies()
+        self.policies = ms.ErrorPolicies()
         self.told: list[RestoreProgress] = []
 
     def spec(self, host: str = "a") -> GlobalStoresSpec:
@@ -166,7 +166,7 @@ def test_hosts_that_come_later_see_the_same(hosts: Hosts) -> None:
 def test_a_copy_that_is_gone_is_filled_again_and_says_so(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.drivers.spark.worker.progress._LARGE", 1)
+    monkeypatch.setattr("millstream.drivers.spark.worker.progress._LARGE", 1)
     filled(hosts)
     hosts.content()
     hosts.die()
@@ -226,7 +226,7 @@ def test_a_bad_record_fails_the_task_and_is_met_again(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_a_bad_record_is_left_out_and_counted(hosts: Hosts, policy: Any) -> None:
-    hosts.policies = ps.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
+    hosts.policies = ms.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
     filled(hosts)
     hosts.topic.write("p1", b"\xff")
     with hosts.stores() as stores:
@@ -339,7 +339,7 @@ class TestATask:
         assert self.batch(hosts, "p1")[0] == [(b"k", b"new")]
 
     def test_reports_what_it_has_filled_and_left_out(self, hosts: Hosts) -> None:
-        hosts.policies = ps.ErrorPolicies(deserialize="skip")
+        hosts.policies = ms.ErrorPolicies(deserialize="skip")
         filled(hosts)
         hosts.topic.write("p1", b"\xff")
         first, second = self.batch(hosts, "p1")[1], self.batch(hosts, "p1")[1]

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-import penstock as ps
-from penstock.core.engine.readiness import NEVER_WAIT
-from penstock.core.engine.threads import ThreadFigures
-from penstock.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
-from penstock.core.model.ids import TopicPartition
-from penstock.core.state.log import decode_manifest
-from penstock.core.topology.evolution import Lineage, Part, continued, parts_of
-from penstock.core.topology.layout import Layout, lay_out
-from penstock.core.topology.plan import Plan
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.spec import TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.times import encode_times
-from penstock.drivers.spark.worker.copies import CopiesSpec
-from penstock.drivers.spark.worker.host import HostSpec, TaskHost
-from penstock.drivers.spark.worker.report import Report
-from penstock.drivers.threads import ThreadsOfTasks
+import millstream as ms
+from millstream.core.engine.readiness import NEVER_WAIT
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.state.log import decode_manifest
+from millstream.core.topology.evolution import Lineage, Part, continued, parts_of
+from millstream.core.topology.layout import Layout, lay_out
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.times import encode_times
+from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.drivers.spark.worker.host import HostSpec, TaskHost
+from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.threads import ThreadsOfTasks
 from unit.drivers.engines import COPIES
 from unit.drivers.state import MapState
 from unit.helpers import Meeting, records
@@ -84,7 +84,7 @@ class Spark:
 
     def batch(
         self,
-        topology: ps.Topology,
+        topology: ms.Topology,
         rows: Sequence[Row],
         *,
         commit: bool = True,
@@ -98,7 +98,7 @@ class Spark:
             plan,
             layout,
             grouping_keys(layout.tasks),
-            ps.ErrorPolicies(),
+            ms.ErrorPolicies(),
             {},
             lineage,
             threads=self.threads_of(layout),
@@ -139,8 +139,8 @@ def report(rows: Sequence[Row]) -> Report:
     return found
 
 
-def counting() -> ps.Topology:
-    builder = ps.StreamsBuilder()
+def counting() -> ms.Topology:
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts").to_stream().map_values(str).to("out")
     return builder.build()
 
@@ -191,10 +191,10 @@ def test_every_engine_counts_on(spark: Spark, tmp_path: Path, engine: str) -> No
 
 
 class TestStoresOfSeveralEngines:
-    def topology(self, first: str, second: str) -> ps.Topology:
-        topology = ps.Topology().add_source("in", "in").add_processor("p", _Twice, "in")
+    def topology(self, first: str, second: str) -> ms.Topology:
+        topology = ms.Topology().add_source("in", "in").add_processor("p", _Twice, "in")
         for name, engine in (("first", first), ("second", second)):
-            spec = ps.stores.key_value(name, ps.serdes.string, ps.serdes.int64, engine=engine)
+            spec = ms.stores.key_value(name, ms.serdes.string, ms.serdes.int64, engine=engine)
             topology = topology.add_state_store(spec, processors=["p"])
         return topology.add_sink("s", "out", "p")
 
@@ -224,8 +224,8 @@ class TestStoresOfSeveralEngines:
 
 
 class TestATaskWithTwoInputs:
-    def topology(self) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(self) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream("in").merge(builder.stream("other")).process(_Same).to("out")
         return builder.build()
 
@@ -264,7 +264,7 @@ class TestATaskWithTwoInputs:
 
 
 def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").process(_Echo).to("out")
     pieces = [row(wire.RECORDS, ("k", f"{n}", 0), start=n) for n in (2, 0, 1)]
     end = row(wire.RECORDS, start=3).asDict() | {"end": 9}
@@ -287,7 +287,7 @@ def test_what_others_have_made_passes_through_untouched(spark: Spark) -> None:
 
 def test_a_wall_clock_schedule_is_called_in_a_later_batch(spark: Spark) -> None:
     topology = (
-        ps.Topology().add_source("in", "in").add_processor("p", _Ticking, "in").add_sink("s", "out", "p")
+        ms.Topology().add_source("in", "in").add_processor("p", _Ticking, "in").add_sink("s", "out", "p")
     )
     assert report(spark.batch(topology, [row(wire.TICK, now_ms=100)])).wake_at_ms == 110
     out = spark.batch(topology, [row(wire.TICK, now_ms=115)])
@@ -295,7 +295,7 @@ def test_a_wall_clock_schedule_is_called_in_a_later_batch(spark: Spark) -> None:
 
 
 def test_an_error_crosses_with_its_place(spark: Spark) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").process(_Failing)
     with pytest.raises(SparkRuntimeError) as caught:
         spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=41)])
@@ -305,7 +305,7 @@ def test_an_error_crosses_with_its_place(spark: Spark) -> None:
 
 
 def test_processors_are_closed_although_a_record_fails(spark: Spark) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").process(_Failing)
     _Failing.closed = 0
     with pytest.raises(SparkRuntimeError):
@@ -315,7 +315,7 @@ def test_processors_are_closed_although_a_record_fails(spark: Spark) -> None:
 
 def test_a_store_whose_serde_has_changed_is_refused(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().reduce(max, store="counts")
     with pytest.raises(SparkRuntimeError) as caught:
         spark.batch(builder.build(), [row(wire.TICK)])
@@ -323,7 +323,7 @@ def test_a_store_whose_serde_has_changed_is_refused(spark: Spark) -> None:
 
 
 def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().reduce(max, store="largest")
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=1)])
@@ -333,10 +333,10 @@ def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
 MINUTE = 60_000
 
 
-class _Shelving(ps.Processor):
+class _Shelving(ms.Processor):
     """Puts records into stores of several kinds, and forwards what is there."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         windows, versions, recent = map(self.context.state_store, ("windows", "versions", "recent"))
         windows.put(record.key, record.value, record.timestamp)
         versions.put(record.key, record.value, record.timestamp)
@@ -346,20 +346,20 @@ class _Shelving(ps.Processor):
         self.context.forward(record.with_value(str(found)))
 
 
-class _Windowing(ps.Processor):
+class _Windowing(ms.Processor):
     """Puts records into its only store, a window store, and forwards what is there."""
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         (name,) = self.context._stores  # type: ignore[attr-defined]
         store = self.context.state_store(name)
         store.put(record.key, record.value, record.timestamp)
         self.context.forward(record.with_value("".join(value for _, value in store.all())))
 
 
-def windowing(name: str) -> ps.Topology:
-    text = ps.serdes.string
-    builder = ps.StreamsBuilder()
-    builder.add_state_store(ps.stores.window(name, text, text, retention=2 * MINUTE, size=MINUTE))
+def windowing(name: str) -> ms.Topology:
+    text = ms.serdes.string
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.window(name, text, text, retention=2 * MINUTE, size=MINUTE))
     builder.stream("in").process(_Windowing, stores=[name]).to("out")
     return builder.build()
 
@@ -374,12 +374,12 @@ def test_a_store_in_slices_keeps_them_under_a_new_name(spark: Spark) -> None:
     assert sent(late) == [(b"a", b"32"), (b"a", b"25")]
 
 
-def shelving() -> ps.Topology:
-    text = ps.serdes.string
-    builder = ps.StreamsBuilder()
-    builder.add_state_store(ps.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
-    builder.add_state_store(ps.stores.versioned("versions", text, text, history_retention=2 * MINUTE))
-    builder.add_state_store(ps.stores.lru("recent", text, text, capacity=2))
+def shelving() -> ms.Topology:
+    text = ms.serdes.string
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
+    builder.add_state_store(ms.stores.versioned("versions", text, text, history_retention=2 * MINUTE))
+    builder.add_state_store(ms.stores.lru("recent", text, text, capacity=2))
     builder.stream("in").process(_Shelving, stores=["windows", "versions", "recent"]).to("out")
     return builder.build()
 
@@ -415,7 +415,7 @@ def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
 
 
 def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="seen").to_stream().map_values(str).to("out")
     renamed = {"counts": "seen"}
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
@@ -429,7 +429,7 @@ def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
 
 def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("elsewhere").group_by_key().count(store="others")
     gone = {0: Part(("in",), ("counts",), 1)}
     for _ in range(2):
@@ -439,7 +439,7 @@ def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
 
 def test_threads_of_a_task_are_in_a_function_at_once(spark: Spark) -> None:
     spark.threads = 3
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     met = builder.stream("in").map_values(Meeting(3))
     met.group_by_key().reduce(lambda old, new: old + new).to_stream().to("out")
     cells = [(key, value, at) for at, (key, value) in enumerate(zip("abcabc", "uvwxyz", strict=True))]
@@ -451,40 +451,40 @@ def test_threads_of_a_task_are_in_a_function_at_once(spark: Spark) -> None:
     assert report(out).threads == ThreadFigures((2, 2, 2))  # each has one key
 
 
-class _Echo(ps.Processor):
-    def process(self, record: ps.Record) -> None:
+class _Echo(ms.Processor):
+    def process(self, record: ms.Record) -> None:
         self.context.forward(record)
 
 
 class _Ticking(_Echo):
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
-        context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record(None, str(now), now)))
+        context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record(None, str(now), now)))
 
 
 class _Failing(_Echo):
     closed = 0
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         raise LookupError("no such thing")
 
     def close(self) -> None:
         type(self).closed += 1
 
 
-class _Same(ps.Processor[Any, Any, Any, Any]):
-    def process(self, record: ps.Record[Any, Any]) -> None:
+class _Same(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None:
         self.context.forward(record)
 
 
-class _Twice(ps.Processor):
+class _Twice(ms.Processor):
     """Counts each key in two stores."""
 
-    def init(self, context: ps.ProcessorContext) -> None:
+    def init(self, context: ms.ProcessorContext) -> None:
         self._context = context
         self._stores = [context.state_store("first"), context.state_store("second")]
 
-    def process(self, record: ps.Record) -> None:
+    def process(self, record: ms.Record) -> None:
         counts = []
         for store in self._stores:
             counts.append((store.get(record.key) or 0) + 1)
@@ -495,8 +495,8 @@ class _Twice(ps.Processor):
 class TestPartitionTimesOfReaders:
     """What a reader in front of the shuffle came to is in Spark's state."""
 
-    def topology(self, **source: Any) -> ps.Topology:
-        builder = ps.StreamsBuilder()
+    def topology(self, **source: Any) -> ms.Topology:
+        builder = ms.StreamsBuilder()
         builder.stream("in", **source).to("out")
         return builder.build()
 
@@ -505,7 +505,7 @@ class TestPartitionTimesOfReaders:
         return Row(**{**row(wire.TIMES).asDict(), "payload": payload})
 
     def test_are_reported_in_the_first_micro_batch_of_a_run(self, spark: Spark) -> None:
-        timed = self.topology(timestamp=ps.timestamps.use_partition_time)
+        timed = self.topology(timestamp=ms.timestamps.use_partition_time)
         assert report(spark.batch(timed, [row(wire.TICK)])).times == {}
         assert spark.batch(timed, [self.times(70)]) == []
         spark.batch(timed, [self.times(90)], commit=False)  # an attempt that fails
@@ -513,15 +513,15 @@ class TestPartitionTimesOfReaders:
         assert report(spark.batch(timed, [row(wire.TICK)])).times == {"in": {"0": 70}}
 
     def test_go_when_nothing_extracts_timestamps_any_more(self, spark: Spark) -> None:
-        timed = self.topology(timestamp=ps.timestamps.use_partition_time)
+        timed = self.topology(timestamp=ms.timestamps.use_partition_time)
         spark.batch(timed, [self.times(70)])
         spark.batch(self.topology(), [row(wire.TICK)])
         assert spark.head is None
 
     def test_are_those_of_the_task_that_was_here_before(self, spark: Spark) -> None:
         """Its part counted, and now it only sends: the counts go, the time of the partition stays."""
-        extractor = ps.timestamps.use_partition_time
-        builder = ps.StreamsBuilder()
+        extractor = ms.timestamps.use_partition_time
+        builder = ms.StreamsBuilder()
         builder.stream("in", timestamp=extractor).group_by_key().count(store="counts")
         spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 70))])
         assert spark.log

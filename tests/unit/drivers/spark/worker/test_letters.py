@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-import penstock as ps
-from penstock.core.model.errors import ProcessingError
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import OffsetRange
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark.clock import Reading
-from penstock.drivers.spark.spec import TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.worker.prefix import Prefix
+import millstream as ms
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import OffsetRange
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark.clock import Reading
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.worker.prefix import Prefix
 from unit.helpers import records
 
 
@@ -43,7 +43,7 @@ def stopping(letterbox: Letterbox) -> ProcessingError:
     """Run a prefix that stops at its second record, as a worker does; return the error."""
     limit = 2
 
-    def decide(context: ps.ErrorContext, error: Exception) -> str:
+    def decide(context: ms.ErrorContext, error: Exception) -> str:
         return "retry" if context.attempt < limit else "fail"
 
     def refuse(value: str) -> str:
@@ -51,11 +51,11 @@ def stopping(letterbox: Letterbox) -> ProcessingError:
             raise LookupError(value)
         return value
 
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(refuse, name="parse").group_by(lambda key, value: value).count()
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
-    policies = ps.ErrorPolicies(operators={"parse": decide}, dead_letter_topic="dead")
+    policies = ms.ErrorPolicies(operators={"parse": decide}, dead_letter_topic="dead")
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies, {})
     crossed: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
     object.__setattr__(crossed, "letters", letterbox)

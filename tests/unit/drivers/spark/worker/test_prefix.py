@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-import penstock as ps
-from penstock.core.model.ids import TaskId, TopicPartition
-from penstock.core.ports import OffsetRange
-from penstock.core.runtime.origins import batch_of
-from penstock.core.topology.layout import lay_out
-from penstock.drivers.spark import wire
-from penstock.drivers.spark.clock import Reading
-from penstock.drivers.spark.spec import TopologySpec
-from penstock.drivers.spark.submit.placement import grouping_keys
-from penstock.drivers.spark.times import decode_times
-from penstock.drivers.spark.worker.prefix import Prefix
-from penstock.drivers.spark.worker.report import Report
-from penstock.drivers.threads import ThreadsOfTasks
+import millstream as ms
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.origins import batch_of
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.clock import Reading
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.times import decode_times
+from millstream.drivers.spark.worker.prefix import Prefix
+from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.threads import ThreadsOfTasks
 from unit.helpers import Meeting, records
 
 TASK = TaskId(0, 0)
@@ -27,13 +27,13 @@ TASK = TaskId(0, 0)
 
 def ran(mapper: Any, threads: int) -> tuple[list[Any], Report]:
     """Run two chunks of records of one range; give the rows that come out, and the report."""
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in").map_values(mapper).group_by(lambda key, value: value[0]).count()
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
     counts = dict.fromkeys(layout.tasks, threads)
     spec = TopologySpec(
-        plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
+        plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
     )
     prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4", Reading(0))
     rows: list[Any] = []
@@ -63,11 +63,11 @@ def when(record: Any, partition_time: int) -> int:
 def extracted(cuts: list[int]) -> list[int]:
     """Give the timestamps of records that are read in several micro-batches, each of which begins with what the last one left."""
     values = ["50:a", "20:b", "c", "d", "70:e", "f", "60:g", "h"]
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     builder.stream("in", timestamp=when).to("out")
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
-    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {"out": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
     found: list[int] = []
     times = {TopicPartition("in", 0): -1}
     bounds = [0, *cuts, len(values)]
@@ -97,12 +97,12 @@ def test_a_part_without_an_extractor_keeps_nothing() -> None:
 
 
 def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing_is_committable() -> None:
-    builder = ps.StreamsBuilder()
+    builder = ms.StreamsBuilder()
     doubled = builder.stream("in").flat_map_values(lambda value: [value, value])
     doubled.repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
-    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ps.ErrorPolicies(), {"out": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
     prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4", Reading(0))
     rows = [
         row

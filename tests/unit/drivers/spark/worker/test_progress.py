@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.drivers.private import process_directory
-from penstock.drivers.spark.control import ControlServer
-from penstock.drivers.spark.executor import this_executor
-from penstock.drivers.spark.worker.progress import (
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.drivers.spark.executor import this_executor
+from millstream.drivers.spark.worker.progress import (
     Relay,
     RestoreProgress,
     StoreProgress,

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import penstock as ps
-from penstock.core.engine.threads import ThreadFigures
-from penstock.drivers.spark.worker.report import Report, report_of
+import millstream as ms
+from millstream.core.engine.threads import ThreadFigures
+from millstream.drivers.spark.worker.report import Report, report_of
 from unit.helpers import Host, one_processor, processing
 
 
@@ -27,18 +27,18 @@ def test_crosses_the_wire() -> None:
 
 
 def test_is_made_of_an_outcome() -> None:
-    def init(context: ps.ProcessorContext) -> None:
-        context.schedule(10, ps.wall_clock, lambda now: None)
+    def init(context: ms.ProcessorContext) -> None:
+        context.schedule(10, ms.wall_clock, lambda now: None)
 
-    def step(context: ps.ProcessorContext, record: ps.Record) -> None:
+    def step(context: ms.ProcessorContext, record: ms.Record) -> None:
         if record.value == "bad":
             raise LookupError
         context.forward(record)
 
-    host = Host(one_processor(processing(step, init=init)), policies=ps.ErrorPolicies(process="skip"))
+    host = Host(one_processor(processing(step, init=init)), policies=ms.ErrorPolicies(process="skip"))
     host.feed("in", [("a", "1", 5), ("b", "bad", 6)], partition=2)
     outcome = host.step(now_ms=25)
-    report = report_of(ps.TaskId(0, 0), outcome, state_bytes=7)
+    report = report_of(ms.TaskId(0, 0), outcome, state_bytes=7)
     assert Report.decode(report.encode()) == Report(
         "0_0",
         {"in": {"2": 2}},

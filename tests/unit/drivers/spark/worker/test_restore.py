@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy, Version
-from penstock.core.state.log import Manifest
-from penstock.drivers.spark.worker.progress import RestoreProgress
-from penstock.drivers.spark.worker.restore import RestoreSettings
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import LocalCopy, Version
+from millstream.core.state.log import Manifest
+from millstream.drivers.spark.worker.progress import RestoreProgress
+from millstream.drivers.spark.worker.restore import RestoreSettings
+from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy
 

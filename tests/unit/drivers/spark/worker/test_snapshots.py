@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 
-import penstock as ps
-from penstock.core.engine.outcome import Snapshot
-from penstock.core.engine.queue import QueueId
-from penstock.core.engine.readiness import FOREVER, Waiting
-from penstock.core.model.record import Records
-from penstock.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+import millstream as ms
+from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.queue import QueueId
+from millstream.core.engine.readiness import FOREVER, Waiting
+from millstream.core.model.record import Records
+from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, one_processor, processing, values
 
-IN, LANE = QueueId(ps.TopicPartition("in", 1)), QueueId(ps.TopicPartition("in", 1), "x-0")
+IN, LANE = QueueId(ms.TopicPartition("in", 1)), QueueId(ms.TopicPartition("in", 1), "x-0")
 
 
 def crossed(snapshot: Snapshot) -> Snapshot:
@@ -32,7 +32,7 @@ def test_crosses_as_json() -> None:
 
 
 def test_of_a_task_that_waits_crosses_as_json() -> None:
-    at = ps.TopicPartition("in", 1)
+    at = ms.TopicPartition("in", 1)
     waits = Snapshot(deadlines={at: FOREVER}, waiting=Waiting(at, "idle", 7))
     assert crossed(waits) == waits
     assert not {"deadlines", "waiting"} & set(snapshot_to_json(Snapshot()))
@@ -50,8 +50,8 @@ def test_of_nothing_is_none() -> None:
 
 
 def test_a_task_goes_on_from_it() -> None:
-    def init(context: ps.ProcessorContext) -> None:
-        context.schedule(10, ps.wall_clock, lambda now: context.forward(ps.Record(None, f"tick {now}", 0)))
+    def init(context: ms.ProcessorContext) -> None:
+        context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record(None, f"tick {now}", 0)))
 
     host = Host(one_processor(processing(lambda context, record: context.forward(record), init=init)))
     host.feed("in", [("a", "1", 5, (("h", b"x"),)), ("b", "2", 6), ("c", "3", 7)])

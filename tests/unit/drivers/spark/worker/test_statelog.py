@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model.errors import StoreError
-from penstock.core.model.ids import TaskId
-from penstock.core.ports import LocalCopy, StoreChange, Version
-from penstock.core.state.log import Manifest
-from penstock.drivers.spark.worker.statelog import StateLog
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import LocalCopy, StoreChange, Version
+from millstream.core.state.log import Manifest
+from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import MapState
 

@@ -1,0 +1,143 @@
+"""Millstream: a processor client for Apache Kafka (KIP-28) whose pipelines run on Apache Spark.
+
+Building a topology imports neither Spark nor a Kafka client: what needs them is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from millstream.core.asynchronous.effects import CallContext
+from millstream.core.dsl.branched import BranchedKStream
+from millstream.core.dsl.builder import StreamsBuilder
+from millstream.core.dsl.cogrouped import CogroupedKStream
+from millstream.core.dsl.global_table import GlobalKTable
+from millstream.core.dsl.grouped import KGroupedStream
+from millstream.core.dsl.join_windows import JoinWindows
+from millstream.core.dsl.kstream import KStream
+from millstream.core.dsl.ktable import KGroupedTable, KTable
+from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
+from millstream.core.engine.policy import ErrorContext, ErrorPolicies
+from millstream.core.model import errors, serdes, timestamps
+from millstream.core.model.calendars import UnlimitedWindows, Windows
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.expressions import Expression, col, struct
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
+from millstream.core.model.record import (
+    ConsumerRecord,
+    Record,
+    RecordContext,
+    RecordMetadata,
+    ValueAndTimestamp,
+)
+from millstream.core.model.serdes import Serde
+from millstream.core.model.suppressed import Suppressed
+from millstream.core.model.windowed import VersionedRecord, Windowed
+from millstream.core.model.windows import (
+    EmitStrategy,
+    HoppingWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    on_window_close,
+    on_window_update,
+)
+from millstream.core.topology import stores
+from millstream.core.topology.processor import Processor, ProcessorContext, ValueTransformer
+from millstream.core.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from millstream import secret, spark, testing
+    from millstream.edge.app import Application
+    from millstream.edge.running import RunningApplication
+    from millstream.edge.status import Status
+
+_LATER = {
+    "Application": "millstream.edge.app",
+    "RunningApplication": "millstream.edge.running",
+    "Status": "millstream.edge.status",
+    "secret": "millstream.secret",
+    "spark": "millstream.spark",
+    "testing": "millstream.testing",
+}
+
+__all__ = [
+    "Application",
+    "BranchedKStream",
+    "CallContext",
+    "Calls",
+    "Cancellable",
+    "CircuitBreaker",
+    "CogroupedKStream",
+    "ConsumerRecord",
+    "EmitStrategy",
+    "ErrorContext",
+    "ErrorPolicies",
+    "Expression",
+    "GlobalKTable",
+    "HoppingWindows",
+    "JoinWindows",
+    "KGroupedStream",
+    "KGroupedTable",
+    "KStream",
+    "KTable",
+    "MillstreamError",
+    "Processor",
+    "ProcessorContext",
+    "PunctuationType",
+    "Record",
+    "RecordContext",
+    "RecordMetadata",
+    "Retry",
+    "RunningApplication",
+    "Serde",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
+    "Status",
+    "StreamsBuilder",
+    "Suppressed",
+    "TaskId",
+    "TimeWindowedKStream",
+    "TopicPartition",
+    "Topology",
+    "TumblingWindows",
+    "UnlimitedWindows",
+    "ValueAndTimestamp",
+    "ValueTransformer",
+    "VersionedRecord",
+    "Windowed",
+    "Windows",
+    "col",
+    "dead_letter",
+    "delay",
+    "errors",
+    "on_window_close",
+    "on_window_update",
+    "retry",
+    "secret",
+    "serdes",
+    "skip",
+    "spark",
+    "stores",
+    "stream_time",
+    "struct",
+    "testing",
+    "timestamps",
+    "wall_clock",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+    try:
+        module = import_module(_LATER[name])
+    except ModuleNotFoundError as error:
+        from millstream.edge.packages import explained
+
+        raise explained(error, f"ms.{name}") from None
+    return getattr(module, name, module)

@@ -1,0 +1,190 @@
+"""Effects: what a function writes and forwards while it runs elsewhere.
+
+The function of ``process_async`` does not run where the stores are. It is sent the state of its record's key, and what it
+does is written down: writes and forwards in *one* list, in the order in which the program does them. The task applies the
+list when the record retires, all of it in one step. A read sees the record's own writes first, then the state as it was when
+the call was issued; at order ``key`` every earlier record of the key has been applied by then.
+
+If the call fails, or asks for another attempt, nothing of the list is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from inspect import isawaitable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from millstream.core.asynchronous.call import lacks_parentheses
+from millstream.core.model.calls import Answer
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.record import Headers, Record, RecordMetadata
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Effects = tuple[tuple[str, str | None, tuple[Any, ...]], ...]
+"""``("put", store, (key, value))`` and ``("forward", child or None, (key, value, timestamp, headers))``, in order."""
+
+
+class Started(NamedTuple):
+    """What a call of ``process_async`` is sent.
+
+    Attributes:
+        operator: The node.
+        key: The record's.
+        value: The record's.
+        timestamp: The record's, ms since the epoch.
+        headers: The record's.
+        attempt: From 1.
+        state: Per connected store what it holds for the record's key.
+        origin: Topic, partition and offset of the record; None if a punctuator made it.
+    """
+
+    operator: str
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+    attempt: int
+    state: Mapping[str, Any]
+    origin: RecordMetadata | None = None
+
+
+class CallContext:
+    """What the function of ``process_async`` can see and do. Made anew for each attempt.
+
+    Source: KIP-28, ``ProcessorContext``, as far as it can be had away from the task.
+
+    Example:
+        >>> context = CallContext(Started("charge", "anna", 5, 0, (), 1, {"totals": 10}))
+        >>> totals = context.state_store("totals")
+        >>> totals.put("anna", totals.get("anna") + 5)
+        >>> totals.get("anna")
+        15
+    """
+
+    def __init__(self, started: Started) -> None:
+        self._started = started
+        self._effects: list[tuple[str, str | None, tuple[Any, ...]]] = []
+        self._stores: dict[str, CalledStore[Any, Any]] = {}
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._started.attempt
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Topic, partition and offset that the record came from; the same in each attempt, so a service can know it again."""
+        return self._started.origin
+
+    @property
+    def effects(self) -> Effects:
+        """What was done so far."""
+        return tuple(self._effects)
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Hand a record to all children, or to the child of that name, when this record retires."""
+        self._effects.append(("forward", child, (record.key, record.value, record.timestamp, record.headers)))
+
+    def state_store(self, name: str) -> CalledStore[Any, Any]:
+        """Give a connected key-value store, as far as the record's key goes.
+
+        Raises:
+            ProcessingError: If the store is not connected.
+        """
+        if name not in self._stores:
+            state, key = self._started.state, self._started.key
+            if name not in state:
+                known = ", ".join(state) or "none"
+                without = " (the record has no key, so it has no state)" if key is None else ""
+                raise ProcessingError(
+                    f"{self._started.operator!r} is not connected to a store {name!r} (connected: {known}){without}; name it "
+                    f"in process_async(..., stores=[{name!r}])"
+                )
+            self._stores[name] = CalledStore(name, key, state[name], self._effects)
+        return self._stores[name]
+
+
+class CalledStore(Generic[K, V]):
+    """A key-value store as a call sees it: its own writes, and the state of its record's key."""
+
+    def __init__(
+        self, name: str, key: K, value: V | None, effects: list[tuple[str, str | None, tuple[Any, ...]]]
+    ) -> None:
+        self._name = name
+        self._known: list[tuple[K, V | None]] = [(key, value)]
+        self._effects = effects
+
+    def get(self, key: K) -> V | None:
+        """Give the value of the record's key, or of a key this call has written; None if there is none.
+
+        Raises:
+            ProcessingError: For any other key, which is not at hand where the call runs.
+        """
+        for known, value in reversed(self._known):
+            if known == key:
+                return value
+        raise ProcessingError(
+            f"store {self._name!r}: the call reads key {key!r}, but only the state of its record's own key travels with it; "
+            "select_key(...) and repartition() first, or use a processor that issues calls"
+        )
+
+    def put(self, key: K, value: V | None) -> None:
+        """Set the value of a key when the record retires; None deletes it."""
+        self._known.append((key, value))
+        self._effects.append(("put", self._name, (key, value)))
+
+    def put_if_absent(self, key: K, value: V) -> V | None:
+        """Set the value of a key that has none; give the value it had before, or None."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def delete(self, key: K) -> V | None:
+        """Remove a key when the record retires; give the value it had, or None."""
+        old = self.get(key)
+        self.put(key, None)
+        return old
+
+
+class Performing:
+    """Calls a function of the user with a record and a context, and gives its effects in place of its result.
+
+    Args:
+        function: ``(record, context) -> None`` or an answer such as ``ms.skip()``; a coroutine function, or a plain one.
+    """
+
+    def __init__(self, function: Callable[[Record[Any, Any], CallContext], Any]) -> None:
+        self._function = self.__wrapped__ = function
+
+    def __call__(self, started: Started) -> Any:
+        """Give the effects, or what has to be awaited for them."""
+        context = CallContext(started)
+        record = Record(started.key, started.value, started.timestamp, started.headers)
+        result = self._function(record, context)
+        return _Awaited(result, context) if isawaitable(result) else _answer(result, context)
+
+
+class _Awaited:
+    """The effects of a function that has to be awaited."""
+
+    def __init__(self, result: Any, context: CallContext) -> None:
+        self._result = result
+        self._context = context
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        result = yield from self._result.__await__()
+        return _answer(result, self._context)
+
+
+def _answer(result: Any, context: CallContext) -> Any:
+    if result is None:
+        return context.effects
+    if isinstance(result, Answer) or lacks_parentheses(result):
+        return result
+    raise ProcessingError(
+        f"the function of process_async gave {result!r}. What it gives is lost: forward records with context.forward(...), and "
+        "return nothing, or ms.skip() and the like"
+    )

@@ -1,0 +1,123 @@
+"""BranchedKStream: a stream that is being split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from millstream.core.model.arguments import checked_methods
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology import nodes
+
+if TYPE_CHECKING:
+    from millstream.core.dsl.kstream import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@checked_methods
+class BranchedKStream(Generic[K, V]):
+    """A stream that is being split (``BranchedKStream``).
+
+    Each :meth:`branch` is there at once. :meth:`default` and :meth:`no_default` return the branches; a split that ends with
+    neither has the branches all the same, and drops what fits none of them.
+    """
+
+    def __init__(self, stream: KStream[K, V], name: str | None) -> None:
+        self._stream = stream
+        self._prefix = name or ""
+        self._node = stream._graph.name("KSTREAM-BRANCH", name or None)
+        self._names: list[str] = []
+        self._ended = False
+        self._results: dict[str, KStream[K, V]] = {}
+        self._branch = nodes.Branch(self._node, (stream._node,), (), ())
+        stream._graph.add(self._branch)
+
+    def branch(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        name: str | None = None,
+        then: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None,
+    ) -> BranchedKStream[K, V]:
+        """Add a branch.
+
+        Args:
+            predicate: Of key and value.
+            name: Comes behind the prefix of ``split``; None is the number of the branch, from 1.
+            then: Called with the stream of the branch, at once. The stream that it gives takes the place of the branch; if it
+                gives None, the branch is not among the results.
+
+        Raises:
+            TopologyError: If two branches have one name, or the split has a default branch already.
+
+        Source: ``Branched.withFunction`` and ``withConsumer`` (KIP-418) for ``then``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> split = builder.stream("in").split().branch(lambda k, v: not v, then=lambda empty: empty.to("empty"))
+            >>> list(split.default(name="rest"))
+            ['rest']
+        """
+        return self._add(predicate, name, len(self._names) + 1, then)
+
+    def default(
+        self,
+        *,
+        name: str | None = None,
+        then: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None,
+    ) -> dict[str, KStream[K, V]]:
+        """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``).
+
+        For the arguments see :meth:`branch`.
+
+        Raises:
+            TopologyError: If a branch has its name, or there is a default branch already.
+        """
+        self._add(None, name, 0, then)
+        self._ended = True
+        return dict(self._results)
+
+    def no_default(self) -> dict[str, KStream[K, V]]:
+        """Leave out what fits no branch; give the branches by prefix and name."""
+        return dict(self._results)
+
+    def _add(
+        self,
+        predicate: Callable[[K, V], object] | None,
+        given: str | None,
+        number: int,
+        then: Callable[[KStream[K, V]], KStream[K, V] | None] | None,
+    ) -> BranchedKStream[K, V]:
+        from millstream.core.dsl.kstream import KStream  # a stream is split and its branches are streams
+
+        stream, graph = self._stream, self._stream._graph
+        name = str(number) if given is None else given
+        if self._ended:
+            raise TopologyError(
+                f"the split has a default branch already, so nothing would reach the branch {name!r}"
+            )
+        if name in self._names:
+            raise TopologyError(f"two branches of a split are called {name!r}")
+        self._names.append(name)
+        route = self._node + name
+        graph.name("KSTREAM-BRANCH")  # Kafka Streams counts each branch
+        self._branch = replace(
+            self._branch,
+            predicates=(*self._branch.predicates, predicate),
+            routes=(*self._branch.routes, route),
+        )
+        graph.topology.replace(self._branch)
+        graph.add(nodes.Pass(route, (self._node,)))
+        if self._prefix:
+            graph.names.begin(route, route)
+        elif given is not None:
+            graph.names.begin(route, f"{graph.path(stream._node)}-{name}")
+        made = KStream[K, V](graph, route, stream._key, stream._value, rekeyed=stream._rekeyed)
+        result = made if then is None else then(made)
+        if result is not None:
+            self._results[self._prefix + name] = result
+        return self

@@ -1,0 +1,357 @@
+"""StreamsBuilder: where a program of the DSL begins and ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+from millstream.core.dsl.explicit import demand_explicit_names
+from millstream.core.dsl.global_table import GlobalKTable
+from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.kstream import KStream
+from millstream.core.dsl.ktable import KTable
+from millstream.core.dsl.naming import Naming
+from millstream.core.model import serdes
+from millstream.core.model.arguments import checked_methods
+from millstream.core.model.errors import TopologyError
+from millstream.core.model.serdes import Serde
+from millstream.core.topology.global_nodes import GlobalSource, GlobalTable
+from millstream.core.topology.nodes import (
+    OffsetReset,
+    Source,
+    TableSource,
+    TimestampExtractor,
+    source_reading,
+)
+from millstream.core.topology.processor import Wrap
+from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec
+from millstream.core.topology.topology import Topology
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@checked_methods
+class StreamsBuilder:
+    """Builds a topology from streams and tables.
+
+    Args:
+        default_key_serde: For keys whose serde is neither given nor known from upstream (``default.key.serde``).
+        default_value_serde: For such values (``default.value.serde``).
+        names: What state and internal topics without a name are called. ``"stable"``: by the topic they are behind and what is
+            done to it (``orders-count``), which stays as it is when operators are inserted. ``"numbered"``: by the number of
+            their operator, as in Kafka Streams. See "Change a topology" in the documentation.
+        null_keys: Records without a key belong to no partition, and end in front of a repartition. ``"counted"``: they are counted
+            as dropped. ``"silent"``: as in Kafka Streams, nobody hears of them.
+        wrap: As in :class:`Topology`: ``(name, supplier) -> supplier`` for each processor and value transformer (KIP-1112).
+
+    Raises:
+        TopologyError: If ``names`` or ``null_keys`` is neither.
+
+    Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
+
+    Example:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> words = builder.stream("lines").flat_map_values(str.split)
+        >>> words.group_by(lambda _, word: word).count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
+        >>> driver = ms.testing.TopologyTestDriver(builder.build())
+        >>> driver.pipe("lines", None, "to be or not to be", 0)
+        >>> [(r.key, r.value) for r in driver.read("counts")]
+        [('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]
+    """
+
+    def __init__(
+        self,
+        *,
+        default_key_serde: Serde[Any] = serdes.string,
+        default_value_serde: Serde[Any] = serdes.string,
+        names: Naming = "stable",
+        null_keys: Literal["counted", "silent"] = "counted",
+        wrap: Wrap | None = None,
+    ) -> None:
+        if null_keys not in ("counted", "silent"):
+            raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
+        self._graph = Graph(
+            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted", wrap=wrap
+        )
+
+    @overload
+    def stream(
+        self,
+        topic: str | Sequence[str] | re.Pattern[str],
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: OffsetReset | None = ...,
+        name: str | None = ...,
+    ) -> KStream[K, V]: ...
+
+    @overload
+    def stream(
+        self,
+        topic: str | Sequence[str] | re.Pattern[str],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: OffsetReset | None = ...,
+        name: str | None = ...,
+    ) -> KStream[Any, Any]: ...
+
+    def stream(
+        self,
+        topic: str | Sequence[str] | re.Pattern[str],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read topics as one stream of records.
+
+        Args:
+            topic: One topic or several; or a regular expression, as ``re.compile(...)`` gives it, which matches their whole names.
+                Matching topics that are made later are read too, from their beginning, and ones that are deleted are forgotten.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, which is an error, or a timedelta, which begins with
+                the records of so long ago; None takes the application's setting.
+            name: Name of the source node.
+
+        Returns:
+            The stream. Streams of the same topics, or of equal patterns, are read by one source: the first one, which keeps its name.
+
+        Raises:
+            TopologyError: If a name is taken; if a table or a stream of other topics reads one of the topics, too; or if another
+                stream of the same topics has other serdes, another extractor or another offset reset.
+
+        Example:
+            >>> import re
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream(re.compile("orders-.*")).to("orders")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("orders-eu", "k", "v")
+            >>> driver.pipe("orders-us", "k", "w")
+            >>> [record.value for record in driver.read("orders")]
+            ['v', 'w']
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        node = graph.name("KSTREAM-SOURCE", name)
+        source = source_reading(node, topic, key, value, timestamp, offset_reset)
+        return KStream(graph, graph.read(source), key, value, rekeyed=False)
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: OffsetReset | None = ...,
+        name: str | None = ...,
+    ) -> KTable[K, V]: ...
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        offset_reset: OffsetReset | None = ...,
+        name: str | None = ...,
+    ) -> KTable[Any, Any]: ...
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        store: Kept | None = None,
+        timestamp: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the newest value per key; a null value deletes the key.
+
+        Records without a key are dropped and counted.
+
+        Args:
+            topic: The topic.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            store: Name of the store that holds the table, or ``ms.stores.options(..., history_retention=...)`` for a versioned
+                table; None is ``<topic>-table``.
+            timestamp: As in :meth:`stream`.
+            offset_reset: As in :meth:`stream`.
+            name: Name of the node; the one that reads the topic is called ``<name>-source``.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: If the topic is read twice or a name is taken.
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        kept, source, node = self._names_of_table(store, topic, name)
+        graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
+        spec = graph.add_table_store(kept, key, value)
+        graph.add(TableSource(node, (source,), spec))
+        graph.begin(node, topic if store is None else spec.name, name)
+        return KTable(graph, node, key, value)
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        name: str | None = ...,
+    ) -> GlobalKTable[K, V]: ...
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        store: Kept | None = ...,
+        timestamp: TimestampExtractor | None = ...,
+        name: str | None = ...,
+    ) -> GlobalKTable[Any, Any]: ...
+
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        store: Kept | None = None,
+        timestamp: TimestampExtractor | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a topic, all partitions of it, as a table that every task sees whole.
+
+        Records without a key are dropped and counted; a null value deletes the key.
+
+        Args:
+            topic: The topic; it is read from its beginning, and no other stream or table can read it.
+            key: Serde of the keys; None is the builder's default.
+            value: Serde of the values; None is the builder's default.
+            store: Name of the store that holds the table; None is ``<topic>-table``.
+            timestamp: As in :meth:`stream`.
+            name: As in :meth:`table`.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: If the topic is read twice or a name is taken.
+
+        Source: ``org.apache.kafka.streams.StreamsBuilder.globalTable``.
+        """
+        graph = self._graph
+        key, value = key or graph.default_key, value or graph.default_value
+        kept, source, node = self._names_of_table(store, topic, name)
+        spec = graph.store(kept, key, value)
+        graph.topology.add_global_part(
+            GlobalSource(source, (), (topic,), key, value, timestamp),
+            GlobalTable(node, (source,), spec),
+            spec,
+        )
+        return GlobalKTable(graph, spec)
+
+    def _names_of_table(
+        self, store: Kept | None, topic: str, name: str | None
+    ) -> tuple[StoreOptions, str, str]:
+        """Give the store, and the names of the source and of the node, of a table."""
+        graph = self._graph
+        kept = graph.kept_as(store, lambda: graph.names.store(topic), topic, "table", name)
+        source = graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source")
+        return kept, source, graph.name("KTABLE-SOURCE", name)
+
+    def add_global_store(
+        self,
+        store: StoreSpec,
+        topic: str,
+        supplier: Callable[[], Any],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: TimestampExtractor | None = None,
+        name: str | None = None,
+    ) -> StreamsBuilder:
+        """Add a store that every task can read, filled from a topic by a processor.
+
+        Args:
+            store: As in ``Topology.add_global_store``.
+            topic: Likewise.
+            supplier: Likewise.
+            key: Serde of the topic's keys; None is the builder's default.
+            value: Serde of the topic's values; None is the builder's default.
+            timestamp: As in :meth:`stream`.
+            name: Name of the processor's node; that of its source is ``<name>-source``.
+
+        Raises:
+            TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
+        """
+        graph = self._graph
+        graph.names.give(store.name)
+        graph.topology.add_global_store(
+            store,
+            graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source"),
+            topic,
+            graph.name("KTABLE-SOURCE", name),
+            supplier,
+            key=key or graph.default_key,
+            value=value or graph.default_value,
+            timestamp=timestamp,
+        )
+        return self
+
+    def add_state_store(self, store: StoreSpec) -> StreamsBuilder:
+        """Add a store for processors; ``process(..., stores=[name])`` connects it.
+
+        Raises:
+            TopologyError: If another store has its name.
+        """
+        self._graph.names.give(store.name)
+        self._graph.topology.add_state_store(store)
+        return self
+
+    def build(self, *, explicit_names: bool = False) -> Topology:
+        """Finish the topology.
+
+        Args:
+            explicit_names: Whether to refuse stores and internal topics whose names were generated. Such a name may become
+                another when the program is edited, and then its state is not found again.
+
+        Returns:
+            The topology, which does not change when something is added to the builder later.
+
+        Raises:
+            TopologyError: If it is not valid, or names are missing; it says which operators lack one.
+
+        Source: KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
+        """
+        self._graph.topology.validate()
+        if explicit_names:
+            demand_explicit_names(self._graph.topology, self._graph.names.generated)
+        return self._graph.topology.copy()

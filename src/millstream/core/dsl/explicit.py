@@ -1,0 +1,64 @@
+"""Explicit names: applications that insist on names of their own for their state and their internal topics.
+
+A generated name follows from the program, by a path or by a number (``millstream.core.dsl.naming``). It may become another one
+when the program is edited, and what was kept under it is not found again. Names that were given, and those that are made from
+them, stay. Global tables are filled from their topics, whatever their stores are called, so they need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.global_nodes import GlobalTable
+from millstream.core.topology.nodes import Node, Repartition, Source
+from millstream.core.topology.topology import Topology
+
+
+def demand_explicit_names(topology: Topology, generated: Collection[str]) -> None:
+    """Refuse a topology that would keep something under a generated name.
+
+    Args:
+        topology: The topology.
+        generated: The names of stores and of internal topics that were generated.
+
+    Raises:
+        TopologyError: If a store or an internal topic has one of these. It names each of them, with its operator and what to
+            give it.
+    """
+    found = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
+    if found:
+        listed = "\n  ".join(found)
+        raise TopologyError(
+            "build(explicit_names=True) insists on names of your own, but these would be generated, and may become others "
+            f"when the program is edited:\n  {listed}"
+        )
+
+
+def _stores(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
+    told: set[str] = set()
+    for node in nodes.values():
+        for store in () if isinstance(node, GlobalTable) else node.store_names:
+            if store in generated and store not in told:
+                told.add(store)
+                advice = "give the operator store='...' (a join also takes name='...')"
+                yield f"store {store!r} of operator {node.name}, {_behind(nodes, node)}: {advice}"
+
+
+def _topics(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
+    for node in nodes.values():
+        if isinstance(node, Repartition) and node.topic_name in generated:
+            advice = "give the grouping, the repartition or the join name='...'"
+            yield f"internal topic {node.topic_name!r}, {_behind(nodes, node)}: {advice}"
+
+
+def _behind(nodes: Mapping[str, Node], node: Node) -> str:
+    topics = dict.fromkeys(_topics_read(nodes, node))
+    return f"behind topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
+
+
+def _topics_read(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
+    if isinstance(node, Source):
+        yield from node.topics if node.pattern is None else [node.pattern.pattern]
+    for parent in node.parents:
+        yield from _topics_read(nodes, nodes[parent])

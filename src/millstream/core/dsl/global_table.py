@@ -1,0 +1,32 @@
+"""GlobalKTable: a table that every task sees whole."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from millstream.core.dsl.graph import Graph
+from millstream.core.model.arguments import checked_methods
+from millstream.core.topology.stores import StoreSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@checked_methods
+class GlobalKTable(Generic[K, V]):
+    """The newest value per key of a topic, all partitions of it, for every task. Made by ``StreamsBuilder.global_table``.
+
+    A stream is joined with it on any key, without being repartitioned. Processors read it as the store
+    :attr:`store_name`.
+
+    Source: ``org.apache.kafka.streams.kstream.GlobalKTable``.
+    """
+
+    def __init__(self, graph: Graph, store: StoreSpec) -> None:
+        self._graph = graph
+        self._store = store
+
+    @property
+    def store_name(self) -> str:
+        """Name of the store that holds the table (``queryableStoreName``)."""
+        return self._store.name

@@ -1,0 +1,71 @@
+"""JoinWindows: how far apart in time records of two streams may be to be joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.core.model.arguments import checked_constructor
+from millstream.core.model.durations import Duration, millis
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.joins import JoinTimes
+
+
+@checked_constructor
+@dataclass(frozen=True)
+class JoinWindows:
+    """A left record of time t joins the right records of its key with times from ``t - before`` to ``t + after``.
+
+    Both ends are included. A record that met none gets its result without a partner, in left and outer joins, when stream
+    time has passed the end of its window by more than ``grace``. Each duration is a timedelta, or milliseconds.
+
+    Args:
+        before: How much earlier than the left record a right one may be; negative if it must be later.
+        after: How much later it may be; negative if it must be earlier.
+        grace: How long late records are waited for.
+        unmatched: ``"final"``: a record has either joined results or one without a partner, never both. ``"early"``: as
+            Kafka Streams does, a late record is given its result without a partner before the grace period is over, and
+            that may be followed by joined ones (KAFKA-19536).
+        unmatched_interval: At least so much wall clock lies between two looks for records that stayed alone. 0 looks
+            whenever stream time advances; Kafka Streams has 1000 ms.
+
+    Raises:
+        TopologyError: If no record could ever be joined, or a duration that must not be negative is.
+        TypeError: If a duration is neither.
+
+    Source: ``org.apache.kafka.streams.kstream.JoinWindows``.
+
+    Example:
+        >>> JoinWindows(before=500, after=500, grace=300).times.closes(left=True)
+        800
+    """
+
+    before: Duration
+    after: Duration
+    grace: Duration
+    unmatched: Literal["final", "early"] = "final"
+    unmatched_interval: Duration = 0
+
+    def __post_init__(self) -> None:
+        times = self.times
+        if times.before + times.after < 0:
+            raise TopologyError(
+                f"JoinWindows(before={self.before!r}, after={self.after!r}) ends before it begins, so nothing would ever "
+                "be joined; before + after is at least 0"
+            )
+        for name, value in (("grace", times.grace), ("unmatched_interval", times.interval)):
+            if value < 0:
+                raise TopologyError(f"JoinWindows: {name} is at least 0 ms, not {value}")
+        if self.unmatched not in ("final", "early"):
+            raise TopologyError(f"JoinWindows: unmatched is 'final' or 'early', not {self.unmatched!r}")
+
+    @property
+    def times(self) -> JoinTimes:
+        """The same in milliseconds, as the plan has it."""
+        return JoinTimes(
+            millis(self.before),
+            millis(self.after),
+            millis(self.grace),
+            self.unmatched == "final",
+            millis(self.unmatched_interval),
+        )

@@ -1,0 +1,202 @@
+"""Acknowledgements: the records that a processor has taken and works on by itself (KIP-311, "lightweight approach").
+
+A processor may do asynchronous work with means of its own, a pool of threads say. Then only it knows when a record is finished.
+It says so with ``context.acknowledge(metadata)``; until then the record is unfinished: its offset is not committed.
+
+What has not been acknowledged lies in a store of the task at the end of each step. A new processor, which each micro-batch on
+Spark has, is given those records again, in their order and before any new ones: the work the old one had begun may be lost
+with its process. So such a processor sees a record at least once, and keeps its work in the module, not in itself, where it
+wants to find it again.
+
+Records that one record became on its way, in a ``flat_map`` say, are *siblings*: they have one offset, and an acknowledgement
+does not say which of them it means. So they are finished together, when as many acknowledgements have come as siblings. What
+has come is not kept over restarts: all of them are given again, and all of them are to be acknowledged. To take an
+acknowledgement for that of the current record was rejected: it may be about a sibling whose work has just ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from millstream.core.asynchronous.book import CallFigures
+from millstream.core.asynchronous.call import Call, Settled, Ticket
+from millstream.core.asynchronous.frontier import Frontier
+from millstream.core.engine.runtime import Runtime
+from millstream.core.engine.unfinished import Unfinished, UnfinishedRows
+from millstream.core.model.calls import Calls
+from millstream.core.model.durations import earliest
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.punctuation import PunctuationType
+from millstream.core.model.record import Headers, RecordMetadata
+from millstream.core.topology.asynchronous import Carried
+
+_LATEST_MS: Final = 1_000
+"""After how long records are given again although none come and no punctuator is due: their work may have ended."""
+
+
+class Acknowledgements:
+    """The unacknowledged records of one processor. Owned by the task.
+
+    Args:
+        name: The processor's node.
+        carried: What keeps them.
+        most: While there are so many, no more are taken in.
+        runtime: The task.
+        process: Hands a record to the processor.
+    """
+
+    calls: Calls | None = None
+
+    def __init__(
+        self,
+        name: str,
+        carried: Carried,
+        most: int,
+        runtime: Runtime,
+        process: Callable[[Any, Any, int, Headers], None],
+    ) -> None:
+        self.name = name
+        self._most = most
+        self._runtime = runtime
+        self._process = process
+        self._serdes = (carried.key, carried.value)
+        self._rows = UnfinishedRows(runtime.stores[carried.store.name])
+        self._unfinished: dict[int, Unfinished] = {}
+        self._at: dict[RecordMetadata, set[int]] = {}
+        self._acknowledgements: Counter[RecordMetadata] = Counter()
+        """How many have come for what is still unfinished."""
+        self._current: Unfinished | None = None
+        self._itself = False
+        """Whether the current record, or a sibling, was acknowledged while it was being processed."""
+        self._changed: set[int] = set()
+        self._again: list[Unfinished] = []
+        self._acknowledged = 0
+        self._memory = runtime.memory(carried.store.name)
+        for one in self._rows.read():
+            self._enter(one)
+            self._again.append(one)
+        after = 1 + max(self._unfinished, default=-1)
+        self._next: int = self._memory.get("next", after)
+        runtime.books.append(self)
+
+    def take(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Hand the current record to the processor, as unfinished."""
+        runtime = self._runtime
+        origin = runtime.metadata()
+        if origin is None:  # nothing waits for what a punctuator sent
+            self._process(key, value, timestamp, headers)
+            return
+        one = Unfinished(self._next, origin, key, value, timestamp, headers, None, runtime.now_ms)
+        self._next += 1
+        self._enter(one)
+        self._changed.add(one.number)
+        self._hand_over(one)
+
+    def acknowledge(self, at: RecordMetadata) -> None:
+        """Take note that a record that came from an offset is finished; with its siblings it ends when they all are.
+
+        Raises:
+            ProcessingError: If nothing of it is unfinished.
+        """
+        if at not in self._at:
+            raise ProcessingError(
+                f"processor {self.name!r} acknowledges {at}, which it does not have: it was acknowledged before, or never came "
+                "here. Acknowledge each record once, with the record_metadata it was processed with"
+            )
+        self._acknowledgements[at] += 1
+        self._itself = self._itself or (self._current is not None and self._current.origin == at)
+        self._end_if_all(at)
+
+    def give_up(self) -> None:
+        """Take note that the current record has failed and been treated by the error policy: that finishes it, not its siblings."""
+        one = self._current
+        if one is None or one.origin is None or one.number not in self._unfinished:
+            return
+        if self._itself:  # it has acknowledged itself before it failed
+            self._acknowledgements[one.origin] -= 1
+        self._end(one.number)
+        self._end_if_all(one.origin)
+
+    def collect(self) -> None:
+        """Give the processor again what the one before has not acknowledged."""
+        again, self._again = self._again, []
+        for one in again:
+            if one.number not in self._unfinished:  # acknowledged while another was given again
+                continue
+            self._runtime.held = one
+            try:
+                self._hand_over(one)
+            finally:
+                self._runtime.held = None
+
+    def save(self) -> None:
+        """Bring the store up to date."""
+        self._memory["next"] = self._next
+        self._rows.write(sorted(self._changed), self._unfinished)
+        self._changed.clear()
+
+    def issue(self) -> Iterable[Call]:
+        """Give nothing: the processor calls by itself."""
+        return ()
+
+    def done(self, ticket: Ticket, settled: Settled) -> None:
+        """Take no note: nothing was issued."""
+
+    def under_way(self) -> Iterable[Ticket]:
+        """Give nothing: nothing was issued."""
+        return ()
+
+    def lost(self, ticket: Ticket) -> None:
+        """Take no note: nothing was issued."""
+
+    def next_due(self) -> int | None:
+        """Give when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
+        if not self._unfinished:
+            return None
+        looks = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
+        return earliest(looks, self._runtime.now_ms + _LATEST_MS)
+
+    def figures(self) -> CallFigures:
+        """Give what there is to see, and begin to count anew."""
+        oldest = next(iter(self._unfinished.values()), None)
+        came = None if oldest is None else oldest.came_ms
+        count, ended = len(self._unfinished), self._acknowledged
+        room = max(self._most - count, 0)
+        figures = CallFigures(with_station=count, room=room, oldest_ms=came, settled=ended)
+        self._acknowledged = 0
+        return figures
+
+    def _hand_over(self, one: Unfinished) -> None:
+        self._current, self._itself = one, False
+        try:
+            self._process(one.key, one.value, one.timestamp, one.headers)
+        finally:
+            self._current = None
+
+    def _end_if_all(self, at: RecordMetadata) -> None:
+        numbers = self._at.get(at, ())
+        if self._acknowledgements[at] >= len(numbers):
+            for number in tuple(numbers):
+                self._end(number)
+
+    def _end(self, number: int) -> None:
+        at = self._unfinished.pop(number).origin
+        assert at is not None
+        self._changed.add(number)
+        self._acknowledged += 1
+        self._runtime.frontiers[TopicPartition(at.topic, at.partition)].end(at.offset)
+        self._at[at].remove(number)
+        if not self._at[at]:
+            del self._at[at]
+            self._acknowledgements.pop(at, None)
+
+    def _enter(self, one: Unfinished) -> None:
+        assert one.origin is not None
+        one.serdes = self._serdes
+        self._unfinished[one.number] = one
+        self._at.setdefault(one.origin, set()).add(one.number)
+        partition = TopicPartition(one.origin.topic, one.origin.partition)
+        self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)

@@ -1,0 +1,362 @@
+"""Caches: updates of a table that wait to be forwarded, so that of several updates of a row only the newest is.
+
+Without a cache a table forwards every update. With one, the updates of a row between two *flushes* are *merged*: forwarded is
+one change, from the value that was forwarded before to the newest one, with the newest one's timestamp and headers. A row
+that came and went in between is not forwarded at all. A task flushes at the end of each step, which is a micro-batch, as
+Kafka Streams flushes at a commit.
+
+The store itself is no part of this: it is written at once, and who reads it sees the newest value. A cache holds only what
+others have not been told. What makes changes of one table from the rows of another has to see that one as it was forwarded,
+or old values would be taken back that were never given; see ``millstream.core.engine.operators.lookups``.
+
+The rules of order:
+
+* A row goes out in the place of its *newest* update. So times come in the order in which they came in, and no record behind
+  is late that would not be late without a cache.
+* Caches in front are flushed before those behind, which merge what comes out of them. Caches of the same *height*
+  (``millstream.core.topology.analysis``) are flushed together, in the order of their updates.
+* Each cache may hold its share of a number of bytes. One that holds more forwards the rows early that have not been updated
+  for the longest time, until it is down to three quarters. It forwards only its own rows: nothing behind it can be at work,
+  whereas another cache may stand in front of a function that is.
+
+While a row is forwarded, the record that its newest update came from is the current one: a processor behind sees its
+offset, and if something fails, that record is what the policy for errors is applied to.
+
+Source: KIP-63; Kafka Streams' ``NamedCache`` and ``CachingKeyValueStore``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.core.engine.runtime import Piece, Runtime
+from millstream.core.model.record import Headers
+from millstream.core.model.windowed import Windowed
+from millstream.core.topology.analysis import cached_tables, heights_of
+from millstream.core.topology.nodes import Node
+from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
+
+if TYPE_CHECKING:
+    from millstream.core.engine.columns import Column, Columns
+    from millstream.core.topology.plan import SubTopology
+
+DEFAULT_CACHE_BYTES: Final = 10 << 20
+"""What the caches of a task may hold, unless somebody says otherwise."""
+
+_OVERHEAD: Final = 200
+"""What a row that waits costs beside its key and its value, bytes."""
+_SAMPLED: Final = 64
+"""One of so many rows is serialised to find out how large rows are."""
+
+_Place = bytes | tuple[bytes, int, int]
+_Entry = tuple[Any, ...]
+"""A row that waits: number of its newest update, what it is told apart by, key, newest value, forwarded value, timestamp and headers,
+then partition, chunk, index and held record that the newest update came from, its size, and its cache."""
+_OLD: Final = 4
+_SIZE: Final = 11
+_CACHE: Final = 12
+_number = itemgetter(0)
+
+
+class Caches:
+    """The caches of a task. Owned by it.
+
+    Args:
+        sub: The sub-topology.
+        runtime: The task.
+        most_bytes: What they may hold together; 0 is no caches.
+    """
+
+    def __init__(self, sub: SubTopology, runtime: Runtime, most_bytes: int) -> None:
+        cached = cached_tables(sub) if most_bytes else ()
+        heights = heights_of(sub, {node.name for node in cached}) if cached else {}
+        self._runtime = runtime
+        self._order = _Order()
+        self._peak = 0
+        self._of = {
+            node.name: Cache(node.store, self._order, runtime, most_bytes // len(cached), self._note_size)
+            for node in cached
+        }
+        levels: dict[int, list[Cache]] = {}
+        for name, cache in self._of.items():
+            levels.setdefault(heights[name], []).append(cache)
+        self._levels = [levels[height] for height in sorted(levels, reverse=True)]
+
+    def of(self, node: Node) -> Cache | None:
+        """Give the cache of a node, None if it has none."""
+        return self._of.get(node.name)
+
+    def flush(self) -> None:
+        """Forward all that waits."""
+        if any(cache.waits for cache in self._of.values()):
+            self._note_size()
+            for level in self._levels:
+                self._flush_level([cache for cache in level if cache.waits])
+
+    def take_counts(self) -> tuple[int, int]:
+        """Give how many updates were not forwarded, and the most bytes that were held; begin anew."""
+        merged, peak = sum(cache.take_merged() for cache in self._of.values()), self._peak
+        self._peak = 0
+        return merged, peak
+
+    def _flush_level(self, caches: list[Cache]) -> None:
+        if len(caches) == 1 and caches[0].forward_columns():
+            return
+        entries = [entry for cache in caches for entry in cache.entries()]
+        entries.sort(key=_number)
+        with _forwarding(self._runtime, self._order):
+            for entry in entries:
+                entry[_CACHE].forward(entry)
+
+    def _note_size(self) -> None:
+        self._peak = max(self._peak, sum(cache.size for cache in self._of.values()))
+
+
+class _Order:
+    """Numbers the updates of a task.
+
+    Attributes:
+        last: The last number that was given.
+        forwarded: The number of the update that is being forwarded, which all that follows from it have too; None if none is.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.forwarded: int | None = None
+
+    def number(self) -> int:
+        """Give the number of an update."""
+        if self.forwarded is not None:
+            return self.forwarded
+        self.last += 1
+        return self.last
+
+
+class Cache:
+    """The updates of one table that wait. Owned by the task.
+
+    Args:
+        store: Where the table is kept.
+        order: Numbers the updates.
+        runtime: The task.
+        most_bytes: What it may hold.
+        at_most: Called when it holds the most.
+
+    Attributes:
+        child: Takes the changes that are forwarded.
+        columns: Takes them in columns; None if what is behind cannot.
+        size: Bytes it holds, about.
+        put: Takes an update: key, new value, old value, timestamp, headers.
+    """
+
+    def __init__(
+        self,
+        store: StoreSpec,
+        order: _Order,
+        runtime: Runtime,
+        most_bytes: int,
+        at_most: Callable[[], None],
+    ) -> None:
+        self.child: Callable[..., None]
+        self.columns: Callable[[Columns], None] | None = None
+        self.size = 0
+        self._order = order
+        self._runtime = runtime
+        self._most = most_bytes
+        self._at_most = at_most
+        self._place, self._places = _placing(store)
+        self._value_bytes = store.value.serialize
+        self._row_size = _OVERHEAD
+        self._rows: dict[_Place, _Entry] = {}
+        self._block: tuple[Columns, Sequence[Piece], int] | None = None
+        self._merged = 0
+        self.put = self._putting()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self._rows) or self._block is not None
+
+    def forwarded(self, key: Any) -> tuple[Any] | None:
+        """Give the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
+        entry = self._rows.get(self._place(key))
+        return None if entry is None else (entry[_OLD],)
+
+    def put_columns(self, columns: Columns) -> None:
+        """Take a batch of updates, none of which deletes, of a table whose old values nobody needs."""
+        count = len(columns.timestamps)
+        newest = dict(zip(self._places(columns.keys), range(count)))
+        if len(newest) < count:
+            self._merged += count - len(newest)
+            columns = columns.only(_marked(newest.values(), count))
+        if self.waits:
+            self._unfold()
+            self._put_each(columns)
+        elif count:
+            self._hold(columns)
+
+    def entries(self) -> Iterable[_Entry]:
+        """Give the rows that wait, in no order."""
+        self._unfold()
+        return self._rows.values()
+
+    def forward(self, entry: _Entry) -> None:
+        """Forward a row that waits; its newest record is the current one from then on."""
+        number, place, key, new, old, timestamp, headers, partition, chunk, index, held, size, _ = entry
+        del self._rows[place]
+        self.size -= size
+        if new is None and old is None:
+            self._merged += 1
+            return
+        runtime = self._runtime
+        self._order.forwarded = number
+        runtime.partition, runtime.chunk, runtime.index, runtime.held = partition, chunk, index, held
+        self.child(key, new, old, timestamp, headers)
+
+    def forward_columns(self) -> bool:
+        """Forward what waits in columns; tell whether that was possible."""
+        if self._block is None or self.columns is None:
+            return False
+        (columns, pieces, number), self._block, self.size = self._block, None, 0
+        with _forwarding(self._runtime, self._order):
+            self._runtime.take(pieces)
+            self._order.forwarded = number
+            self.columns(columns)
+        return True
+
+    def take_merged(self) -> int:
+        """Give how many updates were not forwarded, and begin anew."""
+        merged, self._merged = self._merged, 0
+        return merged
+
+    def _putting(self) -> Callable[..., None]:
+        place_of, rows, known = self._place, self._rows, self._rows.get
+        number_of, runtime, most = self._order.number, self._runtime, self._most
+
+        def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            if self._block is not None:
+                self._unfold()
+            place = place_of(key)
+            number, before = number_of(), known(place)
+            if before is None:
+                if not len(rows) % _SAMPLED:
+                    self._measure(place, new)
+                size = self._row_size
+                self.size += size
+            else:
+                old, size = before[_OLD], before[_SIZE]
+                # What comes out of a cache in front may be older than what came past it.
+                number = max(number, before[0])
+                self._merged += 1
+            rows[place] = (
+                number,
+                place,
+                key,
+                new,
+                old,
+                timestamp,
+                headers,
+                runtime.partition,
+                runtime.chunk,
+                runtime.index,
+                runtime.held,
+                size,
+                self,
+            )
+            if self.size > most:
+                self._forward_early()
+
+        return put
+
+    def _put_each(self, columns: Columns) -> None:
+        keys, values = columns.keys.objects(), columns.values.objects()
+        headers = columns.headers or [()] * len(keys)
+        for at, key, value, timestamp, header in zip(
+            columns.places, keys, values, columns.timestamps, headers
+        ):
+            self._runtime.locate(at)
+            self.put(key, value, None, timestamp, header)
+
+    def _hold(self, columns: Columns) -> None:
+        """Let a batch of columns wait, but for those rows at its front that are too many."""
+        assert self.columns is not None
+        values, early = columns.values.objects(), None
+        mean = self._mean_size(values)
+        if len(values) * mean > self._most:
+            self.size = len(values) * mean
+            self._at_most()
+            count = len(values) - self._most * 3 // 4 // mean
+            early, columns = columns.part(0, count), columns.part(count, len(values))
+        self.size = len(columns.timestamps) * mean
+        self._block = columns, self._runtime.pieces, self._order.number()
+        if early is not None:
+            self.columns(early)
+
+    def _unfold(self) -> None:
+        """Put the rows of a batch of columns that waits among the others."""
+        if self._block is not None:
+            (columns, pieces, number), self._block, self.size = self._block, None, 0
+            with _forwarding(self._runtime, self._order):
+                self._runtime.take(pieces)
+                self._order.forwarded = number
+                self._put_each(columns)
+
+    def _forward_early(self) -> None:
+        """Forward the rows that have not been updated for the longest time."""
+        self._at_most()
+        least = self._most * 3 // 4
+        with _forwarding(self._runtime, self._order):
+            for entry in sorted(self._rows.values(), key=_number):
+                self.forward(entry)
+                if self.size <= least:
+                    break
+
+    def _measure(self, place: _Place, value: Any) -> None:
+        key = place if isinstance(place, bytes) else place[0]
+        self._row_size = _OVERHEAD + len(key) + self._size_of(value)
+
+    def _mean_size(self, values: list[Any]) -> int:
+        sampled = values[::_SAMPLED]
+        return _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
+
+    def _size_of(self, value: Any) -> int:
+        if value is not None:
+            with suppress(Exception):  # what does not fit fails where it is needed
+                return len(self._value_bytes(value))
+        return 0
+
+
+@contextmanager
+def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
+    """Come back to the current record and update behind others that are forwarded."""
+    number = order.forwarded
+    try:
+        with runtime.elsewhere():
+            yield
+    finally:
+        order.forwarded = number
+
+
+def _placing(
+    store: StoreSpec,
+) -> tuple[Callable[[Any], _Place], Callable[[Column], Iterable[_Place | None]]]:
+    """Make the functions that give what rows are told apart by, from a key and from a column of keys."""
+    serde, key_bytes = store.key, store.key.serialize
+    if not isinstance(store, (WindowSpec, SessionSpec)):
+        return key_bytes, lambda keys: keys.serialised(serde)
+
+    def place(key: Windowed[Any]) -> _Place:
+        return key_bytes(key[0]), key[1], key[2]
+
+    return place, lambda keys: map(place, keys.objects())
+
+
+def _marked(indices: Iterable[int], count: int) -> bytearray:
+    """Give a row of marks, true at some indices."""
+    marks = bytearray(count)
+    for index in indices:
+        marks[index] = 1
+    return marks

@@ -1,0 +1,448 @@
+"""Columns: the second compiled form of a node, which takes many records at once.
+
+A *batch of columns* is a run of records, or several runs of one source, as parallel lists. A node whose work needs no Python
+function per record (a count, a sum, a filter by an expression, a sink) is compiled to a function of such a batch beside its
+function of one record (``millstream.core.engine.compile``). It gives the same results from the same store; only what lies
+between the records is paid once per batch in place of once per record: calls, conversions of keys, bookkeeping.
+
+Which form runs is decided once per source, when the task is made. Its records are taken in columns if
+
+* no node of the sub-topology is a processor: one could look at stores and at stream time between two records;
+* the nodes behind the source form a chain of nodes with a columnar form, up to its end or up to where only nodes without
+  state follow, which then get their records one by one;
+* at most one of them calls a function of the user: two would be called in another order than record by record. Expressions
+  (``ms.col``) are no functions; there may be any number.
+
+Whatever fails in columns is done again record by record, which finds the bad records and treats them as always. A function of
+the user is not called again: the records before the bad one go down first, then it is treated, then the others follow.
+
+Keys and values stay serialised as long as nobody needs objects. That is possible where the serde says that it writes exactly
+what it read (``Serde.verbatim``), so that a count by text never makes text.
+
+The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-columns-are-lists.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, singledispatch
+from itertools import compress, repeat
+from typing import Any, NamedTuple
+
+from millstream.core.engine.compile import Call, Compiled
+from millstream.core.engine.failures import Attempt
+from millstream.core.engine.queue import Chunk
+from millstream.core.engine.runtime import Piece, Runtime
+from millstream.core.model.expressions import Expression
+from millstream.core.model.record import Headers
+from millstream.core.model.serdes import Serde, quickly
+from millstream.core.topology import nodes as n
+from millstream.core.topology.nodes import Late
+from millstream.core.topology.plan import SubTopology
+
+
+@dataclass(slots=True)
+class Column:
+    """Keys or values of a batch: objects, bytes, or both; what is missing is made when it is asked for, and kept.
+
+    Attributes:
+        serde: What the bytes are written with.
+        data: Bytes, None for a null; None if there are objects only.
+        known: Objects, None if there are bytes only.
+    """
+
+    serde: Serde[Any] | None = None
+    data: list[bytes | None] | None = None
+    known: list[Any] | None = None
+
+    def objects(self) -> list[Any]:
+        """Give the objects."""
+        if self.known is None:
+            assert self.serde is not None
+            self.known = deserialised(self.serde, self.data or [])
+        return self.known
+
+    def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
+        """Give the bytes that a serde writes.
+
+        Raises:
+            SerdeError: If an object does not fit, or whatever a serde of the user raises.
+        """
+        if self.data is None or (self.serde is not serde and self.serde != serde):
+            self.data = serialised(serde, self.objects())
+            self.serde = serde
+        return self.data
+
+    def only(self, kept: Sequence[object]) -> Column:
+        """Give the places whose mark is true."""
+        data = None if self.data is None else list(compress(self.data, kept))
+        return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
+
+    def at(self, places: Sequence[int]) -> Column:
+        """Give the places with some numbers."""
+        data = None if self.data is None else list(map(self.data.__getitem__, places))
+        known = None if self.known is None else list(map(self.known.__getitem__, places))
+        return Column(self.serde, data, known)
+
+    def part(self, start: int, end: int) -> Column:
+        """Give the places from ``start`` to before ``end``."""
+        data = None if self.data is None else self.data[start:end]
+        return Column(self.serde, data, None if self.known is None else self.known[start:end])
+
+    def present(self) -> list[bool]:
+        """Tell of each place whether it is not null."""
+        return [one is not None for one in (self.known if self.data is None else self.data) or ()]
+
+    def any_null(self) -> bool:
+        """Tell whether a place is null."""
+        if self.data is not None:
+            return not all(self.data) and None in self.data
+        return type(None) in set(map(type, self.known or ()))
+
+
+@dataclass(slots=True)
+class Columns:
+    """A batch of records, or of changes of a table of which nobody needs the old values.
+
+    Attributes:
+        keys: Per record.
+        values: Per record.
+        timestamps: Milliseconds since the epoch.
+        headers: Per record, None if no record has any.
+        places: Per record its place in what the task took, so that a record that fails can be told.
+    """
+
+    keys: Column
+    values: Column
+    timestamps: list[int]
+    headers: list[Headers] | None
+    places: Sequence[int]
+
+    def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
+        """Give the same records with other values, and with other timestamps if there are any."""
+        stamps = self.timestamps if timestamps is None else timestamps
+        return Columns(self.keys, Column(known=values), stamps, self.headers, self.places)
+
+    def with_keys(self, keys: list[Any] | Column) -> Columns:
+        """Give the same records with other keys."""
+        column = keys if isinstance(keys, Column) else Column(known=keys)
+        return Columns(column, self.values, self.timestamps, self.headers, self.places)
+
+    def only(self, kept: Sequence[object]) -> Columns:
+        """Give the records whose mark is true."""
+        return Columns(
+            self.keys.only(kept),
+            self.values.only(kept),
+            list(compress(self.timestamps, kept)),
+            None if self.headers is None else list(compress(self.headers, kept)),
+            list(compress(self.places, kept)),
+        )
+
+    def at(self, numbers: Sequence[int]) -> Columns:
+        """Give the records with some numbers, each as often as it is named."""
+        return Columns(
+            self.keys.at(numbers),
+            self.values.at(numbers),
+            list(map(self.timestamps.__getitem__, numbers)),
+            None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
+            list(map(self.places.__getitem__, numbers)),
+        )
+
+    def part(self, start: int, end: int) -> Columns:
+        """Give the records from ``start`` to before ``end``."""
+        return Columns(
+            self.keys.part(start, end),
+            self.values.part(start, end),
+            self.timestamps[start:end],
+            None if self.headers is None else self.headers[start:end],
+            self.places[start:end],
+        )
+
+
+ColumnsCall = Callable[[Columns], None]
+"""A compiled node that takes a batch of columns."""
+
+
+class Form(NamedTuple):
+    """What a node is compiled to besides its function of one record.
+
+    Attributes:
+        call: Takes a batch.
+        calls_functions: Whether it, or what is behind it, calls functions of the user.
+        by_rows: Whether it only hands on record by record.
+    """
+
+    call: ColumnsCall
+    calls_functions: bool = False
+    by_rows: bool = False
+
+
+class Entry(NamedTuple):
+    """How the records of a source are read and taken in columns.
+
+    Attributes:
+        call: Takes them.
+        key: Serde of their keys.
+        value: Serde of their values.
+    """
+
+    call: ColumnsCall
+    key: Serde[Any]
+    value: Serde[Any]
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        """Put what was taken from queues together."""
+        timestamps = _joined(pieces, lambda chunk: chunk.timestamps)
+        return Columns(
+            _column(self.key, _joined(pieces, lambda chunk: chunk.keys)),
+            _column(self.value, _joined(pieces, lambda chunk: chunk.values)),
+            timestamps,
+            _joined_headers(pieces),
+            range(len(timestamps)),
+        )
+
+
+def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
+    """Give the sources whose records are taken in columns.
+
+    Args:
+        sub: The sub-topology.
+        compiled: Its functions of one record.
+    """
+    if compiled.contexts:
+        return {}
+    forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
+    return {
+        source.name: Entry(form.call, source.key, source.value)
+        for source, form in forms.items()
+        if form is not None and not form.by_rows
+    }
+
+
+def behind(node: n.Node, compiled: Compiled) -> Form | None:
+    """Give the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
+
+    There is none behind a table if its old values are needed. Nothing behind a cache is called before the batch is over, so no
+    functions there take turns with those in front.
+    """
+    if node.table and compiled.needs_old(node):
+        return None
+    form = _only_child(node, compiled)
+    if form is None and all(_stateless(child, compiled) for child in _followers(node, compiled)):
+        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
+    cache = compiled.caches.of(node)
+    if form is None or cache is None:
+        return form
+    cache.columns = form.call
+    return Form(cache.put_columns)
+
+
+def of_function(
+    node: n.Node,
+    compiled: Compiled,
+    function: Callable[..., Any],
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+    *,
+    with_key: bool = True,
+) -> Form | None:
+    """Make the columnar form of a node that calls a function of the user for each record.
+
+    Args:
+        node: The node.
+        compiled: Where it belongs.
+        function: The function, of key and value.
+        then: Hands the records with their results on to what is behind the node.
+        with_key: Whether the function takes the key; else it takes the value alone.
+    """
+    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    if form.calls_functions:
+        return by_rows(row, runtime) if _stateless(node, compiled) else None
+    child = form.call
+
+    def call(columns: Columns) -> None:
+        values = columns.values.objects()
+        rest = zip(columns.keys.objects(), values) if with_key else zip(values)
+        start, size = 0, len(columns.timestamps)
+        while True:
+            done: list[Any] = []
+            failed: Exception | None = None
+            try:
+                for arguments in rest:
+                    done.append(function(*arguments))
+            except Exception as error:
+                failed = error
+            end = start + len(done)
+            if done:
+                then(child, columns if len(done) == size else columns.part(start, end), done)
+            if failed is None:
+                return
+            runtime.locate(columns.places[end])
+            runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
+            start = end + 1
+
+    return Form(call, calls_functions=True)
+
+
+def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
+    """Return one record of a batch."""
+    headers = () if columns.headers is None else columns.headers[number]
+    return (
+        columns.keys.objects()[number],
+        columns.values.objects()[number],
+        columns.timestamps[number],
+        headers,
+    )
+
+
+def of_expression(
+    node: n.Node,
+    compiled: Compiled,
+    expression: Expression,
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+) -> Form | None:
+    """Make the columnar form of a node that computes an expression of the value.
+
+    Args:
+        node: The node.
+        compiled: Where it belongs.
+        expression: The expression.
+        then: Hands the records with their results on to what is behind the node.
+    """
+    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    child = form.call
+
+    def call(columns: Columns) -> None:
+        try:
+            results = list(expression.over(columns.values.objects()))
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        return then(child, columns, results)
+
+    return Form(call, form.calls_functions)
+
+
+@singledispatch
+def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
+    """Make the columnar form of a node; None for the many that have none."""
+    return None
+
+
+def row_of(node: n.Node, compiled: Compiled) -> Call:
+    """Give the function of one record of a node; of a table's node, that takes a table, without an old value."""
+    return _as_stream(node, compiled.call(node))
+
+
+def by_rows(call: Call, runtime: Runtime) -> Form:
+    """Make a form of a function of one record."""
+    return Form(lambda columns: each(columns, call, runtime), calls_functions=True, by_rows=True)
+
+
+def each(columns: Columns, call: Call, runtime: Runtime) -> None:
+    """Hand on record by record."""
+    locate = runtime.locate
+    headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
+    keys, values = columns.keys.objects(), columns.values.objects()
+    for place, key, value, timestamp, header in zip(
+        columns.places, keys, values, columns.timestamps, headers
+    ):
+        locate(place)
+        call(key, value, timestamp, header)
+
+
+def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
+    """Give the bytes of keys or values.
+
+    Raises:
+        SerdeError: If one does not fit, or whatever a serde of the user raises.
+    """
+    quick: list[bytes | None] | None = quickly(serde, objects)  # type: ignore[assignment]
+    if quick is not None:
+        return quick
+    write = serde.serialize
+    return [None if one is None else write(one) for one in objects]
+
+
+def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
+    """Give the objects of serialised keys or values."""
+    read = serde.deserialize
+    return [None if one is None else read(one) for one in data]
+
+
+def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
+    """Give keys or values as a source keeps them that is taken in columns: as they are, if the serde lets us.
+
+    Raises:
+        Exception: If the bytes of one do not fit the serde.
+    """
+    if serde.verbatim is None:
+        return deserialised(serde, data)
+    serde.verbatim([one for one in data if one is not None] if not all(data) else data)  # type: ignore[arg-type]
+    return data
+
+
+def kept_serialised(source: n.Source, *, columnar: bool) -> tuple[bool, bool]:
+    """Tell whether the keys and the values of a source stay serialised."""
+    return columnar and source.key.verbatim is not None, columnar and source.value.verbatim is not None
+
+
+Reader = Callable[[list[bytes | None]], list[Any]]
+"""Reads keys or values of a source, all at once."""
+
+
+def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
+    """Give what reads the keys and the values of a source."""
+    read = checked if columnar else deserialised
+    return partial(read, source.key), partial(read, source.value)
+
+
+def _as_stream(node: n.Node, call: Call) -> Call:
+    """Give a function of changes, where a node has them, as one of records; nobody needs the old values."""
+    if not node.table:
+        return call
+    return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
+
+
+def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
+    """Give the nodes behind a node, but the stream of its late records, which it serves itself."""
+    return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
+
+
+def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
+    children = _followers(node, compiled)
+    if not children:
+        return Form(_nothing)
+    return columns_of(children[0], compiled) if len(children) == 1 else None
+
+
+def _stateless(node: n.Node, compiled: Compiled) -> bool:
+    return node.pure and all(_stateless(child, compiled) for child in compiled.children_of(node))
+
+
+def _nothing(columns: Columns) -> None:
+    """Take what nobody waits for."""
+
+
+def _column(serde: Serde[Any], kept: list[Any]) -> Column:
+    return Column(known=kept) if serde.verbatim is None else Column(serde, kept)
+
+
+def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
+    """Put the parts of a column together; one that was taken as a whole is not copied, since nobody changes columns."""
+    whole = column(pieces[0].chunk)
+    if len(pieces) == 1 and pieces[0].end - pieces[0].start == len(whole):
+        return whole
+    joined: list[Any] = []
+    for piece in pieces:
+        joined.extend(column(piece.chunk)[piece.start : piece.end])
+    return joined
+
+
+def _joined_headers(pieces: Sequence[Piece]) -> list[Headers] | None:
+    if all(piece.chunk.headers is None for piece in pieces):
+        return None
+    return _joined(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))

@@ -1,0 +1,154 @@
+"""Compile: a sub-topology becomes closures, once per task.
+
+Every node becomes one function that takes a record (key, value, timestamp, headers) or a change of a table (key, new
+value, old value, timestamp, headers) as plain arguments and calls its children, depth first. No record object is made
+unless a user's processor needs one, and there is no dispatch per record. How each kind of node runs is in
+``millstream.core.engine.operators``, the only implementation there is: every driver, the test driver included, runs these
+closures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import singledispatch
+from typing import Any
+
+from millstream.core.engine.caching import Caches
+from millstream.core.engine.context import NodeContext
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology import joins as j
+from millstream.core.topology import nodes as n
+from millstream.core.topology.joins import Subscribe
+from millstream.core.topology.nodes import Late
+from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.processor import KeepStore, ProcessValues, TransformRows
+from millstream.core.topology.windowed import Suppress
+
+Call = Callable[..., None]
+"""A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
+_OF_THE_USER = (n.Process, ProcessValues, TransformRows)
+"""Nodes with state that the user may let try a record again: the user knows what they have done before they failed."""
+
+
+class Compiled:
+    """The closures of a sub-topology in one task.
+
+    Attributes:
+        entries: Per source node what its records are handed to.
+        contexts: The processors' contexts, in the order of the topology.
+        shared: Per node, what its function of one record lets its columnar form see and change.
+        caches: The updates of tables that wait to be forwarded.
+    """
+
+    def __init__(self, sub: SubTopology, runtime: Runtime, cache_bytes: int = 0) -> None:
+        self.entries: dict[str, Call] = {}
+        self.contexts: list[NodeContext] = []
+        self.shared: dict[str, Any] = {}
+        self._sub = sub
+        self.runtime = runtime
+        self.caches = Caches(sub, runtime, cache_bytes)
+        self._calls: dict[str, Call] = {}
+        for node in reversed(list(sub.nodes.values())):
+            if isinstance(node, n.Source):
+                self.entries[node.name] = self.children(node)
+            else:
+                call, repeatable = compile_node(node, self), node.pure or type(node) in _OF_THE_USER
+                self._calls[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
+        self.contexts.reverse()
+
+    def call(self, node: n.Node) -> Call:
+        """Give the function of a node."""
+        return self._calls[node.name]
+
+    def call_named(self, name: str) -> Call:
+        """Give the function of a node by its name."""
+        return self._calls[name]
+
+    def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
+        """Give the nodes that follow a node."""
+        return self._sub.children(node.name)
+
+    def children(self, node: n.Node) -> Call:
+        """Give one function that takes what leaves a node, but its late records: its cache, or what calls all its children."""
+        call, cache = self.fan_out(node), self.caches.of(node)
+        if cache is None:
+            return call
+        cache.child = call
+        return cache.put
+
+    def fan_out(self, node: n.Node) -> Call:
+        """Give one function that calls all children of a node, but the stream of its late records."""
+        children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
+        return _fan_out([self._calls[child.name] for child in children], node.table)
+
+    def late(self, node: n.Node) -> Call | None:
+        """Give the function that takes the late records of a node; None if nobody asked for them."""
+        late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
+        return next((self._calls[child.name] for child in late), None)
+
+    def named_children(self, node: n.Node) -> Mapping[str, Call]:
+        """Give the functions of the children of a node by name."""
+        return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
+
+    def node(self, name: str) -> n.Node:
+        """Give a node of the sub-topology by its name."""
+        return self._sub.nodes[name]
+
+    def only_read(self, node: n.Process) -> frozenset[str]:
+        """Give the stores of a processor that only another one may write to."""
+        others = (other for other in self._sub.nodes.values() if other.name != node.name)
+        kept = {store for other in others if isinstance(other, KeepStore) for store in other.stores}
+        return frozenset(kept.intersection(node.stores))
+
+    def versioned(self, table: str) -> bool:
+        """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
+        return j.versions_of_table(self._sub.nodes, table) is not None
+
+    def needs_old(self, node: n.Node) -> bool:
+        """Tell whether anything behind a table needs the old values of its rows.
+
+        A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
+        of the deletion of a row that was not there, and leaves the row that a foreign key named before; and what holds
+        updates back: the row is still the old one then.
+        """
+        return any(
+            isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe, Suppress))
+            or (child.table and self.needs_old(child))
+            for child in self._sub.children(node.name)
+        )
+
+
+def _fan_out(calls: list[Call], table: bool) -> Call:
+    if not calls:
+        return nothing
+    if len(calls) == 1:
+        return calls[0]
+    if len(calls) == 2:
+        first, second = calls
+
+        def both(*args: Any) -> None:
+            first(*args)
+            second(*args)
+
+        return both
+
+    def each(*args: Any) -> None:
+        for call in calls:
+            call(*args)
+
+    return each
+
+
+def nothing(*args: Any) -> None:
+    """Take what nobody waits for."""
+
+
+@singledispatch
+def compile_node(node: n.Node, compiled: Compiled) -> Call:
+    """Make the closure of a node.
+
+    Raises:
+        TopologyError: If nobody knows how nodes of its type run.
+    """
+    raise TopologyError(f"the engine does not know nodes of type {type(node).__name__} ({node.name!r})")

@@ -1,0 +1,217 @@
+"""The context of one processor node: ``ProcessorContext`` over the task's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from millstream.core.engine.punctuate import Schedule
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.durations import Duration, millis
+from millstream.core.model.errors import ProcessingError, StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.model.punctuation import Cancellable, PunctuationType, Punctuator
+from millstream.core.model.record import Headers, Record, RecordMetadata
+from millstream.core.state.readonly import read_only
+
+StreamCall = Callable[[Any, Any, int, Headers], None]
+"""A compiled node that takes records."""
+
+
+class NodeContext:
+    """Implements ``ProcessorContext`` for one node of one task. Owned by the task.
+
+    Attributes:
+        only_read: The connected stores that another processor alone writes to.
+        processor: What the user's supplier gave.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        stores: tuple[str, ...],
+        runtime: Runtime,
+        forward: StreamCall,
+        children: Mapping[str, StreamCall],
+    ) -> None:
+        self._node = node
+        self._stores = stores
+        self.only_read: frozenset[str] = frozenset()
+        self._runtime = runtime
+        self._forward = forward
+        self._children = children
+        self._in_init = False
+        self._made_in_init = 0
+        self.processor: Any = None
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        return self._runtime.application_id
+
+    @property
+    def app_config(self) -> Mapping[str, Any]:
+        """What the application was given for its processors."""
+        return self._runtime.app_config
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task."""
+        return self._runtime.task_id
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Topic, partition and offset of the current record; None in a punctuator."""
+        return self._runtime.metadata()
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Stream time of the task, -1 before the first record."""
+        return self._runtime.stream_time
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The wall clock of this step."""
+        return self._runtime.now_ms
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Hand a record to all children, or to one; see ``ProcessorContext.forward``."""
+        if not self._runtime.active:
+            raise ProcessingError(
+                f"processor {self._node!r} forwards while nothing is being processed; forward in process() or in a "
+                "punctuator, not in init(), close() or another thread"
+            )
+        if child is None:
+            self._forward(record.key, record.value, record.timestamp, record.headers)
+            return
+        call = self._children.get(child)
+        if call is None:
+            known = ", ".join(self._children) or "none"
+            raise ProcessingError(f"processor {self._node!r} has no child {child!r}; its children: {known}")
+        call(record.key, record.value, record.timestamp, record.headers)
+
+    def schedule(
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
+    ) -> Cancellable:
+        """Call a function as time advances; see ``ProcessorContext.schedule``."""
+        interval_ms = millis(interval)
+        if interval_ms < 1:
+            raise ValueError(f"a punctuation interval is at least 1 ms, not {interval_ms}")
+        if start_time is not None and start_time < 0:
+            raise ValueError(f"a punctuation's start time must not be negative: {start_time}")
+        if start_time is None:
+            start_time = 0 if kind is PunctuationType.STREAM_TIME else self._runtime.now_ms + interval_ms
+        ordinal, method = self._identity(callback)
+        schedule = Schedule(self._node, ordinal, method, kind, interval_ms, start_time, callback)
+        self._runtime.punctuations.add(schedule)
+        self._runtime.refresh_due()
+        return schedule
+
+    def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
+        """Give this processor's schedules that call a function."""
+        schedules = self._runtime.punctuations.schedules
+        return tuple(
+            s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
+        )
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number among the metrics."""
+        self._runtime.counted[name] += by
+
+    def commit(self) -> None:
+        """Ask for a commit."""
+        self._runtime.commit_requested = True
+
+    def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: what keeps unfinished records has to be known before the application starts.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} issues a call, but was not added as one that does; add it with calls=ms.Calls(...)"
+        )
+
+    def acknowledge(self, metadata: RecordMetadata) -> None:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: a record is finished when ``process`` returns.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} acknowledges a record, but was not added as one that does, so records are finished "
+            "when process() returns; add it with acknowledges=True"
+        )
+
+    def state_store(self, name: str) -> Any:
+        """Give a connected store or a global one; see ``ProcessorContext.state_store``."""
+        if name not in self._stores:
+            if name in self._runtime.global_stores:
+                return self._runtime.global_stores[name]
+            known = ", ".join(self._stores) or "none"
+            raise StoreError(
+                f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
+                f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
+            )
+        store = self._runtime.stores[name]
+        return read_only(store) if name in self.only_read else store
+
+    def init(self) -> None:
+        """Call the processor's ``init``, noting the schedules it makes."""
+        self._in_init = True
+        try:
+            self.processor.init(self)
+        finally:
+            self._in_init = False
+
+    def _identity(self, callback: Punctuator) -> tuple[int | None, str | None]:
+        """Say how the callback is found again in the next batch."""
+        if self._in_init:
+            self._made_in_init += 1
+            return self._made_in_init - 1, None
+        name = getattr(callback, "__name__", "")
+        if getattr(callback, "__self__", None) is self.processor and hasattr(self.processor, name):
+            return None, name
+        raise ProcessingError(
+            f"processor {self._node!r} schedules {callback!r} outside init(). The schedule must be found again in later "
+            "micro-batches, which may run in another process: schedule it in init(), or let it call a method of the processor"
+        )
+
+
+class GlobalNodeContext(NodeContext):
+    """The context of a processor that maintains a global store (Kafka Streams: ``GlobalProcessorContextImpl``)."""
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: each host fills its copy in its own time, so the stream time is another one on each.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} maintains a global store, and there is no stream time: the copies of hosts are not equally far. "
+            "Use the timestamp of the record"
+        )
+
+    def schedule(
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
+    ) -> Cancellable:
+        """Refuse.
+
+        Raises:
+            ProcessingError: Always: each host fills its copy in its own time, and all copies have to be alike.
+        """
+        raise ProcessingError(
+            f"processor {self._node!r} maintains a global store and cannot schedule anything: the store follows from the "
+            "records of its topic alone"
+        )

@@ -1,0 +1,232 @@
+"""Failures: a record that failed, in words, as its error handler sees it, and as a dead letter."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from millstream.core.engine.policy import (
+    MOST_ATTEMPTS,
+    Decision,
+    ErrorContext,
+    ErrorHandler,
+    Fate,
+    Stage,
+    is_fate,
+)
+from millstream.core.model.calls import DeadLetter
+from millstream.core.model.errors import (
+    DeserializationError,
+    MillstreamError,
+    ProcessingError,
+    ProductionError,
+)
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Change, Headers, Record
+
+Place = tuple[TopicPartition | None, int, bytes | None, bytes | None, int, Headers]
+"""Where a record was read, its offset, key and value as bytes, timestamp and headers."""
+
+ERRORS: Final[Mapping[Stage, type[MillstreamError]]] = {
+    "deserialize": DeserializationError,
+    "process": ProcessingError,
+    "produce": ProductionError,
+}
+_ADVICE: Final[Mapping[Stage, str]] = {
+    "deserialize": "Give the source the serdes its producers use",
+    "process": "Correct the function",
+    "produce": "Give the sink serdes that fit its records",
+}
+
+
+class Attempt(NamedTuple):
+    """A call of a node.
+
+    Attributes:
+        call: What is called.
+        arguments: With what.
+        repeatable: Whether it can be called once more when it has failed: nothing that it did before remains.
+    """
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    repeatable: bool = True
+
+
+class Failure(NamedTuple):
+    """A record that failed.
+
+    Attributes:
+        stage: Where.
+        node: The node.
+        error: What was raised.
+        place: The record, as it was read.
+        target: The topic that a sink was sending to.
+        side: Whether key or value did not fit the serde of a sink.
+    """
+
+    stage: Stage
+    node: str
+    error: Exception
+    place: Place
+    target: str | None = None
+    side: Literal["key", "value"] | None = None
+
+    def message(self, task: TaskId, handled: str = "") -> str:
+        """Return what is said of it.
+
+        Args:
+            task: The task.
+            handled: What its error handler did, in a sentence; empty if it has none.
+        """
+        correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
+        advice = handled or (
+            f"{correct}, or set on_{self.stage}_error='skip' to leave such records out, or 'dead_letter' to keep "
+            "them in a topic of their own"
+        )
+        return (
+            f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.place)}: {self._aimed()}{cause(self.error)}. "
+            f"{advice}"
+        )
+
+    def context(self, task: TaskId, attempt: int, arguments: tuple[Any, ...] | None) -> ErrorContext:
+        """Return what its error handler sees.
+
+        Args:
+            task: The task.
+            attempt: How often the node has tried it.
+            arguments: What the node was called with, if it was called.
+        """
+        partition, offset, key, value, timestamp, headers = self.place
+        topic, number = (None, -1) if partition is None else partition
+        record = None if arguments is None else _record(*arguments)
+        found = (topic, number, offset, key, value, timestamp, headers)
+        return ErrorContext(self.stage, self.node, str(task), *found, record, attempt, self.target, self.side)
+
+    def _aimed(self) -> str:
+        if self.target is None:
+            return ""
+        what = "sending" if self.side is None else f"the {self.side} does not fit its serde, sending"
+        return f"{what} to topic {self.target!r}: "
+
+
+def _record(key: Any, value: Any, *rest: Any) -> Record[Any, Any]:
+    """Return what a node was called with: a record, or a change of a table's row."""
+    if len(rest) == 3:
+        old, timestamp, headers = rest
+        return Record(key, Change(value, old), max(timestamp, 0), headers)
+    timestamp, headers = rest
+    return Record(key, value, max(timestamp, 0), headers)
+
+
+def decide(
+    handler: ErrorHandler, context: ErrorContext, error: Exception, *, again: bool, topic: str | None
+) -> tuple[Decision, str]:
+    """Ask an error handler.
+
+    Args:
+        handler: The handler.
+        context: What failed.
+        error: What was raised.
+        again: Whether the record can be tried again.
+        topic: The dead-letter topic of the application.
+
+    Returns:
+        What to do, and what the handler did, in a sentence. It is "fail" where what the handler says cannot be done.
+    """
+    name = getattr(handler, "__qualname__", None) or type(handler).__name__
+    told = f"Its error handler {name!r}"
+    try:
+        answer: object = handler(context, error)
+    except Exception as own:
+        return "fail", f"{told} failed itself: {type(own).__name__}: {own}{last_line(own)}"
+    if answer == "retry":
+        if not again:
+            return (
+                "fail",
+                f"{told} asked for another attempt, but a {context.stage} error of {context.node!r} is never tried again here: part of the work may be done",
+            )
+        if context.attempt >= MOST_ATTEMPTS:
+            return "fail", f"{told} asked for more than {MOST_ATTEMPTS} attempts"
+        return "retry", ""
+    if not is_fate(answer):
+        return "fail", f"{told} returned {answer!r}, which is no decision"
+    if answer == "dead_letter" and topic is None:
+        return (
+            "fail",
+            f"{told} asked for a dead letter, and nobody named a topic with dead_letter_topic='...'",
+        )
+    return answer, f"{told} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
+
+
+def _shown_fate(fate: Fate) -> str:
+    return f"dead letter to {fate.text!r}" if isinstance(fate, DeadLetter) else fate.replace("_", " ")
+
+
+def letter_headers(
+    stage: str, node: str, place: Place, facts: Mapping[str, object], error: Exception | None
+) -> Headers:
+    """Return the headers of a dead letter: those of the record, Millstream's, and those of Kafka Streams (KIP-1034).
+
+    Args:
+        stage: Where it failed.
+        node: The node that failed.
+        place: The record.
+        facts: What else there is to say, by name; ``error`` is among it.
+        error: What was raised, None if nothing was.
+    """
+    partition, offset, _, _, _, headers = place
+    topic, number = ("", -1) if partition is None else partition
+    trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
+    ours = {
+        "stage": stage,
+        "node": node,
+        "topic": topic,
+        "partition": number,
+        "offset": offset,
+        **facts,
+        "traceback": trace,
+    }
+    kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
+    theirs = {
+        "exception": kind,
+        "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
+        "stacktrace": trace,
+        "topic": topic,
+        "partition": number,
+        "offset": offset,
+    }
+    added = {f"millstream.error.{name}": fact for name, fact in ours.items()}
+    added |= {f"__streams.errors.{name}": fact for name, fact in theirs.items()}
+    return (*headers, *((name, str(fact).encode(errors="replace")) for name, fact in added.items()))
+
+
+def where(place: Place) -> str:
+    """Say for people which record it is about."""
+    partition, offset, key, value, *_ = place
+    if partition is None:
+        return "in a punctuator"
+    return (
+        f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
+        f"(key {_shown(key)}, value {_shown(value)})"
+    )
+
+
+def cause(error: Exception) -> str:
+    """Say for people what was raised, and where."""
+    if isinstance(error, MillstreamError):
+        return str(error)
+    return f"{type(error).__name__}: {error}{last_line(error)}"
+
+
+def last_line(error: BaseException) -> str:
+    """Say where in the user's code an error came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    return repr(data) if len(data) <= 40 else f"{data[:40]!r}... of {len(data)} bytes"

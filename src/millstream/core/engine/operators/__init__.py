@@ -1,0 +1,43 @@
+"""Operators: how each kind of node runs. Importing this package teaches ``compile_node`` all of them."""
+
+from __future__ import annotations
+
+from millstream.core.engine.operators import (
+    aggregations,
+    asynchronous,
+    calendars,
+    foreign_keys,
+    global_stores,
+    grace,
+    processors,
+    sessions,
+    sinks,
+    sliding,
+    stateless,
+    stream_joins,
+    suppress,
+    table_joins,
+    tables,
+    window_columns,
+    windows,
+)
+
+__all__ = [
+    "aggregations",
+    "asynchronous",
+    "calendars",
+    "foreign_keys",
+    "global_stores",
+    "grace",
+    "processors",
+    "sessions",
+    "sinks",
+    "sliding",
+    "stateless",
+    "stream_joins",
+    "suppress",
+    "table_joins",
+    "tables",
+    "window_columns",
+    "windows",
+]

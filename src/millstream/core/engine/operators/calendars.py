@@ -1,0 +1,130 @@
+"""Aggregations by windows of the user's own, whose bounds a function gives.
+
+Stream time, late records and the close of windows are as ``millstream.core.engine.operators.windows`` says. Windows lie in the
+order of their starts, and of two windows the later one does not end earlier; so the closed ones among those in a store by
+time are its first entries, and ``closed`` remembers the start of the last one that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.operators.emission import Aggregation, emitting
+from millstream.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
+from millstream.core.engine.runtime import NEVER
+from millstream.core.model.record import Headers
+from millstream.core.model.windowed import Windowed
+from millstream.core.state.keys import FOREVER
+from millstream.core.topology.windowed import CalendarAggregate
+
+
+@compile_node.register
+def _(node: CalendarAggregate, compiled: Compiled) -> Call:
+    runtime, name, emit = compiled.runtime, node.name, node.emit
+    open_ones = _Open(node, compiled) if emit.at_close else None
+    close_first = open_ones.close if open_ones is not None and emit.at_once else None
+    child = nothing if emit.at_close else compiled.children(node)
+    windows_of, grace = node.windows.checked, node.windows.grace_ms
+    initializer, aggregator = node.initializer, node.aggregator
+    store, late = runtime.stores[node.store.name], compiled.late(node) or nothing
+    memory = runtime.memory(node.remembered_as)
+    time: int = memory.get("time", -1)
+
+    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time
+        if key is None:
+            return runtime.drop(NO_KEY)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+            if close_first is not None:
+                close_first(timestamp, headers)
+        try:
+            windows = windows_of(timestamp)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if not windows:
+            return runtime.drop("outside of all windows")
+        for start, end in windows:
+            if end + grace <= time:
+                runtime.drop("late for a window")
+            else:
+                add(key, value, timestamp, headers, start, end)
+        return late(key, value, timestamp, headers) if windows[0][1] + grace <= time else None
+
+    def add(key: Any, value: Any, timestamp: int, headers: Headers, start: int, end: int) -> None:
+        old, then = None, timestamp
+        try:
+            entry = store.fetch(key, start)
+            if entry is not None:
+                old, then = entry[0], max(entry[1], timestamp)
+                new = aggregator(key, value, old)
+            else:
+                new = value if initializer is None else aggregator(key, value, initializer())
+            store.put(key, None if new is None else (new, then), start)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if open_ones is not None:
+            return open_ones.began(end)
+        return child(Windowed(key, start, end), new, old, then, headers)
+
+    def advance(to: int) -> None:
+        nonlocal time
+        if to > time:
+            memory["time"] = time = to
+
+    values = takes_null_values(node.fold)
+    call: Call = aggregate if values else without_null_values(runtime, aggregate)
+    return emitting(node, compiled, Aggregation(call, advance, open_ones, emit, grace, values))[0]
+
+
+class _Open:
+    """The windows that have not closed. Owned by the task."""
+
+    def __init__(self, node: CalendarAggregate, compiled: Compiled) -> None:
+        self._store, self._memory = (
+            compiled.runtime.stores[node.store.name],
+            compiled.runtime.memory(node.remembered_as),
+        )
+        self._loses, self._grace = node.emit.loses, node.windows.grace_ms
+        self._child = compiled.children(node)
+        self._due = -1
+        """No window closes before; it may be too early, but not too late."""
+
+    def began(self, end: int) -> None:
+        """Take note of a window that has an entry."""
+        self._due = min(self._due, end + self._grace)
+
+    def close(self, stream_time: int, headers: Headers) -> None:
+        """Give the results of the windows that have closed at a time."""
+        if stream_time < self._due:
+            return
+        self._due = NEVER
+        first_seen = self._store.oldest if self._loses else 0
+        for windowed, (value, timestamp) in self._open():
+            if windowed.end + self._grace > stream_time:
+                self._due = windowed.end + self._grace
+                return
+            self._memory["closed"] = windowed.start
+            if windowed.start >= first_seen:
+                self._child(windowed, value, None, timestamp, headers)
+
+    def next_close(self) -> int:
+        """Give when the next window closes, NEVER if none is open."""
+        first = next(self._open(), None)
+        return NEVER if first is None else int(first[0].end) + self._grace
+
+    def gone_at(self) -> int:
+        """Give the stream time at which the first window is dropped that was not given yet."""
+        return int(self._store.gone_at(self._closed + 1))
+
+    def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:
+        found: Iterator[tuple[Windowed[Any], Any]] = self._store.kept(self._closed + 1, FOREVER)
+        return found
+
+    @property
+    def _closed(self) -> int:
+        """Start of the last window that was given; every earlier one was given too, or has no entry."""
+        closed: int = self._memory.get("closed", -1)
+        return closed

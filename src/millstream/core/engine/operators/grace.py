@@ -1,0 +1,116 @@
+"""Grace: records wait in front of a join with a versioned table until its rows have had time to come.
+
+The *time of the buffer* is the largest timestamp that was put into it. A record waits until that time has passed its own by
+the grace period, and leaves in the order of time, then of keys, then of arrival. Only records move time: the last ones wait
+until newer ones come. One that comes so late that it would not wait at all goes on at once, and so does one that the join
+is not going to look up, because it has no key or no value.
+
+The buffer is a key-value store of the task, so what waits survives a restart:
+
+    time (8) | closed key | number of arrival (8)        partition (4) | offset (8) | topic | value | headers ...
+
+Each part behind the two numbers has its length in front of it. A record that leaves is the current one for everything behind:
+in the metadata, in errors and in dead letters.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.runtime import NEVER, Held, Runtime
+from millstream.core.model.record import Headers, RecordMetadata
+from millstream.core.state.keys import closed, pack_time, split, time_at
+from millstream.core.topology import joins as j
+
+_ORIGIN: Final = struct.Struct(">iq")
+_LENGTH: Final = struct.Struct(">i")
+_NOWHERE: Final = RecordMetadata("", -1, -1)
+_NUMBER: Final = 8
+
+
+@compile_node.register
+def _(node: j.GraceBuffer, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    buffer, grace, memory = _Buffer(node, runtime), node.grace, runtime.memory(node.remembered_as)
+    memory.setdefault("time", -1)
+
+    def wait(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        time = memory["time"]
+        if key is None or value is None or timestamp < time - grace:
+            return child(key, value, timestamp, headers)
+        try:
+            buffer.put(key, value, timestamp, headers)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if timestamp > time:
+            time = memory["time"] = timestamp
+        try:
+            for key, value, held in buffer.taken(time - grace):
+                runtime.held = held
+                child(key, value, held.timestamp, held.headers)
+        finally:
+            runtime.held = None
+        return None
+
+    return wait
+
+
+class _Buffer:
+    """The records that wait, in one task. Owned by the task."""
+
+    def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:
+        self._store = runtime.stores[node.store.name]
+        self._memory = runtime.memory(node.remembered_as)
+        self._key, self._value = node.key, node.value
+        self._origin = runtime.metadata
+
+    def put(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Let a record wait."""
+        number = self._memory.get("arrived", 0)
+        place = pack_time(timestamp) + closed(self._key.serialize(key)) + pack_time(number)
+        self._store.put(place, _packed(self._origin() or _NOWHERE, self._value.serialize(value), headers))
+        self._memory["arrived"] = number + 1
+        self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
+
+    def taken(self, until: int) -> Iterator[tuple[Any, Any, Held]]:
+        """Take the records with times up to a time out of the buffer, in order."""
+        first = self._memory["first"]
+        if first > until:
+            return
+        behind = pack_time(until + 1)
+        for place, data in list(self._store.range(pack_time(first), behind)):
+            self._store.put(place, None)
+            held = _unpacked(place, data)
+            yield self._key.deserialize(held.key), self._value.deserialize(held.value), held
+        rest = next(iter(self._store.range(behind, None)), None)
+        self._memory["first"] = NEVER if rest is None else time_at(rest[0], 0)
+
+
+def _packed(origin: RecordMetadata, value: bytes, headers: Headers) -> bytes:
+    parts: list[bytes | None] = [origin.topic.encode(), value]
+    for name, content in headers:
+        parts += [name.encode(), content]
+    lengths = (_LENGTH.pack(-1 if part is None else len(part)) for part in parts)
+    packed = b"".join(length + (part or b"") for length, part in zip(lengths, parts))
+    return _ORIGIN.pack(origin.partition, origin.offset) + packed
+
+
+def _unpacked(place: bytes, data: bytes) -> Held:
+    key, _ = split(place[_NUMBER:], _NUMBER)
+    topic, value, *rest = _parts(data)
+    names = [(name or b"").decode() for name in rest[::2]]
+    origin = RecordMetadata((topic or b"").decode(), *_ORIGIN.unpack_from(data))
+    headers = tuple(zip(names, rest[1::2]))
+    return Held(None if origin == _NOWHERE else origin, key, value or b"", time_at(place, 0), headers)
+
+
+def _parts(data: bytes) -> Iterator[bytes | None]:
+    at = _ORIGIN.size
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        yield None if length < 0 else data[at : at + length]
+        at += max(length, 0)

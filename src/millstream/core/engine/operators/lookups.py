@@ -1,0 +1,178 @@
+"""Lookups: the row of a key in a table, as it is now, or with versions as it was at a time.
+
+A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
+so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``). The row of a windowed table is that
+of a key and a window; once the window has left its store there is none.
+
+A row that waits in a cache (``millstream.core.engine.caching``) has two values: the newest, in the store, and the one that was
+*forwarded*. A stream looks up the newest. What makes changes of one table from rows of another takes the forwarded one, since
+the change of the other is still to come: so each result takes the place of exactly the one before it. Kafka Streams takes
+the newest there too, and so takes back results that it never gave. The timestamp of a forwarded row is not known any more
+and counts as -1; the result of the change that is to come has the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+from millstream.core.engine.compile import Compiled
+from millstream.core.engine.operators.suppress import Buffer
+from millstream.core.model.errors import ProcessingError, StoreError
+from millstream.core.model.windowed import Windowed
+from millstream.core.state.keys import FOREVER
+from millstream.core.topology import joins as j
+from millstream.core.topology import nodes as n
+from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
+from millstream.core.topology.windowed import Suppress
+
+Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
+"""Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""
+
+
+def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup:
+    """Make the function that gives the rows of a table.
+
+    Args:
+        table: Name of the table's node.
+        compiled: The task the table is in.
+        forwarded: Whether to give rows as they were forwarded; else the newest.
+    """
+    return _lookup(compiled.node(table), compiled, forwarded)
+
+
+@singledispatch
+def _lookup(node: n.Node, compiled: Compiled, forwarded: bool) -> Lookup:
+    raise StoreError(
+        f"node {node.name!r} is a {type(node).__name__}, which has no rows to look up; this is a bug"
+    )
+
+
+@_lookup.register
+def _(node: n.Materialised, compiled: Compiled, forwarded: bool) -> Lookup:
+    newest, cache = _kept(node.store, compiled.runtime.stores[node.store.name]), compiled.caches.of(node)
+    if cache is None or not forwarded:
+        return newest
+    before = cache.forwarded
+
+    def as_forwarded(key: Any, time: int) -> tuple[Any, int] | None:
+        waiting = before(key)
+        if waiting is None:
+            return newest(key, time)
+        (value,) = waiting
+        return None if value is None else (value, -1)
+
+    return as_forwarded
+
+
+@singledispatch
+def _kept(spec: StoreSpec, store: Any) -> Lookup:
+    fetch, key_bytes = store.fetch, spec.key.serialize
+    return lambda key, time: fetch(key_bytes(key))
+
+
+@_kept.register
+def _(spec: VersionedSpec, store: Any) -> Lookup:
+    fetch, key_bytes = store.fetch, spec.key.serialize
+
+    def row(key: Any, time: int) -> tuple[Any, int] | None:
+        found = fetch(key_bytes(key), time)
+        return None if found is None else (found.value, found.timestamp)
+
+    return row
+
+
+@_kept.register
+def _(spec: WindowSpec, store: Any) -> Lookup:
+    fetch = store.fetch
+
+    def in_window(key: Any, time: int) -> tuple[Any, int] | None:
+        windowed = _checked(spec, key)
+        row: tuple[Any, int] | None = fetch(windowed.key, windowed.start)
+        return row
+
+    return in_window
+
+
+@_kept.register
+def _(spec: SessionSpec, store: Any) -> Lookup:
+    fetch = store.fetch_session
+
+    def in_session(key: Any, time: int) -> tuple[Any, int] | None:
+        value = fetch(*_checked(spec, key))
+        return None if value is None else (value, key.end)  # the row of a session has the time of its end
+
+    return in_session
+
+
+def _checked(spec: StoreSpec, key: Any) -> Windowed[Any]:
+    if isinstance(key, Windowed):
+        return key
+    raise ProcessingError(
+        f"the table in store {spec.name!r} is by key and window, but a row is looked up for {key!r}; look it up with a "
+        "Windowed(key, start, end), as to_stream() of a windowed aggregation gives it"
+    )
+
+
+@_lookup.register
+def _(node: n.TableFilter, compiled: Compiled, forwarded: bool) -> Lookup:
+    row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
+    predicate, keep = node.predicate, node.keep
+
+    def filtered(key: Any, time: int) -> tuple[Any, int] | None:
+        row = row_of(key, time)
+        return row if row is not None and bool(predicate(key, row[0])) is keep else None
+
+    return filtered
+
+
+@_lookup.register
+def _(node: n.TableMapValues, compiled: Compiled, forwarded: bool) -> Lookup:
+    row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
+    mapper, with_key = node.mapper, node.with_key
+
+    def mapped(key: Any, time: int) -> tuple[Any, int] | None:
+        row = row_of(key, time)
+        if row is None:
+            return None
+        value = mapper(key, row[0]) if with_key else mapper(row[0])
+        return None if value is None else (value, row[1])
+
+    return mapped
+
+
+@_lookup.register
+def _(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
+    # What is still in a cache in front has not been given, whoever asks.
+    row_of, buffer = lookup(node.parents[0], compiled, forwarded=True), Buffer(node, compiled)
+
+    def as_given(key: Any, time: int) -> tuple[Any, int] | None:
+        held = buffer.find(key)
+        if held is None:
+            return row_of(key, time)
+        return None if held.old is None else (held.old, -1)
+
+    return as_given
+
+
+@_lookup.register
+def _(node: j.TableMerge, compiled: Compiled, forwarded: bool) -> Lookup:
+    side: Any = compiled.node(node.parents[0])
+    left_of, right_of = (
+        lookup(table, compiled, forwarded=forwarded) for table in (side.parents[0], side.other)
+    )
+    joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
+    left_alone, right_alone = alone[side.kind]
+
+    def joined(key: Any, time: int) -> tuple[Any, int] | None:
+        left, right = left_of(key, FOREVER), right_of(key, FOREVER)  # results have no versions
+        if left is None and (right is None or not right_alone):
+            return None
+        if right is None and not left_alone:
+            return None
+        (left_value, left_time), (right_value, right_time) = left or (None, -1), right or (None, -1)
+        value = joiner(key, left_value, right_value)
+        return None if value is None else (value, max(left_time, right_time))
+
+    return joined

@@ -1,0 +1,148 @@
+"""Processors of the user's own."""
+
+from __future__ import annotations
+
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar
+
+from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.context import NodeContext
+from millstream.core.model.errors import ProcessingError, TopologyError
+from millstream.core.model.record import Headers, Record
+from millstream.core.topology import nodes as n
+from millstream.core.topology.processor import ProcessValues, TransformRows
+
+C = TypeVar("C", bound=NodeContext)
+
+
+@compile_node.register
+def _(node: n.Process, compiled: Compiled) -> Call:
+    return running(node, compiled, NodeContext)
+
+
+def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
+    """Make a processor; give its context, of a given type.
+
+    Raises:
+        TopologyError: If the supplier gives something else than a processor.
+    """
+    children = compiled.named_children(node)
+    context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
+    context.processor = _made(node, "process", "Processor")
+    context.only_read = compiled.only_read(node)
+    compiled.contexts.append(context)
+    return context
+
+
+def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
+    """Make the closure of a processor, and its context of a given type.
+
+    Raises:
+        TopologyError: If the supplier gives something else than a processor.
+    """
+    runtime, name = compiled.runtime, node.name
+    process = made(node, compiled, context_type).processor.process
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            process(Record(key, value, timestamp, headers))
+        except Exception as error:
+            runtime.on_error("process", name, error)
+
+    return run
+
+
+@compile_node.register
+def _(node: ProcessValues, compiled: Compiled) -> Call:
+    process = running(node, compiled, _FixedKeyContext)
+    context = compiled.contexts[-1]
+    assert isinstance(context, _FixedKeyContext)
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        context.key = key
+        try:
+            process(key, value, timestamp, headers)
+        finally:
+            context.key = _ANY
+
+    return run
+
+
+_ANY: Final = object()
+"""In place of a key: nothing is being processed."""
+
+
+class _FixedKeyContext(NodeContext):
+    """The context of a processor that leaves keys as they are. Owned by the task."""
+
+    key: Any = _ANY
+    """The key of the record that is being processed."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Hand a record on if it has the key that came in.
+
+        Raises:
+            ProcessingError: If it has another one.
+        """
+        if self.key is not _ANY and record.key is not self.key and record.key != self.key:
+            raise ProcessingError(
+                f"processor {self._node!r} got a record with the key {self.key!r} and forwards one with the key {record.key!r}, "
+                "but process_values() leaves keys as they are, so that nothing behind it repartitions; use process()"
+            )
+        super().forward(record, child)
+
+
+@compile_node.register
+def _(node: TransformRows, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    context = _TransformerContext(name, node.stores, runtime, nothing, {})
+    context.processor = _made(node, "transform", "ValueTransformer")
+    context.only_read = compiled.only_read(node)
+    compiled.contexts.append(context)
+    transform = context.processor.transform
+
+    def transform_rows(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            new = transform(key, new)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, new, None, timestamp, headers)  # the store behind it knows the old value
+
+    return transform_rows
+
+
+class _TransformerContext(NodeContext):
+    """The context of a value transformer, which forwards nothing. Owned by the task."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Refuse to forward.
+
+        Raises:
+            ProcessingError: Always.
+        """
+        raise ProcessingError(
+            f"value transformer {self._node!r} forwards a record; a row has one value: return it from transform(), or use "
+            "to_stream() and a processor"
+        )
+
+
+def _made(node: n.Process, method: str, base: str) -> Any:
+    """Make the object that a node runs.
+
+    Raises:
+        TopologyError: If the supplier gave something else.
+    """
+    made = node.supplier()
+    missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
+    if missing:
+        raise TopologyError(
+            f"the supplier of processor {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
+            f"let its class derive from millstream.{base}"
+        )
+    for name in ("init", method, "close"):
+        if iscoroutinefunction(getattr(made, name)):
+            raise TopologyError(
+                f"processor {node.name!r}: its {name}() is a coroutine function, and nobody would wait for it. Let it be a plain "
+                "method; calls of the world outside are issued with context.issue, or made by process_async"
+            )
+    return made

@@ -1,0 +1,153 @@
+"""Aggregations by session: a record joins the sessions around it, and makes one of them.
+
+A session that grows is another session, since its bounds are part of its key: the old one is deleted, and the new one put
+and forwarded. The stream time of an operator is what ``millstream.core.engine.operators.windows`` says. A session that has
+closed takes no records any more, however long its store keeps it.
+
+When results are given at the close of sessions, a second store has the open ones in the order of their ends, then of their
+starts and keys, so that those that close are its first entries. The sessions themselves have to lie by key, where a record
+finds the ones around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.operators.emission import Aggregation, emitting
+from millstream.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
+from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.runtime import NEVER
+from millstream.core.model.record import Headers
+from millstream.core.model.windowed import Windowed
+from millstream.core.topology.windowed import SessionAggregate
+
+Found = list[tuple[int, int, Any]]
+"""Start, end and aggregate of the sessions that a record joins."""
+
+
+@compile_node.register
+def _(node: SessionAggregate, compiled: Compiled) -> Call:
+    runtime, name = compiled.runtime, node.name
+    child = compiled.children(node)
+    emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
+    opened = None if node.open is None else _Open(node, compiled)
+    close_first = opened.close if opened is not None and emit.at_once else None
+    store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
+    find, write, aggregated = store.find, store.write, _aggregation(node)
+    gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
+    time: int = memory.get("time", -1)
+    first_open = time - wait
+
+    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time, first_open
+        if key is None:
+            return runtime.drop(NO_KEY)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+            first_open = timestamp - wait
+            if close_first is not None:
+                close_first(timestamp, headers)
+        try:
+            stored_key = key_bytes(key)
+            first = timestamp - gap if timestamp - gap > first_open else first_open
+            found = list(find(stored_key, first, timestamp + gap))
+            start = min((session[0] for session in found), default=timestamp)
+            end = max((session[1] for session in found), default=timestamp)
+            start, end = min(start, timestamp), max(end, timestamp)
+            if end < first_open:
+                runtime.drop("late for a session")
+                return late(key, value, timestamp, headers)
+            new = aggregated(key, value, found)
+            write(stored_key, start, end, new)
+            for old_start, old_end, _ in found:
+                if (old_start, old_end) != (start, end):
+                    write(stored_key, old_start, old_end, None)
+            if opened is not None:
+                return opened.change(stored_key, found, start, end, there=new is not None)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if start == end:
+            return child(Windowed(key, start, end), new, found[0][2] if found else None, end, headers)
+        for old_start, old_end, old in found:
+            child(Windowed(key, old_start, old_end), None, old, old_end, headers)
+        return child(Windowed(key, start, end), new, None, end, headers)
+
+    def advance(to: int) -> None:
+        nonlocal time, first_open
+        if to > time:
+            memory["time"] = time = to
+            first_open = to - wait
+
+    values = takes_null_values(node.fold)
+    call: Call = aggregate if values else without_null_values(runtime, aggregate)
+    return emitting(node, compiled, Aggregation(call, advance, opened, emit, wait + 1, values))[0]
+
+
+def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:
+    """Make the function that gives the aggregate of a record and the sessions it joins."""
+    initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
+
+    def aggregated(key: Any, value: Any, found: Found) -> Any:
+        so_far = None if initializer is None else initializer()
+        for _, _, aggregate in found:
+            first = initializer is None and so_far is None
+            so_far = aggregate if first else merger(key, so_far, aggregate)
+        return value if initializer is None and so_far is None else aggregator(key, value, so_far)
+
+    return aggregated
+
+
+class _Open:
+    """The sessions that have not closed. Owned by the task."""
+
+    def __init__(self, node: SessionAggregate, compiled: Compiled) -> None:
+        assert node.open is not None
+        stores = compiled.runtime.stores
+        self._timeline = Timeline(stores[node.open.name])
+        self._store = stores[node.store.name]
+        self._key = node.store.key.deserialize
+        self._wait = node.windows.gap_ms + node.windows.grace_ms
+        self._child = compiled.children(node)
+
+    def change(self, key: bytes, found: Found, start: int, end: int, *, there: bool) -> None:
+        """Put a session in the place of those that it was made of.
+
+        Args:
+            key: The serialised key.
+            found: The sessions that were there.
+            start: Start of the new one.
+            end: Its end.
+            there: Whether it has an aggregate; else there is no new one.
+        """
+        known = any((old_start, old_end) == (start, end) for old_start, old_end, _ in found)
+        for old_start, old_end, _ in found:
+            if not there or (old_start, old_end) != (start, end):
+                self._timeline.remove(_place(key, old_start, old_end))
+        if there and not known:
+            self._timeline.put(_place(key, start, end), b"", known=False)
+
+    def close(self, stream_time: int, headers: Headers) -> None:
+        """Give the results of the sessions that have closed at a time."""
+        before = stream_time - self._wait
+        while self._timeline.next < before:
+            place, _ = self._timeline.take()
+            end, start, key = time_of(place), time_of(place[8:16]), place[16:]
+            aggregate = self._store.read(key, start, end)
+            self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
+
+    def next_close(self) -> int:
+        """Give when the next session closes, NEVER if none is open."""
+        end = self._timeline.next
+        return NEVER if end >= NEVER - self._wait else end + self._wait + 1
+
+    def gone_at(self) -> int:
+        """Give the stream time at which the first session is dropped that was not given yet."""
+        return int(self._store.gone_at(self._timeline.next))
+
+
+def _place(key: bytes, start: int, end: int) -> bytes:
+    return place_at(end, place_at(start, key))

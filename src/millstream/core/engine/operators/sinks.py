@@ -1,0 +1,198 @@
+"""Sinks: records on their way to topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from millstream.core.engine.columns import Columns, Form, columns_of, each
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.runtime import Row
+from millstream.core.model.errors import ProductionError
+from millstream.core.model.partitioning import Partitions
+from millstream.core.model.record import Headers, Records
+from millstream.core.model.serdes import Side, written
+from millstream.core.topology import nodes as n
+
+_FRAME_BYTES: Final = 100
+"""What Kafka's protocol takes for a record or a header beside its own bytes, at most."""
+
+
+@compile_node.register
+def _(node: n.Sink, compiled: Compiled) -> Call:
+    if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
+        return _choosing_sink(node, compiled)
+    runtime, name, topic = compiled.runtime, node.name, node.topic
+    partitions = _partitions(node, topic, compiled)
+    if partitions is not None:
+        return _windowed_sink(node, partitions, compiled)
+    append, on_error = runtime.rows(topic).append, runtime.on_error
+    key_bytes, value_bytes = node.key.serialize, node.value.serialize
+    most = runtime.most_bytes_of(topic)
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        side: Side | None = "key"
+        try:
+            data = None if key is None else key_bytes(key)
+            side = "value"
+            row = data, None if value is None else value_bytes(value), timestamp, headers
+            side = None
+            if most:
+                _check_size(row, topic, most)
+            append(row)
+        except Exception as error:
+            on_error("produce", name, error, target=topic, side=side)
+
+    return sink
+
+
+def _check_size(row: Row, topic: str, most: int) -> None:
+    """Refuse a record that neither the producer nor the broker would take.
+
+    Raises:
+        ProductionError: If it is too large.
+    """
+    key, value, _, headers = row
+    size = _FRAME_BYTES + len(key or b"") + len(value or b"") + (_header_bytes(headers) if headers else 0)
+    if size > most:
+        raise ProductionError(
+            f"the record takes {size} bytes, and topic {topic!r} at most {most}: raise the producer setting "
+            "message.max.bytes and the topic's max.message.bytes"
+        )
+
+
+def _may_be_too_large(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None, most: int
+) -> bool:
+    """Return whether any record may be too large; the largest parts are taken for those of one record."""
+    largest = max(map(len, filter(None, keys)), default=0) + max(map(len, filter(None, values)), default=0)
+    return _FRAME_BYTES + largest + max(map(_header_bytes, headers or ()), default=0) > most
+
+
+def _header_bytes(headers: Headers) -> int:
+    return sum(_FRAME_BYTES + 4 * len(name) + len(data or b"") for name, data in headers)
+
+
+def _in_context(node: n.Sink) -> bool:
+    """Return whether a serde of a sink wants to see topic and headers."""
+    return node.key.contextual is not None or node.value.contextual is not None
+
+
+@columns_of.register
+def _(node: n.Sink, compiled: Compiled) -> Form | None:
+    if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
+        return None
+    runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
+    choose, window_bytes = _partitions(node, topic, compiled), node.window_bytes
+    most = runtime.most_bytes_of(topic)
+
+    def sink(columns: Columns) -> None:
+        try:
+            keys, values = columns.keys.serialised(key), columns.values.serialised(value)
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        headers = columns.headers if columns.headers and any(columns.headers) else None
+        if most and _may_be_too_large(keys, values, headers, most):
+            return each(columns, row, runtime)
+        records = Records(keys, values, columns.timestamps, [], headers)
+        if choose is not None:
+            records.partitions = [-1 if data is None else choose[data[:-window_bytes]] for data in keys]
+        return runtime.send(topic, records)
+
+    return Form(sink)
+
+
+def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | None:
+    """Return what chooses the partitions of windowed keys in a topic; None if there is nothing to choose."""
+    count = compiled.runtime.partitions_of(topic) if node.window_bytes else 0
+    return Partitions(count) if count > 1 else None
+
+
+def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> Call:
+    """Compile a sink that sends all windows of a key to the partition of the key."""
+    runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
+    topic = str(node.topic)
+    append = runtime.placed(topic).append
+    key_bytes, value_bytes = node.key.serialize, node.value.serialize
+    most = runtime.most_bytes_of(topic)
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        side: Side | None = "key"
+        try:
+            data = None if key is None else key_bytes(key)
+            side = "value"
+            row = data, None if value is None else value_bytes(value), timestamp, headers
+            side = None
+            if most:
+                _check_size(row, topic, most)
+            append((*row, -1 if data is None else partitions[data[:-window_bytes]]))
+        except Exception as error:
+            runtime.on_error("produce", name, error, target=topic, side=side)
+
+    return sink
+
+
+def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
+    """Give the partitions that a partitioner chose, -1 for the one that the key belongs to.
+
+    Raises:
+        ValueError: If one of them is none of the topic's.
+    """
+    if choice is None:
+        return (-1,)
+    chosen = (choice,) if isinstance(choice, int) else tuple(dict.fromkeys(choice))
+    for partition in chosen:
+        if not isinstance(partition, int) or partition < 0 or partition >= (count or partition + 1):
+            raise ValueError(
+                f"the partitioner chose partition {partition!r} of topic {topic!r}, which has "
+                f"{f'the partitions 0 to {count - 1}' if count else 'no such partition'}"
+            )
+    return chosen
+
+
+def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
+    """Compile a sink that chooses topics or partitions per record, or whose serdes see where the record goes."""
+    runtime, name, topic_of, window_bytes = compiled.runtime, node.name, node.topic, node.window_bytes
+    partitions_in: dict[str, Partitions | None] = {}
+
+    def target_of(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
+        if isinstance(topic_of, str):
+            return topic_of
+        topic = topic_of(key, value, runtime.context(timestamp, headers))
+        if not isinstance(topic, str):
+            raise TypeError(f"the function that chooses topics gave {topic!r} instead of a topic's name")
+        return topic
+
+    def send(topic: str, key: Any, value: Any, row: Row) -> None:
+        if node.partitioner is None:
+            if window_bytes and topic not in partitions_in:
+                partitions_in[topic] = _partitions(node, topic, compiled)
+            choose = partitions_in.get(topic)
+            if choose is None or row[0] is None:
+                return runtime.rows(topic).append(row)
+            return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
+        count = runtime.partitions_of(topic)
+        chosen = _chosen(node.partitioner(topic, key, value, count), topic, count)
+        if not chosen:
+            return runtime.drop("no partition chosen")
+        return runtime.placed(topic).extend([(*row, partition) for partition in chosen])
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        topic: str | None = None
+        side: Side | None = None
+        try:
+            topic = target_of(key, value, timestamp, headers)
+            side = "key"
+            key_data, headers = written(node.key, key, topic, side, headers)
+            side = "value"
+            value_data, headers = written(node.value, value, topic, side, headers)
+            side = None
+            row = key_data, value_data, timestamp, headers
+            most = runtime.most_bytes_of(topic)
+            if most:
+                _check_size(row, topic, most)
+            send(topic, key, value, row)
+        except Exception as error:
+            runtime.on_error("produce", name, error, target=topic, side=side)
+
+    return sink

@@ -1,0 +1,235 @@
+"""Aggregations by sliding window: a record changes the windows around it, and may begin new ones.
+
+With a difference of d, a key whose records have the distinct times ``t`` has the windows
+
+    [t - d, t]            the *left* window of t
+    [t + 1, t + 1 + d]    the *right* window of t, if there is a record in it
+
+so every set of records that lie within d has a window, and no two windows have the same records. A new record is added to
+the windows that hold its time; the right window of the record before it, its own left window and its own right window are
+made if they are not there. The last two begin with the aggregate of a window that holds the same other records: the one in
+front of its left window, or the first one behind its start.
+
+*Early* records, before d, have one common left window ``[0, d]``: no window begins before the epoch.
+
+Which windows a record touches is found by two pure functions; the order is that of Kafka Streams
+(``KStreamSlidingWindowAggregate``). The stream time of an operator is what ``millstream.core.engine.operators.windows`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.operators.emission import Aggregation, emitting
+from millstream.core.engine.operators.nulls import INCOMPLETE
+from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.runtime import NEVER
+from millstream.core.model.record import Headers
+from millstream.core.model.windowed import Windowed, window_end
+from millstream.core.topology.windowed import SlidingAggregate
+
+Entry = tuple[Any, int]
+"""An aggregate, and the largest timestamp of the records in it."""
+
+
+class Touch(NamedTuple):
+    """A window that a record changes or makes.
+
+    Attributes:
+        start: Where it begins.
+        so_far: The aggregate that it has, or begins with; None begins anew.
+        there: Whether it is there already.
+        adds: Whether the record belongs to it; else it is the record's right window.
+    """
+
+    start: int
+    so_far: Entry | None
+    there: bool = False
+    adds: bool = True
+
+
+def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> list[Touch]:
+    """Give the windows that a record touches.
+
+    Args:
+        found: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
+        time: The record's timestamp, at least the difference.
+        difference: The difference of the windows, ms.
+    """
+    touches: list[Touch] = []
+    starts: set[int] = set()
+    before: Entry | None = None
+    behind: Entry | None = None
+    previous: int | None = None
+    left = right = False
+    for start, entry in found:
+        starts.add(start)
+        if start > time:
+            right = True
+        elif start + difference >= time:
+            touches.append(Touch(start, entry, there=True))
+            if start + difference > time:
+                behind = behind or entry
+            elif entry[1] < time:
+                left, previous = True, entry[1]
+            else:
+                return touches
+        else:
+            before, previous = entry, entry[1]
+            break
+    if previous is not None and previous + 1 not in starts and previous + 1 + difference >= time:
+        touches.append(Touch(previous + 1, None))
+    if not left:
+        holds = before is not None and before[1] >= time - difference
+        touches.append(Touch(time - difference, (before[0], time) if before is not None and holds else None))
+    if not right and behind is not None and behind[1] > time:
+        touches.append(Touch(time + 1, behind, adds=False))
+    return touches
+
+
+def touched_early(found: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
+    """Give the windows that an early record touches.
+
+    Args:
+        found: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
+        time: The record's timestamp, less than the difference.
+    """
+    touches: list[Touch] = []
+    starts: set[int] = set()
+    common: Entry | None = None
+    behind: Entry | None = None
+    for start, entry in found:
+        starts.add(start)
+        if start == 0:
+            common = entry
+        elif start <= time:
+            behind = entry
+            touches.append(Touch(start, entry, there=True))
+    behind = behind or common
+    if time + 1 not in starts and behind is not None and behind[1] > time:
+        touches.append(Touch(time + 1, behind, adds=False))
+    if common is not None and common[1] < time and common[1] + 1 not in starts:
+        touches.append(Touch(common[1] + 1, None))
+    touches.append(Touch(0, common, there=common is not None))
+    return touches
+
+
+@compile_node.register
+def _(node: SlidingAggregate, compiled: Compiled) -> Call:
+    runtime, name, key_bytes = compiled.runtime, node.name, node.store.key.serialize
+    store, child = runtime.stores[node.store.name], compiled.children(node)
+    emit = node.emit
+    opened = None if node.open is None else _Open(node, compiled)
+    close_first = opened.close if opened is not None and emit.at_once else None
+    difference, grace = node.windows.difference_ms, node.windows.grace_ms
+    added = _aggregation(node)
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
+    time: int = memory.get("time", -1)
+
+    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time
+        if key is None or value is None:
+            return runtime.drop(INCOMPLETE)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+            if close_first is not None:
+                close_first(timestamp, headers)
+        if timestamp + difference < time - grace:
+            runtime.drop("late for a window")
+            return late(key, value, timestamp, headers)
+        try:
+            touches = around(key, timestamp)
+            open_ones = [touch for touch in touches if touch.start + difference >= time - grace]
+            changes = [(touch, *added(key, value, timestamp, touch)) for touch in open_ones]
+            for touch, new, then in changes:
+                store.put(key, None if new is None else (new, then), touch.start)
+                if opened is not None:
+                    opened.change(key_bytes(key), touch, there=new is not None)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if opened is None:
+            for touch, new, then in changes:
+                old = touch.so_far[0] if touch.there and touch.so_far is not None else None
+                child(
+                    Windowed(key, touch.start, window_end(touch.start, difference)), new, old, then, headers
+                )
+        if len(open_ones) < len(touches):
+            for _ in range(len(touches) - len(open_ones)):
+                runtime.drop("late for a window")
+            late(key, value, timestamp, headers)
+        return None
+
+    def around(key: Any, timestamp: int) -> list[Touch]:
+        if timestamp < difference:
+            return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
+        first = max(0, timestamp - 2 * difference)
+        return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
+
+    def advance(to: int) -> None:
+        nonlocal time
+        if to > time:
+            memory["time"] = time = to
+
+    aggregation = Aggregation(aggregate, advance, opened, emit, grace + 1, takes_null_values=False)
+    return emitting(node, compiled, aggregation)[0]
+
+
+def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
+    """Make the function that gives the aggregate of a window with a record, and its timestamp."""
+    initializer, aggregator = node.initializer, node.aggregator
+
+    def added(key: Any, value: Any, timestamp: int, touch: Touch) -> Entry:
+        so_far = touch.so_far
+        if so_far is not None:
+            if not touch.adds:
+                return so_far
+            return aggregator(key, value, so_far[0]), max(timestamp, so_far[1])
+        return (value if initializer is None else aggregator(key, value, initializer())), timestamp
+
+    return added
+
+
+class _Open:
+    """The windows that have not closed, in the order of start, then key. Owned by the task."""
+
+    def __init__(self, node: SlidingAggregate, compiled: Compiled) -> None:
+        assert node.open is not None
+        stores = compiled.runtime.stores
+        self._timeline = Timeline(stores[node.open.name])
+        self._store = stores[node.store.name]
+        self._loses = node.emit.loses
+        self._key = node.store.key.deserialize
+        self._difference = node.windows.difference_ms
+        self._wait = node.windows.difference_ms + node.windows.grace_ms
+        self._child = compiled.children(node)
+
+    def change(self, key: bytes, touch: Touch, *, there: bool) -> None:
+        """Take note of a window that was made, or whose aggregate was deleted."""
+        place = place_at(touch.start, key)
+        if not there:
+            self._timeline.remove(place)
+        elif not touch.there:
+            self._timeline.put(place, b"", known=False)
+
+    def close(self, stream_time: int, headers: Headers) -> None:
+        """Give the results of the windows that have closed at a time."""
+        before = stream_time - self._wait
+        while self._timeline.next < before:
+            place, _ = self._timeline.take()
+            start, key = time_of(place), place[8:]
+            if self._loses and start < self._store.oldest:
+                continue
+            value, timestamp = self._store.read(key, start)
+            window = Windowed(self._key(key), start, window_end(start, self._difference))
+            self._child(window, value, None, timestamp, headers)
+
+    def next_close(self) -> int:
+        """Give when the next window closes, NEVER if none is open."""
+        start = self._timeline.next
+        return NEVER if start >= NEVER - self._wait else start + self._wait + 1
+
+    def gone_at(self) -> int:
+        """Give the stream time at which the first window is dropped that was not given yet."""
+        return int(self._store.gone_at(self._timeline.next))

@@ -1,0 +1,255 @@
+"""Operators without state: one record in, any number out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.engine.columns import (
+    Columns,
+    ColumnsCall,
+    Form,
+    behind,
+    columns_of,
+    of_expression,
+    of_function,
+)
+from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.model.expressions import Expression
+from millstream.core.model.record import Headers
+from millstream.core.topology import nodes as n
+from millstream.core.topology.nodes import Late
+
+_NO_KEY = "null key at a repartition"
+
+
+@compile_node.register
+def _(node: n.Filter, compiled: Compiled) -> Call:
+    child, predicate, keep = compiled.children(node), node.predicate, node.keep
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def filter_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            kept = bool(predicate(key, value)) is keep
+        except Exception as error:
+            return on_error("process", name, error)
+        if kept:
+            child(key, value, timestamp, headers)
+
+    return filter_
+
+
+@columns_of.register
+def _(node: n.Filter, compiled: Compiled) -> Form | None:
+    predicate, keep = node.predicate, node.keep
+
+    def kept(key: Any, value: Any) -> bool:
+        return bool(predicate(key, value)) is keep
+
+    def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
+        child(columns.only(marks))
+
+    if isinstance(predicate, Expression):
+        return of_expression(node, compiled, predicate if keep else ~predicate, then)
+    return of_function(node, compiled, kept, then)
+
+
+@compile_node.register
+def _(node: n.WithKey, compiled: Compiled) -> Call:
+    child, drop = compiled.children(node), _dropping(node, compiled)
+
+    def with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return drop(1)
+        return child(key, value, timestamp, headers)
+
+    return with_key
+
+
+def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
+    """Give what counts records without a key, or does not."""
+    runtime = compiled.runtime
+    return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
+
+
+@columns_of.register
+def _(node: n.WithKey, compiled: Compiled) -> Form | None:
+    form = behind(node, compiled)
+    if form is None:
+        return None
+    child, drop = form.call, _dropping(node, compiled)
+
+    def with_key(columns: Columns) -> None:
+        if columns.keys.any_null():
+            kept = columns.keys.present()
+            drop(kept.count(False))
+            columns = columns.only(kept)
+        child(columns)
+
+    return Form(with_key, form.calls_functions, form.by_rows)
+
+
+@compile_node.register
+def _(node: n.Map, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            key, value = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return map_
+
+
+@columns_of.register
+def _(node: n.Map, compiled: Compiled) -> Form | None:
+    mapper = node.mapper
+
+    def pair(key: Any, value: Any) -> tuple[Any, Any]:
+        key, value = mapper(key, value)
+        return key, value
+
+    def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
+        keys, values = map(list, zip(*pairs))
+        child(columns.with_values(values).with_keys(keys))
+
+    return of_function(node, compiled, pair, then)
+
+
+@compile_node.register
+def _(node: n.MapValues, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            value = mapper(value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    def map_values_with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            value = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return map_values_with_key if node.with_key else map_values
+
+
+@columns_of.register
+def _(node: n.MapValues, compiled: Compiled) -> Form | None:
+    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+        child(columns.with_values(values))
+
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
+    return of_function(node, compiled, node.mapper, then, with_key=node.with_key)
+
+
+@compile_node.register
+def _(node: n.SelectKey, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def select_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            key = mapper(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return select_key
+
+
+@columns_of.register
+def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
+    def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
+        child(columns.with_keys(keys))
+
+    if isinstance(node.mapper, Expression):
+        return of_expression(node, compiled, node.mapper, then)
+    return of_function(node, compiled, node.mapper, then)
+
+
+@compile_node.register
+def _(node: n.FlatMap, compiled: Compiled) -> Call:
+    child, mapper = compiled.children(node), node.mapper
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
+        except Exception as error:
+            return on_error("process", name, error)
+        for new_key, new_value in results:
+            child(new_key, new_value, timestamp, headers)
+
+    return flat_map
+
+
+@compile_node.register
+def _(node: n.FlatMapValues, compiled: Compiled) -> Call:
+    child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def flat_map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = list(mapper(key, value) if with_key else mapper(value))
+        except Exception as error:
+            return on_error("process", name, error)
+        for result in results:
+            child(key, result, timestamp, headers)
+
+    return flat_map_values
+
+
+@compile_node.register
+def _(node: n.Peek, compiled: Compiled) -> Call:
+    child, action = compiled.children(node), node.action
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def peek(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            action(key, value)
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, value, timestamp, headers)
+
+    return peek
+
+
+@compile_node.register(n.Pass)
+@compile_node.register(Late)
+def _(node: n.Node, compiled: Compiled) -> Call:
+    return compiled.children(node)
+
+
+@columns_of.register
+def _(node: n.Pass, compiled: Compiled) -> Form | None:
+    return behind(node, compiled)
+
+
+@compile_node.register
+def _(node: n.Branch, compiled: Compiled) -> Call:
+    calls = compiled.named_children(node)
+    branches: list[tuple[Callable[[Any, Any], object] | None, Call]] = [
+        (predicate, calls.get(route, nothing)) for predicate, route in zip(node.predicates, node.routes)
+    ]
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def branch(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for predicate, child in branches:
+            try:
+                chosen = predicate is None or predicate(key, value)
+            except Exception as error:
+                return on_error("process", name, error)
+            if chosen:
+                return child(key, value, timestamp, headers)
+        return None
+
+    return branch

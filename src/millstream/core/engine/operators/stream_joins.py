@@ -1,0 +1,108 @@
+"""Joins of two streams: each side keeps its records in a window store and looks for partners in the other's.
+
+The join has a stream time of its own, the largest timestamp that either side has seen; it survives restarts in the memory
+of the node behind both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.operators.unmatched import Unmatched
+from millstream.core.model.record import Headers
+from millstream.core.topology import joins as j
+
+
+@compile_node.register
+def _(node: j.StreamMerge, compiled: Compiled) -> Call:
+    return compiled.children(node)
+
+
+@compile_node.register
+def _(node: j.StreamJoin, compiled: Compiled) -> Call:
+    runtime, name, child, join = compiled.runtime, node.name, compiled.children(node), _Side(node, compiled)
+    memory, alone, unmatched = runtime.memory(node.remembered_as), join.alone, join.unmatched
+    put, final, combine = join.mine.put, node.times.final, join.combine
+    memory.setdefault("time", -1)
+
+    def stream_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        time = memory["time"]
+        if timestamp > time:
+            time = memory["time"] = timestamp
+        if value is None or (key is None and not alone):
+            return runtime.drop("null key or value in a join")
+        try:
+            if key is None:
+                results = [(None, combine(None, value, None), timestamp)]
+            else:
+                results = []
+                if unmatched is not None and (final or timestamp == time):
+                    results = unmatched.closed(time)
+                join.meet(key, value, timestamp, time, results)
+                put(key, value, timestamp)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        for result in results:
+            child(*result, headers)
+        return None
+
+    late = compiled.late(node)
+    return stream_join if late is None else _telling(node, memory, stream_join, late)
+
+
+def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
+    """Give the function of a side as one that also hands on the records whose windows had closed before they came."""
+    closes = node.times.closes(left=node.left)
+
+    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        join(key, value, timestamp, headers)
+        if key is not None and value is not None and timestamp + closes < memory["time"]:
+            late(key, value, timestamp, headers)
+
+    return telling
+
+
+class _Side:
+    """One side of a join in one task. Owned by the task."""
+
+    def __init__(self, node: j.StreamJoin, compiled: Compiled) -> None:
+        times, stores = node.times, compiled.runtime.stores
+        self.mine = stores[node.mine.name]
+        self.alone = node.kind == "outer" or (node.kind == "left" and node.left)
+        self.unmatched = None
+        if node.unmatched is not None:
+            self.unmatched = Unmatched(node, node.unmatched, compiled.runtime)
+        self._fetch = stores[node.other.name].fetch
+        self._joiner, self._left = node.joiner, node.left
+        self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
+        if times.prior:
+            self._after = min(self._after, -1)
+        # A window that ends before time 0 has no records; Kafka Streams lets it end at 0.
+        self._least_end = self._after if times.final or times.prior else 0
+        # So long after its end, a record without a partner gets its result at once.
+        self._patience = times.grace if times.final else 0
+        other_alone = node.kind == "outer" or (node.kind == "left" and not node.left)
+        self._final_after = times.closes(left=not node.left) if times.final and other_alone else None
+
+    def combine(self, key: Any, this: Any, other: Any) -> Any:
+        """Give the result of a value of this side and one of the other."""
+        return self._joiner(key, this, other) if self._left else self._joiner(key, other, this)
+
+    def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:
+        """Add the results of a record with its partners, or remember that it has met none."""
+        low, high = max(timestamp - self._before, 0), max(timestamp + self._after, self._least_end)
+        if self._final_after is not None:
+            low = max(low, time - self._final_after)
+        partners = list(self._fetch(key, low, high)) if low <= high else []
+        for then, other in partners:
+            if self.unmatched is not None:
+                self.unmatched.matched(key, then)
+            results.append((key, self.combine(key, value, other), max(timestamp, then)))
+        if partners or not self.alone or self.unmatched is None:
+            return
+        if high + self._patience < time:
+            results.append((key, self.combine(key, value, None), timestamp))
+        else:
+            self.unmatched.add(key, value, timestamp)

@@ -1,0 +1,177 @@
+"""Suppressed tables: updates are held back in a buffer, in the order of time, and given when their time has come.
+
+*Buffer time* of a row is the end of its window, or the timestamp of its first update that was held back: a later update
+takes its place in the buffer and does not make it wait longer. A row is given when the operator's stream time has reached
+its buffer time by the wait, with the timestamp and the headers of its newest update. Rows that are due together come in the
+order of their buffer times, then of their serialised keys. The stream time of the operator is the largest timestamp of the
+updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.windows``.
+
+The old value that goes on with a row is the one that was given before, not the one before the newest update, which nobody
+behind has seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.idle import IdleClock
+from millstream.core.engine.operators.timeline import Timeline, place_at
+from millstream.core.engine.runtime import NEVER
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.record import Headers
+from millstream.core.model.suppressed import Held
+from millstream.core.state.values import Values
+from millstream.core.topology.windowed import Suppress
+
+
+@compile_node.register
+def _(node: Suppress, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    buffer, memory, wait = Buffer(node, compiled), runtime.memory(node.remembered_as), node.wait_ms
+    final, limited = node.places is None, node.suppressed.limited
+    put, take, full = buffer.put, buffer.take, node.suppressed.when_full
+    time: int = memory.get("time", -1)
+
+    def suppress(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time
+        try:
+            put(key, new, old, timestamp, headers)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+        give_until(time)
+        if limited and buffer.full():
+            if full == "fail":
+                raise ProcessingError(buffer.too_much())
+            while buffer.full():
+                give()
+        return None
+
+    def give_until(now: int) -> None:
+        due = now - wait
+        while buffer.next <= due:
+            give()
+
+    def give() -> None:
+        key, (new, old, timestamp, headers) = take()
+        if new is not None or not final:
+            child(key, new, old, timestamp, headers)
+
+    def next_close() -> int:
+        return buffer.next + wait if buffer.next < NEVER - wait else NEVER
+
+    def close(at: int) -> None:
+        nonlocal time
+        memory["time"] = time = max(time, at)
+        for aggregation in node.closes:
+            runtime.close_windows[aggregation](at - wait)
+        give_until(at)
+
+    idle = node.suppressed.close_idle_after_ms
+    if idle is None:
+        return suppress
+    return IdleClock(runtime, node.remembered_as, idle, next_close, close).watching(suppress)
+
+
+class Buffer:
+    """The rows that a suppressed table holds back. Owned by the task.
+
+    Args:
+        node: The table.
+        compiled: The task.
+    """
+
+    def __init__(self, node: Suppress, compiled: Compiled) -> None:
+        stores = compiled.runtime.stores
+        self._rows = Timeline(stores[node.buffer.name])
+        self._places = None if node.places is None else stores[node.places.name]
+        self._key = node.key
+        self._checked = Values(node.buffer.name, node.value).checked
+        self._limits = node.suppressed
+        self._memory = compiled.runtime.memory(node.remembered_as)
+        self._size = node.buffer.value.serialize
+        self._where = f"{node.name} of task {compiled.runtime.task_id}"
+        self._count_up(stores[node.buffer.name])
+
+    @property
+    def next(self) -> int:
+        """The first buffer time; NEVER if nothing is held back."""
+        return self._rows.next
+
+    def put(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        """Hold an update back, in the place of the row's earlier one.
+
+        Raises:
+            SerdeError: If key or value do not fit the serdes of the table.
+        """
+        if new is not None:
+            new = self._checked(new)
+        place = self._place(key, timestamp)
+        before: Held | None = self._rows.get(place)
+        held = Held(new, old if before is None else before.old, timestamp, headers)
+        self._rows.put(place, held, known=before is not None)
+        if self._limits.limited:
+            self._add(place, held, 1)
+            if before is not None:
+                self._add(place, before, -1)
+
+    def take(self) -> tuple[Any, Held]:
+        """Take the first row out."""
+        place, held = self._rows.take()
+        if self._places is not None:
+            self._places.write(place[8:], None)
+        if self._limits.limited:
+            self._add(place, held, -1)
+        return self._key.deserialize(place[8:]), held
+
+    def find(self, key: Any) -> Held | None:
+        """Give the update of a row that is held back, None if there is none."""
+        data = self._key.serialize(key)
+        if self._places is None:
+            found: Held | None = self._rows.get(place_at(key.end, data))
+            return found
+        then = self._places.fetch(data)
+        return None if then is None else self._rows.get(place_at(then, data))
+
+    def full(self) -> bool:
+        """Tell whether the buffer holds more than it may."""
+        most, largest = self._limits.max_records, self._limits.max_bytes
+        too_many = most is not None and self._memory["records"] > most
+        return too_many or (largest is not None and self._memory["bytes"] > largest)
+
+    def too_much(self) -> str:
+        """Say for people that the buffer is full."""
+        records, limits = self._memory["records"], self._limits
+        return (
+            f"{self._where} holds back {records} rows, more than max_records={limits.max_records} or "
+            f"max_bytes={limits.max_bytes} allow. Raise the limit, or take ms.Suppressed.until_time_limit(..., when_full='emit_early') if early results are good enough"
+        )
+
+    def _place(self, key: Any, timestamp: int) -> bytes:
+        data = self._key.serialize(key)
+        if self._places is None:
+            return place_at(key.end, data)
+        then = self._places.fetch(data)
+        if then is None:
+            then = timestamp
+            self._places.write(data, then)
+        return place_at(then, data)
+
+    def _add(self, place: bytes, held: Held, sign: int) -> None:
+        self._memory["records"] += sign
+        if self._limits.max_bytes is not None:
+            self._memory["bytes"] += sign * (len(place) + len(self._size(held)))
+
+    def _count_up(self, rows: Any) -> None:
+        """Find out how much is held back if that was not known; forget it where there is no limit."""
+        counted = ["records"] if self._limits.limited else []
+        if self._limits.max_bytes is not None:
+            counted.append("bytes")
+        for name in {"records", "bytes"}.difference(counted):
+            self._memory.pop(name, None)
+        if any(name not in self._memory for name in counted):
+            self._memory.update(dict.fromkeys(counted, 0))
+            for place, held in rows.all():
+                self._add(place, held, 1)

@@ -1,0 +1,78 @@
+"""Joins with tables: of a stream with a table, and of two tables by their key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.operators.lookups import lookup
+from millstream.core.model.record import Headers
+from millstream.core.state.keys import FOREVER
+from millstream.core.topology import joins as j
+
+_NO_ROW = (None, -1)
+
+
+@compile_node.register
+def _(node: j.StreamTableJoin, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    row_of, joiner, left = lookup(node.other, compiled), node.joiner, node.kind == "left"
+
+    def stream_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if value is None or (key is None and not left):
+            return runtime.drop("null key or value in a join")
+        try:
+            row = None if key is None else row_of(key, timestamp)
+            if row is None and not left:
+                return None
+            result = joiner(key, value, None if row is None else row[0])
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, result, timestamp, headers)
+
+    return stream_table_join
+
+
+@compile_node.register
+def _(node: j.TableJoin, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    row_of, result = lookup(node.other, compiled, forwarded=True), _result(node)
+    # A side that gives results without a partner is told of changes that the other side knows nothing about.
+    alone = node.kind == "outer" or (node.kind == "left" and node.left)
+    needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])
+
+    def table_join(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        if versioned and not runtime.latest:
+            return runtime.drop("late change of a versioned table")
+        try:
+            row = row_of(key, FOREVER)
+            if row is None and (not alone or (new is None and old is None)):
+                return None
+            other, then = _NO_ROW if row is None else row[:2]
+            new = result(key, new, other)
+            old = result(key, old, other) if needs_old else None
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, new, old, max(timestamp, then), headers)
+
+    return table_join
+
+
+@compile_node.register
+def _(node: j.TableMerge, compiled: Compiled) -> Call:
+    return compiled.children(node)
+
+
+def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:
+    """Make the function of a key, the value of this side and that of the other; None where there is no result."""
+    joiner, left = node.joiner, node.left
+    # Whether the result outlives the value of this side: then the other side stands alone.
+    outlives = node.kind == "outer" or (node.kind == "left" and not left)
+
+    def result(key: Any, this: Any, other: Any) -> Any:
+        if this is None and (other is None or not outlives):
+            return None
+        return joiner(key, this, other) if left else joiner(key, other, this)
+
+    return result

@@ -1,0 +1,197 @@
+"""Operators of tables that keep at most the rows themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.core.engine.columns import (
+    Columns,
+    ColumnsCall,
+    Form,
+    behind,
+    columns_of,
+    each,
+    of_expression,
+    of_function,
+    row_of,
+)
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.model.expressions import Expression
+from millstream.core.model.record import Change, Headers
+from millstream.core.state.keys import FOREVER
+from millstream.core.topology import nodes as n
+from millstream.core.topology.stores import LATEST, VersionedSpec
+
+
+@compile_node.register
+def _(node: n.TableSource, compiled: Compiled) -> Call:
+    if isinstance(node.store, VersionedSpec):
+        return _versioned_source(node, compiled)
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    fetch, write, key_bytes = store.fetch, store.write, node.store.key.serialize
+
+    def table_source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return runtime.drop("null key in a table")
+        try:
+            stored_key = key_bytes(key)
+            entry = fetch(stored_key)
+            write(stored_key, None if value is None else (value, timestamp))
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, value, None if entry is None else entry[0], timestamp, headers)
+
+    return table_source
+
+
+def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
+    """Compile the source of a versioned table, which says of each change whether it is one of the row's latest version."""
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    fetch, insert, key_bytes = store.fetch, store.insert, node.store.key.serialize
+
+    def versioned_source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return runtime.drop("null key in a table")
+        try:
+            stored_key = key_bytes(key)
+            before = fetch(stored_key, FOREVER)
+            valid_to = insert(stored_key, value, timestamp)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        if valid_to is None:
+            return None
+        runtime.latest = valid_to == LATEST
+        child(key, value, None if before is None else before.value, timestamp, headers)
+        runtime.latest = True
+        return None
+
+    return versioned_source
+
+
+@compile_node.register
+def _(node: n.TableFilter, compiled: Compiled) -> Call:
+    child, predicate, keep = compiled.children(node), node.predicate, node.keep
+    on_error, name = compiled.runtime.on_error, node.name
+
+    def kept(key: Any, value: Any) -> Any:
+        return value if value is not None and bool(predicate(key, value)) is keep else None
+
+    def table_filter(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            new, old = kept(key, new), kept(key, old)
+        except Exception as error:
+            return on_error("process", name, error)
+        if new is not None or old is not None:
+            child(key, new, old, timestamp, headers)
+
+    return table_filter
+
+
+@compile_node.register
+def _(node: n.TableMapValues, compiled: Compiled) -> Call:
+    child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
+    on_error, name, needs_old = compiled.runtime.on_error, node.name, compiled.needs_old(node)
+
+    def mapped(key: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        return mapper(key, value) if with_key else mapper(value)
+
+    def table_map_values(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            new = mapped(key, new)
+            old = mapped(key, old) if needs_old else None
+        except Exception as error:
+            return on_error("process", name, error)
+        child(key, new, old, timestamp, headers)
+
+    return table_map_values
+
+
+@columns_of.register
+def _(node: n.TableMapValues, compiled: Compiled) -> Form | None:
+    mapper, with_key = node.mapper, node.with_key
+
+    def mapped(key: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        return mapper(key, value) if with_key else mapper(value)
+
+    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+        child(columns.with_values(values))
+
+    if not isinstance(mapper, Expression):
+        return of_function(node, compiled, mapped, then)
+    form, row, runtime = of_expression(node, compiled, mapper, then), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    without_nulls = form.call
+
+    def table_map_values(columns: Columns) -> None:
+        if columns.values.any_null():  # deleted rows stay deleted
+            return each(columns, row, runtime)
+        return without_nulls(columns)
+
+    return form._replace(call=table_map_values)
+
+
+@compile_node.register
+def _(node: n.TableStore, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store = runtime.stores[node.store.name]
+    fetch, write, key_bytes = store.fetch, store.write, node.store.key.serialize
+
+    def table_store(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            stored_key = key_bytes(key)
+            entry = fetch(stored_key)
+            write(stored_key, None if new is None else (new, timestamp))
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        child(key, new, None if entry is None else entry[0], timestamp, headers)
+
+    return table_store
+
+
+@compile_node.register
+def _(node: n.ToStream, compiled: Compiled) -> Call:
+    child = compiled.children(node)
+
+    def to_stream(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        child(key, new, timestamp, headers)
+
+    return to_stream
+
+
+@columns_of.register
+def _(node: n.ToStream, compiled: Compiled) -> Form | None:
+    return behind(node, compiled)
+
+
+@compile_node.register
+def _(node: n.GroupTable, compiled: Compiled) -> Call:
+    runtime, child, selector = compiled.runtime, compiled.children(node), node.selector
+    on_error, name, versioned = runtime.on_error, node.name, compiled.versioned(node.parents[0])
+
+    def selected(key: Any, value: Any) -> tuple[Any, Any] | None:
+        pair = None if value is None else selector(key, value)
+        return None if pair is None or pair[0] is None or pair[1] is None else pair
+
+    def group_table(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        if versioned and not runtime.latest:
+            return None  # the row is where it was; Kafka Streams does not count these as dropped
+        try:
+            before, after = selected(key, old), selected(key, new)
+        except Exception as error:
+            return on_error("process", name, error)
+        if before and after and before[0] == after[0]:
+            return child(after[0], Change(after[1], before[1]), timestamp, headers)
+        if before:
+            child(before[0], Change(None, before[1]), timestamp, headers)
+        if after:
+            child(after[0], Change(after[1], None), timestamp, headers)
+        return None
+
+    return group_table

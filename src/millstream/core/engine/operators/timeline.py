@@ -1,0 +1,103 @@
+"""Timeline: entries of a key-value store in the order of time, whose first ones are taken out when their time has come.
+
+An entry lies under its *place*
+
+    time (8) | anything
+
+The first places are known in memory, as a heap: all those up to the *horizon*. When these have been taken, the next page
+of them is read from the store. So whether something is due is a comparison of two numbers, taking an entry costs the
+same however many there are, and a task that was just started reads one page.
+"""
+
+from __future__ import annotations
+
+import struct
+from heapq import heappop, heappush
+from itertools import islice, takewhile
+from typing import Any, Final
+
+from millstream.core.engine.runtime import NEVER
+
+_TIME: Final = struct.Struct(">Q")
+_PAGE: Final = 1000
+
+
+class Timeline:
+    """The entries of one store in the order of time. Owned by a node of the task, which alone writes to the store.
+
+    Args:
+        store: A key-value store with bytes as keys.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._front: list[bytes] = []
+        self._horizon = -1
+        self._next: int | None = None
+        self.get = store.fetch
+
+    @property
+    def next(self) -> int:
+        """The time of the first entry; :data:`~millstream.core.engine.runtime.NEVER` if there is none."""
+        if self._next is None:
+            self._next = self._look()
+        return self._next
+
+    def put(self, place: bytes, entry: Any, *, known: bool) -> None:
+        """Set the entry of a place.
+
+        Args:
+            place: Where it lies.
+            entry: The entry.
+            known: Whether there is an entry already.
+        """
+        self._store.write(place, entry)
+        if not known and (time := time_of(place)) <= self._horizon:
+            heappush(self._front, place)
+            if self._next is not None and time < self._next:
+                self._next = time
+
+    def remove(self, place: bytes) -> None:
+        """Remove the entry of a place."""
+        self._store.write(place, None)
+        if self._front and self._front[0] == place:
+            self._next = None
+
+    def take(self) -> tuple[bytes, Any]:
+        """Take the first entry out; there is one, as :attr:`next` says."""
+        place = heappop(self._front)
+        entry = self._store.fetch(place)
+        self._store.write(place, None)
+        self._next = None
+        return place, entry
+
+    def _look(self) -> int:
+        while True:
+            while self._front and self._store.fetch(self._front[0]) is None:
+                heappop(self._front)
+            if self._front:
+                return time_of(self._front[0])
+            if self._horizon == NEVER:
+                return NEVER
+            self._read()
+
+    def _read(self) -> None:
+        """Read the next page, to the end of its last time."""
+        found = self._store.range(_TIME.pack(self._horizon + 1))
+        page = [place for place, _ in islice(found, _PAGE)]
+        self._horizon = NEVER
+        if len(page) == _PAGE:
+            self._horizon = time_of(page[-1])
+            page += takewhile(lambda place: time_of(place) == self._horizon, (place for place, _ in found))
+        self._front = page
+
+
+def place_at(time: int, rest: bytes) -> bytes:
+    """Give the place of an entry at a time."""
+    return _TIME.pack(time) + rest
+
+
+def time_of(place: bytes) -> int:
+    """Give the time of a place."""
+    time: int = _TIME.unpack_from(place)[0]
+    return time

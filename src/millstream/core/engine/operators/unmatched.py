@@ -1,0 +1,138 @@
+"""Unmatched records: those of a left or outer join of two streams that have met no partner yet.
+
+They are kept in a key-value store of the join until their window closes, in the order in which they are then given out:
+
+    time (8) | side: 00 right, 01 left | serialised key        (length (4) | serialised value) ...
+
+A window closes when the stream time of the join has passed it, so the records whose windows have closed are the first ones
+of the store. The join remembers a time before which there are none, so that mostly no look is needed, and a look reads
+little more than what it gives out.
+
+With ``JoinTimes.final`` false all this is done exactly as Kafka Streams does it, whose looks leave out more than they need
+to: what a side may give out depends on which side's record it was that let time advance, and a look that leaves records in
+the store remembers the time of the last one it read, which may not be the first one that is left. Nor does Kafka Streams know
+an empty store from one that is due: it adds the length of the window to the largest number there is, which overflows. So such a
+look finds nothing, and the next one has to wait for the interval all the same. Only a window that closes with its own record
+does not overflow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from millstream.core.engine.runtime import NEVER, Runtime
+from millstream.core.topology.joins import StreamJoin
+from millstream.core.topology.stores import StoreSpec
+
+_PLACE: Final = struct.Struct(">QB")
+_TIME: Final = struct.Struct(">Q")
+_LENGTH: Final = struct.Struct(">I")
+
+Alone = tuple[Any, Any, int]
+"""Key, result and timestamp of a record that has met no partner."""
+
+
+class Unmatched:
+    """The unmatched records of a join, as one of its sides sees them. Owned by the task.
+
+    Args:
+        node: The side.
+        spec: The store of the records.
+        runtime: The task.
+    """
+
+    def __init__(self, node: StreamJoin, spec: StoreSpec, runtime: Runtime) -> None:
+        times = node.times
+        self._store = runtime.stores[spec.name]
+        self._memory = runtime.memory(node.remembered_as)
+        self._runtime = runtime
+        self._joiner = node.joiner
+        self._left = node.left
+        self._specs = (node.other, node.mine) if node.left else (node.mine, node.other)
+        self._mine = node.mine
+        self._other_key = node.other.key.serialize
+        self._closes = (times.closes(left=False), times.closes(left=True))
+        self._final, self._interval = times.final, times.interval
+        both = node.kind == "outer"
+        self._soonest = min(self._closes) if both else times.closes(left=True)
+        if not times.final:
+            self._soonest = times.closes(left=node.left)
+        self._empty_is_due = not times.final and times.interval > 0 and self._soonest > 0
+
+    def add(self, key: Any, value: Any, timestamp: int) -> None:
+        """Keep a record that has met no partner."""
+        place = _PLACE.pack(timestamp, self._left) + self._mine.key.serialize(key)
+        data = self._mine.value.serialize(value)
+        self._store.put(place, (self._store.get(place) or b"") + _LENGTH.pack(len(data)) + data)
+        self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
+
+    def matched(self, key: Any, timestamp: int) -> None:
+        """Forget the records of the other side that a record has met."""
+        place = _PLACE.pack(timestamp, not self._left) + self._other_key(key)
+        if self._store.get(place) is not None:
+            self._store.put(place, None)
+
+    def closed(self, time: int) -> list[Alone]:
+        """Take the records whose windows have closed out of the store.
+
+        Args:
+            time: Stream time of the join, ms.
+        """
+        first = self._memory.get("first", NEVER)
+        due = self._empty_is_due if first == NEVER else first < time - self._soonest
+        if not due or not self._may_look():
+            return []
+        return self._look(time) if self._final else self._look_as_kafka_streams(time)
+
+    def _may_look(self) -> bool:
+        if not self._interval:
+            return True
+        now = self._runtime.now_ms
+        if now < self._memory.get("next", 0):
+            return False
+        self._memory["next"] = now + self._interval
+        return True
+
+    def _look(self, time: int) -> list[Alone]:
+        end = time - self._soonest
+        found = list(self._store.range(_TIME.pack(self._memory["first"]), _TIME.pack(end)))
+        gone: list[Alone] = []
+        first = end
+        for place, data in found:
+            timestamp, left = _PLACE.unpack_from(place)
+            if timestamp + self._closes[left] >= time:
+                first = min(first, timestamp)
+            else:
+                gone.extend(self._taken(place, data))
+        self._memory["first"] = first
+        return gone
+
+    def _look_as_kafka_streams(self, time: int) -> list[Alone]:
+        self._memory["first"] = NEVER
+        gone: list[Alone] = []
+        open_sides: set[int] = set()
+        for place, data in list(self._store.all()):
+            timestamp, left = _PLACE.unpack_from(place)
+            self._memory["first"] = timestamp
+            if len(open_sides) == 2:
+                break
+            if timestamp + self._closes[left] >= time:
+                open_sides.add(left)
+            else:
+                gone.extend(self._taken(place, data))
+        return gone
+
+    def _taken(self, place: bytes, data: bytes) -> Iterator[Alone]:
+        self._store.put(place, None)
+        timestamp, left = _PLACE.unpack_from(place)
+        spec = self._specs[left]
+        key = spec.key.deserialize(place[_PLACE.size :])
+        at = 0
+        while at < len(data):
+            end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+            value = spec.value.deserialize(data[at + _LENGTH.size : end])
+            result = self._joiner(key, value, None) if left else self._joiner(key, None, value)
+            yield key, result, timestamp
+            at = end

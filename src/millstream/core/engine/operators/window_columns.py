@@ -1,0 +1,349 @@
+"""Windowed aggregations in columns: many records into the windows of a fixed size.
+
+A batch becomes *pairs* of a record and a window of it, as parallel lists: one per record where windows lie side by side, several
+where they overlap. The pairs whose window has closed are left out. The others are folded onto the entries of the store
+(``millstream.core.engine.folding``), whose places are made of key and start.
+
+What has to happen between two records *cuts* the batch: the close of windows that gives results, and a late record that somebody
+waits for. Both are found beforehand, from the times that the operator has at each record; all that is between two cuts is
+one part. It is the same order of events as record by record. A batch that would be cut all too often goes record by record.
+
+Sliding windows and sessions have no columnar form: which windows a record touches depends on what the records before it left
+in the store.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain, compress, islice, repeat
+from operator import add, gt, itemgetter, not_
+from typing import Any, Final
+
+from millstream.core.engine.columns import Column, Columns, ColumnsCall, Form, behind, columns_of, each
+from millstream.core.engine.compile import Compiled
+from millstream.core.engine.folding import Entry, Fetch, folding, needs_values
+from millstream.core.engine.operators.nulls import INCOMPLETE, NO_KEY
+from millstream.core.engine.operators.windows import Shared
+from millstream.core.model import serdes
+from millstream.core.model.serdes import Serde
+from millstream.core.model.windowed import Windowed, window_end
+from millstream.core.state.overlay import Overlay
+from millstream.core.topology import nodes as n
+from millstream.core.topology.folds import Fold
+from millstream.core.topology.nodes import Late
+from millstream.core.topology.windowed import WindowedAggregate
+
+_START: Final = struct.Struct(">q")
+_APART: Final = 32
+"""So many records lie between two cuts at least, on average: with fewer, record by record is as fast."""
+_windowed: Any = tuple.__new__
+
+
+@columns_of.register
+def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | None:
+    if node.fold is None or node.shared or (node.emit.at_close and not node.emit.at_once):
+        return None
+    late, calls_functions = compiled.late(node), not _without_functions(node, compiled)
+    if node.emit.at_close:
+        return Form(_Aggregation(node, node.fold, compiled, None).take, calls_functions)
+    form = behind(node, compiled)
+    if form is None:
+        return None
+    calls_functions = form.calls_functions or (late is not None and calls_functions)
+    return Form(_Aggregation(node, node.fold, compiled, form.call).take, calls_functions)
+
+
+def _without_functions(node: n.Node, compiled: Compiled) -> bool:
+    """Tell whether only what sends records on is behind a node: nothing there calls a function of the user."""
+    return all(
+        (isinstance(child, n.Sink) and isinstance(child.topic, str) and child.partitioner is None)
+        or (isinstance(child, (n.ToStream, n.Pass, Late)) and _without_functions(child, compiled))
+        for child in compiled.children_of(node)
+    )
+
+
+class WindowedKeys(Column):
+    """Keys in windows: what they are written as is made of the bytes of the keys.
+
+    Args:
+        keys: The keys.
+        serde: Serde of the keys.
+        starts: Start of the window of each.
+        size: How long the windows are, ms.
+    """
+
+    __slots__ = ("_key", "_keys", "_size", "_starts")
+
+    def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int], size: int) -> None:
+        super().__init__()
+        self._keys, self._key = keys, serde
+        self._starts, self._size = starts, size
+
+    def objects(self) -> list[Any]:
+        """Give the objects."""
+        if self.known is None:
+            ends = map(window_end, self._starts, repeat(self._size))
+            fields = zip(self._keys.objects(), self._starts, ends)
+            self.known = list(map(_windowed, repeat(Windowed), fields))
+        return self.known
+
+    def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
+        """Give the bytes that a serde writes."""
+        if not serdes.writes_windows_of(serde, self._key):
+            return [*map(serde.serialize, self.objects())]
+        ends = {start: _START.pack(start) for start in set(self._starts)}
+        keys: Any = self._keys.serialised(self._key)
+        return list(map(add, keys, map(ends.__getitem__, self._starts)))
+
+    def only(self, kept: Sequence[object]) -> Column:
+        """Give the places whose mark is true."""
+        return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
+
+    def at(self, places: Sequence[int]) -> Column:
+        """Give the places with some numbers."""
+        starts = list(map(self._starts.__getitem__, places))
+        return WindowedKeys(self._keys.at(places), self._key, starts, self._size)
+
+    def part(self, start: int, end: int) -> Column:
+        """Give the places from ``start`` to before ``end``."""
+        return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
+
+    def present(self) -> list[bool]:
+        """Tell of each place that it is not null."""
+        return [True] * len(self._starts)
+
+    def any_null(self) -> bool:
+        """Tell that no place is null."""
+        return False
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Records and their windows.
+
+    Attributes:
+        records: Per pair the number of its record; in order.
+        starts: Per pair where its window starts.
+        left_out: The numbers of the records of the pairs that were left out, by reason; in order.
+    """
+
+    records: Sequence[int]
+    starts: Sequence[int]
+    left_out: Mapping[str, Sequence[int]]
+
+    def only(self, kept: Sequence[bool], reason: str) -> _Pairs:
+        """Leave out the pairs whose mark is false."""
+        if all(kept):
+            return self
+        out = list(compress(self.records, map(not_, kept)))
+        left_out = {**self.left_out, reason: out}
+        return _Pairs(list(compress(self.records, kept)), list(compress(self.starts, kept)), left_out)
+
+
+class _Aggregation:
+    """The columnar form of one aggregation. Owned by the task."""
+
+    def __init__(
+        self, node: WindowedAggregate, fold: Fold, compiled: Compiled, child: ColumnsCall | None
+    ) -> None:
+        shared: Shared = compiled.shared[node.name]
+        self._runtime, self._shared, self._child = compiled.runtime, shared, child
+        self._row, self._late_child = compiled.call(node), compiled.late(node)
+        self._memory = compiled.runtime.memory(node.remembered_as)
+        self._store, self._key = compiled.runtime.stores[node.store.name], node.store.key
+        self._fold, self._with_values = folding(fold, node.store.value), needs_values(fold)
+        self._windows, self._wait = node.windows, node.windows.size_ms + node.windows.grace_ms
+
+    def take(self, columns: Columns) -> None:
+        """Take a batch."""
+        if self._shared.clock is not None and columns.timestamps:
+            self._shared.clock.note_input()
+        columns = self._complete(columns)
+        try:
+            columns.keys.serialised(self._key)
+        except Exception:  # then record by record, which finds the bad ones
+            each(columns, self._row, self._runtime)
+        else:
+            if columns.timestamps:
+                self._take(columns)
+
+    def _take(self, columns: Columns) -> None:
+        times, late = self._times(columns.timestamps)
+        cuts = [] if times is None else self._cuts(columns, times)
+        if len(cuts) * _APART > len(columns.timestamps):
+            return each(columns, self._row, self._runtime)
+        begin, late_times = 0, times if late else None
+        for end, happen in cuts:
+            if not self._add(columns, late_times, begin, end):
+                return None
+            happen()
+            begin = end
+        if self._add(columns, late_times, begin, len(columns.timestamps)):
+            self._shared.advance(max(columns.timestamps))
+        return None
+
+    def _complete(self, columns: Columns) -> Columns:
+        """Leave out the records without key, and without value if it is needed."""
+        if columns.keys.any_null():
+            kept = columns.keys.present()
+            self._runtime.drop(NO_KEY, kept.count(False))
+            columns = columns.only(kept)
+        if self._with_values and columns.values.any_null():
+            kept = columns.values.present()
+            self._runtime.drop(INCOMPLETE, kept.count(False))
+            columns = columns.only(kept)
+        return columns
+
+    def _times(self, timestamps: list[int]) -> tuple[list[int] | None, bool]:
+        """Give the operator's time at each record, and whether a record may be late.
+
+        There are no times if nothing depends on them: no window closes, and no record is late. Where time goes forward, a
+        record can only be late for what had closed before the batch.
+        """
+        time, newest = self._memory.get("time", -1), max(timestamps)
+        in_order = timestamps[0] >= time and sorted(timestamps) == timestamps
+        closed_at = self._windows.starts(min(timestamps))[0] + self._wait
+        late = closed_at <= (time if in_order else max(time, newest))
+        closing = self._shared.closing
+        if not late and (closing is None or newest < closing.due()):
+            return None, False
+        if in_order:
+            return timestamps, late
+        return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
+
+    def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
+        """Give what happens between records, and how many records come before it.
+
+        Of two things at one place, the late record comes first: it is told behind itself, windows close before the next one.
+        """
+        told = [(number + 1, partial(self._tell, columns, number)) for number in self._late(columns, times)]
+        closed = [(at, partial(self._close, columns, at, times[at])) for at in self._closing(times)]
+        return sorted([*told, *closed], key=itemgetter(0))
+
+    def _late(self, columns: Columns, times: list[int]) -> list[int]:
+        """Give the records that are late for a window, if somebody waits for them."""
+        if self._late_child is None:
+            return []
+        starts, wait = self._windows.starts, self._wait
+        rows = enumerate(zip(columns.timestamps, times))
+        return [number for number, (timestamp, time) in rows if starts(timestamp)[0] + wait <= time]
+
+    def _closing(self, times: list[int]) -> list[int]:
+        """Give the records in front of which windows close, if results are given then."""
+        if self._shared.closing is None:
+            return []
+        found, at, due = list[int](), 0, self._shared.closing.due()
+        while (at := bisect_left(times, due, at)) < len(times):
+            found.append(at)
+            due = self._windows.last_closed(times[at]) + self._windows.advance_ms + self._wait
+        return found
+
+    def _close(self, columns: Columns, number: int, time: int) -> None:
+        assert self._shared.closing is not None
+        self._runtime.locate(columns.places[number])
+        self._shared.closing.close(time, columns.headers[number] if columns.headers else ())
+
+    def _tell(self, columns: Columns, number: int) -> None:
+        assert self._late_child is not None
+        each(columns.part(number, number + 1), self._late_child, self._runtime)
+
+    def _add(self, columns: Columns, times: list[int] | None, begin: int, end: int) -> bool:
+        """Add the records between two cuts to their windows.
+
+        Returns:
+            Whether that was all; if a record fails, it and all behind it are done record by record.
+        """
+        if begin == end:
+            return True
+        whole = begin == 0 and end == len(columns.timestamps)
+        part = columns if whole else columns.part(begin, end)
+        done = self._fold_part(part, self._pairs(part.timestamps, times and times[begin:end]))
+        if done == end - begin:
+            return True
+        self._shared.advance(max(columns.timestamps[: begin + done], default=-1))
+        each(columns.part(begin + done, len(columns.timestamps)), self._row, self._runtime)
+        return False
+
+    def _pairs(self, timestamps: list[int], times: list[int] | None) -> _Pairs:
+        """Give the pairs of records and windows that have not closed."""
+        size, advance = self._windows.size_ms, self._windows.advance_ms
+        if size == advance:
+            pairs = _Pairs(range(len(timestamps)), [at - at % size for at in timestamps], {})
+        else:
+            starts = self._starts(timestamps)
+            records = chain.from_iterable(map(repeat, range(len(starts)), map(len, starts)))
+            pairs = _Pairs(list(records), list(chain.from_iterable(starts)), {})
+        if times is None:
+            return pairs
+        closed = list(map((-self._wait).__add__, times))
+        kept = list(map(gt, pairs.starts, map(closed.__getitem__, pairs.records)))
+        return pairs.only(kept, "late for a window")
+
+    def _starts(self, timestamps: list[int]) -> list[range]:
+        """Give the starts of each record's windows; records between the same two starts have the same ones."""
+        size, advance = self._windows.size_ms, self._windows.advance_ms
+        width = advance if size % advance == 0 else 1
+        buckets = [at // width for at in timestamps]
+        starts = {bucket: self._windows.starts(bucket * width) for bucket in set(buckets)}
+        return list(map(starts.__getitem__, buckets))
+
+    def _fold_part(self, part: Columns, pairs: _Pairs) -> int:
+        """Fold pairs onto their entries, and hand the results on; give how many records that were."""
+        rows = {start: self._store.rows_to_write(start) for start in dict.fromkeys(pairs.starts)}
+        if None in rows.values():
+            pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
+        batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.at(pairs.records)
+        keys: Any = batch.keys.serialised(self._key)
+        places = self._store.places(keys, pairs.starts)
+        fetch, put = _reaching(rows, self._store.start_of)
+        try:
+            values = batch.values.objects() if self._with_values else ()
+        except Exception:  # then record by record, which finds the bad ones
+            return 0
+        folded = self._fold(fetch, places, values, batch.timestamps)
+        done, size = len(folded.results), len(part.timestamps)
+        if done < len(places):
+            size = pairs.records[done]
+            done = bisect_left(pairs.records, size)
+            folded = folded.first(done)
+        if done:
+            self._store.observe(max(pairs.starts[:done]))
+            folded.write(put)
+        for reason, records in pairs.left_out.items():
+            self._runtime.drop(reason, bisect_left(records, size))
+        if self._child is not None and done:
+            whole = done == len(places)
+            results = batch if whole else batch.part(0, done)
+            starts = pairs.starts if whole else pairs.starts[:done]
+            in_windows = WindowedKeys(results.keys, self._key, starts, self._windows.size_ms)
+            self._child(results.with_keys(in_windows).with_values(folded.results, folded.timestamps))
+        return size
+
+
+def _reaching(
+    rows: Mapping[int, Overlay | None], start_of: Callable[[bytes], int]
+) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
+    """Give what reads and writes the entries of places.
+
+    Args:
+        rows: Per start of a window the rows that its entries lie in.
+        start_of: Gives the start of the window of a place.
+    """
+    different = {id(one): one for one in rows.values() if one is not None}
+    if len(different) == 1:
+        (only,) = different.values()
+        return only.get, only.put_fitting
+    held: Mapping[int, Any] = rows
+
+    def fetch(place: bytes) -> Entry | None:
+        entry: Entry | None = held[start_of(place)].get(place)
+        return entry
+
+    def put(place: bytes, entry: Entry) -> None:
+        held[start_of(place)].put_fitting(place, entry)
+
+    return fetch, put

@@ -1,0 +1,133 @@
+"""What a step gives back, and what a task needs to go on later: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millstream.core.asynchronous.book import CallFigures
+from millstream.core.asynchronous.call import Call
+from millstream.core.asynchronous.frontier import Progress
+from millstream.core.engine.queue import Buffered, QueueId
+from millstream.core.engine.readiness import Waiting
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import StoreChange
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """What a task counted in one step (names follow Kafka Streams' metrics; see docs/reference/metrics.md).
+
+    Attributes:
+        processed: Records taken from the queues.
+        dropped: Records left out on purpose (null keys, bad records under the policy "skip"), with the reason.
+        punctuated: Calls of punctuators.
+        sent: Records handed to sinks.
+        enforced: Records taken while an input was empty that might still have brought an earlier one.
+        merged: Updates of tables that were not forwarded, because a later one of the same row was.
+        cache_bytes: The most bytes that caches held, about.
+        counted: What processors have counted, by name.
+    """
+
+    processed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    punctuated: int = 0
+    sent: int = 0
+    enforced: int = 0
+    merged: int = 0
+    cache_bytes: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a driver has to do after a step.
+
+    Attributes:
+        sends: Topics with the records to send, in the order in which they were forwarded.
+        changes: Changes of each byte store, each key at most once.
+        dropped_slices: Byte stores that have expired as a whole; none of them has changes.
+        waiting: Why records that are at hand are not processed, None if there are none.
+        buffered: How much has been fed and not processed, per queue that holds anything.
+        given_up: Empty inputs that are no longer waited for.
+        committable: Per partition, the offset before which everything has been processed: never past a record that is
+            unfinished.
+        shuffled: Per partition that is read through lanes, the lowest offset of a record that is buffered or unfinished; only of tasks
+            that finish records later.
+        wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
+            something, or the next attempt of a call is due (ms since the epoch); None if never.
+        idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
+        issue: Calls to hand to the station; their answers come back with ``Task.done``.
+        attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
+        calls: What there is to see of each asynchronous operator.
+        threads: What there is to see of the threads, None if one thread does everything.
+        stream_time_ms: Stream time of the task, -1 if no record has been seen.
+        commit_requested: Whether a processor asked for a commit.
+        metrics: What was counted.
+        notices: What should be logged, one line each; not more than a few per step.
+    """
+
+    sends: tuple[tuple[str, Records], ...]
+    changes: Mapping[str, list[StoreChange]]
+    committable: Mapping[TopicPartition, int]
+    wake_at_ms: int | None
+    stream_time_ms: int
+    commit_requested: bool
+    metrics: TaskMetrics
+    notices: tuple[str, ...] = ()
+    dropped_slices: tuple[str, ...] = ()
+    waiting: Waiting | None = None
+    buffered: Mapping[QueueId, Buffered] = field(default_factory=dict)
+    given_up: tuple[TopicPartition, ...] = ()
+    idle_until_ms: int | None = None
+    issue: tuple[Call, ...] = ()
+    attempts_due_ms: int | None = None
+    calls: Mapping[str, CallFigures] = field(default_factory=dict)
+    threads: ThreadFigures | None = None
+    shuffled: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What must survive of a task besides its stores.
+
+    Attributes:
+        stream_time_ms: Stream time of the task.
+        partition_times: Partition time per queue.
+        schedules: Per schedule its due time, and None for one that was cancelled.
+        buffered: Records in the queues that have not been processed.
+        positions: The offset after the last record that was fed, for the queues with buffered records.
+        stores: What stores remember besides their content, as what JSON can say.
+        operators: What nodes remember, such as their stream time, by ``remembered_as``; as what JSON can say.
+        deadlines: Until when inputs that are empty are waited for.
+        waiting: Why the task waited, and since when.
+        progress: What has been done of each partition, if records end in another order than they came.
+        reads_again: Whether the records from the committable offsets on are read again, so that some are known already.
+    """
+
+    stream_time_ms: int = -1
+    partition_times: Mapping[QueueId, int] = field(default_factory=dict)
+    schedules: tuple[Mapping[str, Any], ...] = ()
+    buffered: Mapping[QueueId, Records] = field(default_factory=dict)
+    positions: Mapping[QueueId, int] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    deadlines: Mapping[TopicPartition, int] = field(default_factory=dict)
+    waiting: Waiting | None = None
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
+    reads_again: bool = False
+
+    def without_committed(self) -> Snapshot:
+        """Give it without the records that are read again by whoever goes on at the committed offsets.
+
+        Those that came through Spark's shuffle are not: their offsets were committed when they went into it.
+        """
+        return replace(
+            self,
+            buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
+            positions={queue: position for queue, position in self.positions.items() if queue.lane},
+            reads_again=True,
+        )

@@ -1,0 +1,89 @@
+"""Punctuation: functions called when stream time or wall-clock time has advanced.
+
+Due times lie on a grid. Stream time: multiples of the interval from 0, so the first call comes with the first record.
+Wall clock: every interval from the moment of scheduling, or from ``start_time``. However many grid points were passed, the
+function is called once, with the current time, and its next due time is the first grid point after now (Kafka Streams:
+``PunctuationQueue``, ``PunctuationSchedule``).
+
+A schedule survives the batch it was made in: it is known by its node and the order in which ``init`` made it; one that is
+made later, in ``process`` or in a punctuator, must call a method of its processor, whose name is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.core.model.punctuation import PunctuationType, Punctuator
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One schedule of one node; what ``ProcessorContext.schedule`` gives (``Cancellable``).
+
+    Attributes:
+        node: The processor that made it.
+        ordinal: Its number among the schedules that the node made in ``init``; None for later ones.
+        method: Name of the processor's method for a later one.
+        kind: Which time it follows.
+        interval_ms: Distance of the grid points.
+        due_ms: When it is due next.
+        callback: What is called.
+        cancelled: Whether it has been cancelled.
+    """
+
+    node: str
+    ordinal: int | None
+    method: str | None
+    kind: PunctuationType
+    interval_ms: int
+    due_ms: int
+    callback: Punctuator
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Do not call the function again."""
+        self.cancelled = True
+
+    def advance(self, now_ms: int) -> None:
+        """Move the due time to the first grid point after now."""
+        missed = max(now_ms - self.due_ms, 0) // self.interval_ms
+        self.due_ms += (missed + 1) * self.interval_ms
+
+    def to_data(self) -> Mapping[str, Any]:
+        """Give what must survive, as what JSON can say."""
+        return {
+            "node": self.node,
+            "ordinal": self.ordinal,
+            "method": self.method,
+            "kind": self.kind.value,
+            "interval_ms": self.interval_ms,
+            "due_ms": self.due_ms,
+            "cancelled": self.cancelled,
+        }
+
+
+class Punctuations:
+    """The schedules of a task. Owned by it."""
+
+    def __init__(self) -> None:
+        self.schedules: list[Schedule] = []
+
+    def next_due(self, kind: PunctuationType) -> int | None:
+        """Give the earliest due time of a kind."""
+        return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
+
+    def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
+        """Give the schedule that has been due the longest, None if none is due."""
+        due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
+        return min(due, key=lambda schedule: schedule.due_ms, default=None)
+
+    def add(self, schedule: Schedule) -> None:
+        """Add a schedule; cancelled ones that nobody needs to remember are forgotten."""
+        self.schedules = [s for s in self.schedules if not s.cancelled or s.ordinal is not None]
+        self.schedules.append(schedule)
+
+    def to_data(self) -> tuple[Mapping[str, Any], ...]:
+        """Give what must survive of all schedules."""
+        return tuple(s.to_data() for s in self.schedules if not s.cancelled or s.ordinal is not None)

@@ -1,0 +1,209 @@
+"""Record queues and the choice between them.
+
+Per partition of a task's group there is one *record queue*: records in offset order, never re-sorted. Of all queues that
+hold records, the task takes the one whose *head* record has the smallest timestamp (KIP-28, "Stream Synchronization");
+equal timestamps go by topic and partition, so that a run can be repeated exactly.
+
+*Partition time* is the largest timestamp that was taken from a queue; *stream time* the largest taken from any queue of
+the task. Both only grow. (KIP-28 first defined them by the smallest buffered timestamp; Kafka Streams since 2.1 by the
+largest one taken, which is what KIP-353 builds on, and what is used here.)
+
+Records are taken in *runs*: as long as a queue's head does not pass the heads of the others, the choice would fall on the
+same queue again. A run costs one choice instead of one per record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Headers, Records
+
+MERGED: Final = "merged"
+"""The lane of a repartition topic on the broker: its records come merged over the tasks that wrote them (``merging``)."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Deserialised records of one partition, in offset order.
+
+    Attributes:
+        raw: The records as they came, for snapshots and dead letters; ``rows`` gives their place.
+        rows: Per record its row in ``raw`` (bad records have been left out), or None if all are here.
+        keys: Objects.
+        values: Objects.
+        timestamps: Milliseconds, as extracted.
+        headers: Per record, or None.
+    """
+
+    raw: Records
+    rows: list[int] | None
+    keys: list[Any]
+    values: list[Any]
+    timestamps: list[int]
+    headers: list[Headers] | None
+
+    def row(self, index: int) -> int:
+        """Give the row in ``raw`` of a record."""
+        return index if self.rows is None else self.rows[index]
+
+
+class QueueId(NamedTuple):
+    """Which queue: a partition, and for a partition of a shuffle the place its records came from.
+
+    What arrives through Spark's shuffle comes from several places, each in its own order of time; a queue for each of them
+    lets the task merge them by time. What is read of a repartition topic has been merged already, and is one lane.
+    """
+
+    partition: TopicPartition
+    lane: str = ""
+
+
+class Buffered(NamedTuple):
+    """How much a queue holds.
+
+    Attributes:
+        records: Records that were fed and not processed.
+        size: Bytes of their keys and values.
+        newest_ms: Their largest timestamp, ms since the epoch.
+    """
+
+    records: int
+    size: int
+    newest_ms: int
+
+
+class RecordQueue:
+    """The records of one partition that have been fed and not yet processed. Owned by a task."""
+
+    __slots__ = ("chunks", "id", "index", "partition", "partition_time", "position")
+
+    def __init__(self, queue_id: QueueId, partition_time: int = -1) -> None:
+        self.id = queue_id
+        self.partition = queue_id.partition
+        self.partition_time = partition_time
+        self.chunks: deque[Chunk] = deque()
+        self.index = 0
+        self.position: int | None = None
+        """The offset after the last record that was fed."""
+
+    def append(self, chunk: Chunk, position: int) -> None:
+        """Add records behind those already here."""
+        if chunk.keys:
+            self.chunks.append(chunk)
+        self.position = position
+
+    def head_timestamp(self) -> int:
+        """Give the timestamp of the next record; the queue must not be empty."""
+        return self.chunks[0].timestamps[self.index]
+
+    def run_until(self, limit: int | None, *, inclusive: bool) -> int:
+        """Give the end, in the first chunk, of the run of records that may be taken before another queue's head."""
+        timestamps = self.chunks[0].timestamps
+        if limit is None:
+            return len(timestamps)
+        for i in range(self.index, len(timestamps)):
+            if timestamps[i] > limit or (timestamps[i] == limit and not inclusive):
+                return i
+        return len(timestamps)
+
+    def taken(self, end: int) -> None:
+        """Move on to a record of the first chunk."""
+        chunk = self.chunks[0]
+        if end > self.index:
+            self.partition_time = max(self.partition_time, max(chunk.timestamps[self.index : end]))
+        self.index = end
+        if end == len(chunk.timestamps):
+            self.chunks.popleft()
+            self.index = 0
+
+    def committable(self) -> int | None:
+        """Give the offset before which everything has been processed; None if it is unknown or means nothing."""
+        if self.id.lane not in ("", MERGED):
+            return None
+        return self.position if (head := self.head_offset()) is None else head
+
+    def head_offset(self) -> int | None:
+        """Return the offset of the next record; None if there is none."""
+        if not self.chunks:
+            return None
+        if self.id.lane == MERGED:  # not in the order of offsets
+            return min(self.buffered().offsets)
+        chunk = self.chunks[0]
+        return chunk.raw.offsets[chunk.row(self.index)]
+
+    def buffered_size(self) -> Buffered:
+        """Give how much has not been processed."""
+        size, newest = 0, -1
+        for number, chunk in enumerate(self.chunks):
+            first = self.index if number == 0 else 0
+            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
+            for column in (chunk.raw.keys, chunk.raw.values):
+                size += sum(len(column[row] or b"") for row in rows)
+            newest = max([newest, *chunk.timestamps[first:]])
+        count = sum(len(chunk.keys) for chunk in self.chunks) - self.index
+        return Buffered(count, size, newest)
+
+    def newest_timestamp(self) -> int:
+        """Give the partition time there will be when everything in the queue has been taken."""
+        return max([self.partition_time, *(max(chunk.timestamps) for chunk in self.chunks)])
+
+    def buffered(self) -> Records:
+        """Give the records that have not been processed, as they were fed; records already left out stay out."""
+        left = Records()
+        for number, chunk in enumerate(self.chunks):
+            first = self.index if number == 0 else 0
+            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
+            raw = chunk.raw
+            left.extend(
+                Records(
+                    [raw.keys[row] for row in rows],
+                    [raw.values[row] for row in rows],
+                    [raw.timestamps[row] for row in rows],
+                    [raw.offsets[row] for row in rows],
+                    None if raw.headers is None else [raw.headers[row] for row in rows],
+                )
+            )
+        return left
+
+
+class PartitionGroup:
+    """The queues of a task, and the choice between them (``PartitionGroup``). Owned by a task."""
+
+    def __init__(self, queues: dict[QueueId, RecordQueue]) -> None:
+        self.queues = queues
+
+    def queue(self, queue_id: QueueId) -> RecordQueue:
+        """Give a queue, made when it is first asked for."""
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            queue = self.queues[queue_id] = RecordQueue(queue_id)
+        return queue
+
+    def choose(self, bounds: Sequence[tuple[int, QueueId]] = ()) -> tuple[RecordQueue, int] | None:
+        """Choose the queue to take from, and the end of the run in its first chunk.
+
+        Args:
+            bounds: Timestamps of heads that are still to come, with the queues they will be in; nothing behind them is taken.
+
+        Returns:
+            None if all queues are empty, or a bound is before all heads.
+        """
+        heads = sorted((q.head_timestamp(), q.id) for q in self.queues.values() if q.chunks)
+        if not heads or (bounds and min(bounds) < heads[0]):
+            return None
+        queue = self.queues[heads[0][1]]
+        others = [*heads[1:2], *bounds]
+        if not others:
+            return queue, queue.run_until(None, inclusive=True)
+        limit, other = min(others)
+        return queue, queue.run_until(limit, inclusive=queue.id < other)
+
+    def buffered_count(self) -> int:
+        """Give the number of records in all queues."""
+        return sum(len(c.keys) for q in self.queues.values() for c in q.chunks) - sum(
+            q.index for q in self.queues.values() if q.chunks
+        )

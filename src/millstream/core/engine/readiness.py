@@ -1,0 +1,244 @@
+"""Readiness: whether a task may process now, or has to wait for an input that is empty.
+
+A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.queue``). That choice is
+right only if no input can still bring a smaller one. So before each run of records every input is looked at:
+
+* one with a buffered record is ready;
+* an empty one that *lags*, which has records on the broker beyond this micro-batch, is waited for without limit, because
+  they are sure to come; if its lag is unknown, it is waited for too;
+* an empty one that lags but is known to have nothing before a time has a *virtual head* of that time: what is before it
+  may be processed, what is not waits;
+* an empty one that has *ended*, because a run to a fixed end has read it to there, is not waited for, and no guess is made;
+* an empty one without lag is waited for ``max_task_idle_ms`` after it was first seen so, by the clock of the micro-batches.
+  Then its *deadline* has passed, and stays passed until it has records or lag again: idling is paid once per dry spell.
+
+A record taken while an input is empty without a virtual head is an *enforced* choice: if that input still gets a smaller
+timestamp, it comes out of order. They are counted, since nothing else tells that a result was a guess.
+
+All lanes of a partition that came through Spark's shuffle are one input. It may bring smaller timestamps in another lane
+as long as what feeds it lags, so that its virtual head bounds it also while it holds records.
+
+Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. Unlike there, the look does not end at the first
+input that is not ready, so that every idle time begins when its input is first seen empty; and choices are counted per
+record, also when nothing is waited for (see docs/decisions/0021-waiting-for-inputs.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from millstream.core.engine.queue import PartitionGroup, QueueId, RecordQueue
+from millstream.core.model.ids import TopicPartition
+
+NEVER_WAIT: Final = -1
+"""``max_task_idle_ms`` of a task that takes what there is."""
+FOREVER: Final = (1 << 63) - 1
+"""``max_task_idle_ms`` of a task that never guesses; a deadline that does not come."""
+_LAST_LANE: Final = "\U0010ffff"
+
+Reason = Literal["lag", "unknown lag", "behind", "idle"]
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """What a micro-batch knows of the inputs of a task.
+
+    Attributes:
+        inputs: All partitions of the task's group.
+        lag: Records left on the broker behind this micro-batch, for the inputs that have any.
+        until: For lagging inputs of which it is known, the time that no record to come is before, in ms since the epoch.
+        unknown: Whether no broker could say how much is left.
+        paused: Topics that are not read because somebody said so; nobody waits for them.
+        shuffled: Topics of the inputs that come through Spark's shuffle.
+        ended: Inputs that get nothing any more, because this is a run to an end that they have reached.
+    """
+
+    inputs: tuple[TopicPartition, ...]
+    lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unknown: bool = False
+    paused: frozenset[str] = frozenset()
+    shuffled: frozenset[str] = frozenset()
+    ended: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a task that has records does not process them.
+
+    Attributes:
+        partition: The input it waits for.
+        reason: ``lag`` (it is empty, and there is more on the broker), ``unknown lag`` (it is empty, and no broker answers),
+            ``behind`` (it has not been read as far as the records at hand), ``idle`` (it is empty, and may get records).
+        since_ms: When it last processed anything, by the clock of the micro-batches.
+    """
+
+    partition: TopicPartition
+    reason: Reason
+    since_ms: int
+
+    def line(self) -> str:
+        """Say it for people.
+
+        Example:
+            >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
+            'waits for rates-3, which is empty here and has more records on the broker'
+        """
+        return f"waits for {self.partition}, which {_MEANING[self.reason]}"
+
+
+_MEANING: Mapping[Reason, str] = {
+    "lag": "is empty here and has more records on the broker",
+    "unknown lag": "is empty here, and no broker says whether it has more records",
+    "behind": "has not been read as far in time as the records at hand",
+    "idle": "is empty (setting max_task_idle_ms)",
+}
+_LASTING: Mapping[Reason, int] = {"unknown lag": 0, "lag": 1, "idle": 2, "behind": 3}
+
+
+class Readiness:
+    """Decides whether a task may take its next run of records. Owned by a task.
+
+    Args:
+        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing, :data:`FOREVER` without end.
+        deadlines: Until when empty inputs are waited for, from before a restart.
+        waiting: Why the task waited, and since when, from before a restart.
+    """
+
+    def __init__(
+        self, idle_ms: int, deadlines: Mapping[TopicPartition, int], waiting: Waiting | None = None
+    ) -> None:
+        self.deadlines = dict(deadlines)
+        self.waiting = waiting
+        self.enforced = False
+        """Whether the choice that was made last is a guess."""
+        self._idle_ms = idle_ms
+        self._facts: InputFacts | None = None
+        self._now_ms = 0
+        self._looked = False
+        self._bounds: list[tuple[int, QueueId]] = []
+        self._blocked: list[tuple[TopicPartition, Reason]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is known of the inputs; else everything is processed at once."""
+        return self._facts is not None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no input is known to have, or to keep back, records beyond this micro-batch."""
+        facts = self._facts
+        if facts is None:
+            return True
+        return not (
+            facts.unknown or any(facts.lag.values()) or any(at.topic in facts.paused for at in facts.inputs)
+        )
+
+    def inform(self, facts: InputFacts) -> None:
+        """Take what the micro-batch knows of the inputs."""
+        self._facts = facts
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a step.
+
+        Args:
+            now_ms: The clock of the micro-batches, ms since the epoch.
+        """
+        self._now_ms = now_ms
+        self._looked = False
+
+    def choose(self, group: PartitionGroup) -> tuple[RecordQueue, int] | None:
+        """Choose the queue to take from and the end of the run; None if the task has to wait, or has nothing."""
+        if not self._looked:
+            self._look(group)
+        return None if self._blocked else group.choose(self._bounds)
+
+    def taken(self, queue: RecordQueue) -> None:
+        """Note that records were taken; a queue that is empty now changes what may be taken next."""
+        self.waiting = None
+        if not queue.chunks:
+            self._looked = False
+
+    def finish(self, group: PartitionGroup) -> None:
+        """End a step: find out what the records that are left wait for."""
+        if not self._looked:
+            self._look(group)
+        heads = any(queue.chunks for queue in group.queues.values())
+        if not heads:
+            self.waiting = None
+            return
+        blocking = self._longest() if self._blocked else self._first_bound(group)
+        if blocking is None:
+            self.waiting = None
+            return
+        since = self._now_ms if self.waiting is None else self.waiting.since_ms
+        self.waiting = Waiting(*blocking, since)
+
+    def wake_at_ms(self) -> int | None:
+        """Give when the first idle time ends that records wait for, None if there is none."""
+        if self.waiting is None:
+            return None
+        coming = (at for at in self.deadlines.values() if self._now_ms < at < FOREVER)
+        return min(coming, default=None)
+
+    def given_up(self) -> tuple[TopicPartition, ...]:
+        """Give the empty inputs that are no longer waited for."""
+        return tuple(sorted(p for p, at in self.deadlines.items() if at <= self._now_ms))
+
+    def _look(self, group: PartitionGroup) -> None:
+        assert self._facts is not None
+        self._looked = True
+        self.enforced = False
+        self._bounds, self._blocked = [], []
+        filled = {queue.partition for queue in group.queues.values() if queue.chunks}
+        for at in self._facts.inputs:
+            if at in filled:
+                self.deadlines.pop(at, None)
+                if at.topic in self._facts.shuffled and at in self._facts.until:
+                    self._bound(at)
+            elif at.topic in self._facts.paused or at in self._facts.ended:
+                self.deadlines.pop(at, None)
+            else:
+                self._look_at_empty(at, self._facts)
+
+    def _look_at_empty(self, at: TopicPartition, facts: InputFacts) -> None:
+        if self._idle_ms == NEVER_WAIT:
+            self.enforced = True
+        elif facts.unknown:
+            self.deadlines.pop(at, None)
+            self._blocked.append((at, "unknown lag"))
+        elif facts.lag.get(at):
+            self.deadlines.pop(at, None)
+            if at in facts.until:
+                self._bound(at)
+            else:
+                self._blocked.append((at, "lag"))
+        elif self._now_ms < self._deadline(at):
+            self._blocked.append((at, "idle"))
+        else:
+            self.enforced = True
+
+    def _deadline(self, at: TopicPartition) -> int:
+        """Give until when an empty input is waited for; a setting that was made shorter counts at once."""
+        latest = min(self._now_ms + self._idle_ms, FOREVER)
+        self.deadlines[at] = min(self.deadlines.get(at, latest), latest)
+        return self.deadlines[at]
+
+    def _bound(self, at: TopicPartition) -> None:
+        assert self._facts is not None
+        self._bounds.append((self._facts.until[at], QueueId(at, _LAST_LANE)))
+
+    def _longest(self) -> tuple[TopicPartition, Reason]:
+        """Give the input that is waited for longest."""
+        return min(
+            self._blocked,
+            key=lambda blocked: (_LASTING[blocked[1]], -self.deadlines.get(blocked[0], 0), blocked[0]),
+        )
+
+    def _first_bound(self, group: PartitionGroup) -> tuple[TopicPartition, Reason] | None:
+        """Give the input whose virtual head is before all records at hand, None if a record could be taken."""
+        if group.choose(self._bounds) is not None:
+            return None
+        return min(self._bounds)[1].partition, "behind"

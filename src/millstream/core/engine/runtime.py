@@ -1,0 +1,426 @@
+"""Runtime: what the compiled nodes of one task share: where they are, what they send, how they fail."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from millstream.core.engine.failures import ERRORS, Attempt, Failure, Place, decide, letter_headers, where
+from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
+from millstream.core.engine.punctuate import Punctuations
+from millstream.core.engine.queue import Chunk
+from millstream.core.model.calls import DeadLetter
+from millstream.core.model.errors import MillstreamError, ProductionError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.punctuation import PunctuationType
+from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+
+if TYPE_CHECKING:
+    from millstream.core.asynchronous.book import Book
+    from millstream.core.asynchronous.frontier import Frontier
+    from millstream.core.engine.idle import IdleClock
+
+Row = tuple[bytes | None, bytes | None, int, Headers]
+"""A serialised record on its way out."""
+PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
+"""The same with the partition that a partitioner chose, -1 if it left it to the key."""
+
+
+class Standing(Protocol):
+    """A record that is current in place of the one that was taken last."""
+
+    @property
+    def origin(self) -> RecordMetadata | None:
+        """Topic, partition and offset; None if a punctuator sent it."""
+
+    @property
+    def place(self) -> Place:
+        """What is told of the record if it fails: partition, offset, serialised key and value, timestamp, headers."""
+
+
+class Held(NamedTuple):
+    """A record that an operator held back for a while, with what it was when it came.
+
+    Attributes:
+        origin: Topic, partition and offset; None if a punctuator sent it.
+        key: Serialised.
+        value: Serialised.
+        timestamp: Milliseconds since the epoch.
+        headers: Its headers.
+    """
+
+    origin: RecordMetadata | None
+    key: bytes
+    value: bytes
+    timestamp: int
+    headers: Headers
+
+    @property
+    def place(self) -> Place:
+        """What is told of the record if it fails."""
+        partition, offset = None, -1
+        if self.origin is not None:
+            partition = TopicPartition(self.origin.topic, self.origin.partition)
+            offset = self.origin.offset
+        return partition, offset, self.key, self.value, self.timestamp, self.headers
+
+
+class Piece(NamedTuple):
+    """Records that were taken from a queue together: ``start`` to before ``end`` of a chunk."""
+
+    partition: TopicPartition
+    chunk: Chunk
+    start: int
+    end: int
+
+
+NEVER = (1 << 63) - 1
+"""A time that does not come."""
+_MAX_NOTICES = 5
+
+
+class Runtime:
+    """The shared part of a task's nodes. Owned by the task."""
+
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        stores: Mapping[str, Any],
+        policies: ErrorPolicies,
+        partitions_of: Callable[[str], int],
+        most_bytes_of: Callable[[str], int],
+    ) -> None:
+        self.application_id = application_id
+        self.task_id = task_id
+        self.stores = stores
+        self.policies = policies
+        self.partitions_of = partitions_of
+        self.most_bytes_of = most_bytes_of
+        self.global_stores: Mapping[str, Any] = {}
+        self.app_config: Mapping[str, Any] = {}
+        self.punctuations = Punctuations()
+        self.memories: dict[str, dict[str, Any]] = {}
+        self.idle_clocks: list[IdleClock] = []
+        self.close_windows: dict[str, Callable[[int], None]] = {}
+        """Per windowed aggregation, what moves its time on until the windows that end at a time have closed."""
+        self.due_stream_time = NEVER
+        self.stream_time = -1
+        self.latest = True
+        """Whether the change on its way down from a versioned table is one of the latest version of its row."""
+        self.now_ms = 0
+        self.active = False
+        self.commit_requested = False
+        self.partition: TopicPartition | None = None
+        self.chunk: Chunk | None = None
+        self.index = 0
+        self.held: Standing | None = None
+        """The record that is current in place of the one that was taken last: it had been held back."""
+        self.books: list[Book] = []
+        """Of the operators whose records may be unfinished for a while, those behind first."""
+        self.frontiers: dict[TopicPartition, Frontier] = {}
+        self.epoch = ""
+        self.repeats_sends = True
+        self._treated: MillstreamError | None = None
+        self._called: dict[str, Attempt | None] = {}
+        """Per node with an error handler its call that is under way."""
+        self._attempts: dict[str, int] = {}
+        self.dropped: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+        self.notices: list[str] = []
+        self.pieces: Sequence[Piece] = ()
+        """What was taken together, for places to count through."""
+        self._firsts: list[int] = []
+        self._here = range(0)
+        self._shift = 0
+        self._rows: dict[str, list[Row]] = {}
+        self._blocks: dict[tuple[str, bool], list[Records]] = {}
+        self._placed: dict[str, list[PlacedRow]] = {}
+
+    # Where we are.
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Begin with records of several runs: a *place* counts through all of them."""
+        self.pieces, self._firsts, self._here = pieces, [], range(0)
+        first = 0
+        for piece in pieces:
+            self._firsts.append(first)
+            first += piece.end - piece.start
+
+    def locate(self, place: int) -> None:
+        """Make the record at a place the current one."""
+        if place not in self._here:
+            number = bisect_right(self._firsts, place) - 1
+            piece, first = self.pieces[number], self._firsts[number]
+            self.partition, self.chunk = piece.partition, piece.chunk
+            self._here = range(first, first + piece.end - piece.start)
+            self._shift = piece.start - first
+        self.index = place + self._shift
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Come back to the current record behind work on others."""
+        here = self.partition, self.chunk, self.index, self.held
+        places = self.pieces, self._firsts, self._here, self._shift
+        try:
+            yield
+        finally:
+            self.partition, self.chunk, self.index, self.held = here
+            self.pieces, self._firsts, self._here, self._shift = places
+
+    def metadata(self) -> RecordMetadata | None:
+        """Give topic, partition and offset of the current record; None in a punctuator."""
+        if self.held is not None:
+            return self.held.origin
+        if self.partition is None or self.chunk is None:
+            return None
+        return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
+
+    def context(self, timestamp: int, headers: Headers) -> RecordContext:
+        """Give the context of a record that is on its way out."""
+        at = self.metadata()
+        topic, partition, offset = at if at is not None else (None, -1, -1)
+        return RecordContext(topic, partition, offset, timestamp, headers)
+
+    def memory(self, remembered_as: str) -> dict[str, Any]:
+        """Give what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
+        return self.memories.setdefault(remembered_as, {})
+
+    def refresh_due(self) -> None:
+        """Find out anew when stream-time punctuation is due next."""
+        due = self.punctuations.next_due(PunctuationType.STREAM_TIME)
+        self.due_stream_time = NEVER if due is None else due
+
+    def watched(self, node: str, call: Callable[..., None], *, repeatable: bool) -> Callable[..., None]:
+        """Return the function of a node as it is to be called: with its arguments noted, if an error handler may ask for them.
+
+        Args:
+            node: The node.
+            call: Its function.
+            repeatable: Whether it may be called once more with a record that has failed.
+        """
+        if not self.policies.asks(node):
+            return call
+        called = self._called
+
+        def noted(*args: Any) -> None:
+            before, called[node] = called.get(node), Attempt(call, args, repeatable)
+            try:
+                call(*args)
+            finally:
+                called[node] = before
+
+        return noted
+
+    # What goes out.
+
+    def rows(self, topic: str) -> list[Row]:
+        """Give the list that collects the records for a topic; it stays the same object for the task's life."""
+        return self._rows.setdefault(topic, [])
+
+    def send(self, topic: str, records: Records) -> None:
+        """Send any number of records at once, behind all that was collected for the topic with or without partitions."""
+        if not len(records):
+            return
+        placed = records.partitions is not None
+        rows: list[Any] = self.placed(topic) if placed else self.rows(topic)
+        blocks = self._blocks.setdefault((topic, placed), [])
+        if rows:
+            blocks.append(_placed_columns(rows) if placed else _columns(rows))
+            rows.clear()
+        blocks.append(records)
+
+    def placed(self, topic: str) -> list[PlacedRow]:
+        """Give the list that collects the records for a topic whose partitions a partitioner chooses."""
+        return self._placed.setdefault(topic, [])
+
+    def take_sends(self) -> tuple[tuple[str, Records], ...]:
+        """Give what was collected, as columns, and begin anew."""
+        sends = [
+            (topic, self._sealed((topic, False), _columns(rows) if rows else None))
+            for topic, rows in self._rows.items()
+            if rows or (topic, False) in self._blocks
+        ]
+        sends += [
+            (topic, self._sealed((topic, True), _placed_columns(placed) if placed else None))
+            for topic, placed in self._placed.items()
+            if placed or (topic, True) in self._blocks
+        ]
+        for collected in (*self._rows.values(), *self._placed.values()):
+            collected.clear()  # type: ignore[attr-defined]
+        self._blocks.clear()
+        return tuple(sends)
+
+    def _sealed(self, kind: tuple[str, bool], last: Records | None) -> Records:
+        if last is not None and kind not in self._blocks:
+            return last
+        sealed = Records()
+        for block in (*self._blocks[kind], *([] if last is None else [last])):
+            sealed.extend(block)
+        return sealed
+
+    # What fails.
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count records that are left out."""
+        self.dropped[reason] += count
+
+    def notice(self, line: str) -> None:
+        """Ask for a line in the log."""
+        if len(self.notices) < _MAX_NOTICES:
+            self.notices.append(line)
+
+    def on_error(
+        self,
+        stage: Stage,
+        node: str,
+        error: Exception,
+        *,
+        again: Attempt | None = None,
+        target: str | None = None,
+        side: Literal["key", "value"] | None = None,
+    ) -> None:
+        """Treat the current record, which failed, by the policy of its node and stage; see :meth:`failed` and ``Failure``."""
+        self.failed(Failure(stage, node, error, self._current(), target, side), again)
+
+    def failed(self, failure: Failure, again: Attempt | None = None) -> Any:
+        """Treat a record that failed by the policy of its node and stage.
+
+        Args:
+            failure: What failed.
+            again: How to try it once more; None is the call of the node that is under way.
+
+        Returns:
+            What another attempt returned; None if there was none.
+
+        Raises:
+            MillstreamError: Under the policy "fail", or when the error was already treated further down.
+        """
+        stage, node, error, *_ = failure
+        if error is self._treated:
+            raise error
+        policy = self.policies.of(stage, node)
+        if not callable(policy):
+            return self.settle(failure, policy)
+        attempt, tried = self._attempts.get(node, 1), again or self._called.get(node)
+        arguments = None if tried is None or stage == "deserialize" else tried.arguments
+        context = failure.context(self.task_id, attempt, arguments)
+        possible, topic = tried is not None and tried.repeatable, self.policies.dead_letter_topic
+        decision, handled = decide(policy, context, error, again=possible, topic=topic)
+        if decision != "retry" or tried is None:
+            return self.settle(failure, decision, handled)  # type: ignore[arg-type]
+        self._attempts[node] = attempt + 1
+        try:
+            return tried.call(*tried.arguments)
+        finally:
+            self._attempts[node] = attempt
+
+    def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
+        """Do what becomes of a record that has failed for good.
+
+        Args:
+            failure: What failed.
+            fate: What becomes of it.
+            handled: What its error handler did, in a sentence.
+
+        Raises:
+            MillstreamError: If the fate is "fail", with a dead letter if there is a topic for it.
+        """
+        stage, node, error, place, *_ = failure
+        message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
+        facts = {"error": f"{type(error).__name__}: {error}"}
+        if fate == "fail":
+            self._treated = self.with_letter(ERRORS[stage](message), stage, node, place, facts, error)
+            raise self._treated from error
+        self.drop(f"{stage} error")
+        self.notice(message)
+        if fate != "skip":
+            topic = fate.text if isinstance(fate, DeadLetter) else topic
+            self.dead_letter(topic, stage, node, place, facts, error)
+
+    def with_letter(
+        self,
+        stops: MillstreamError,
+        stage: str,
+        node: str,
+        place: Place,
+        facts: Mapping[str, object],
+        error: Exception | None,
+    ) -> MillstreamError:
+        """Return an error that stops the application, with the dead letter of its record if there is a topic for it."""
+        topic = self.policies.dead_letter_topic
+        if topic is not None:
+            row = _letter(place, letter_headers(stage, node, place, facts, error))
+            stops.letter = topic, _columns([row])
+        return stops
+
+    def _current(self) -> Place:
+        at = self.metadata()
+        if self.held is not None:
+            return self.held.place
+        if at is None or self.chunk is None:
+            return (None, -1, None, None, max(self.stream_time, 0), ())
+        raw, row = self.chunk.raw, self.chunk.row(self.index)
+        headers = raw.headers[row] if raw.headers is not None else ()
+        return (
+            TopicPartition(at.topic, at.partition),
+            at.offset,
+            raw.keys[row],
+            raw.values[row],
+            raw.timestamps[row],
+            headers,
+        )
+
+    def dead_letter(
+        self,
+        topic: str | None,
+        stage: str,
+        node: str,
+        place: Place,
+        facts: Mapping[str, object],
+        error: Exception | None,
+    ) -> None:
+        """Send a record to a dead-letter topic, with headers that say where and why it failed.
+
+        Args:
+            topic: The topic.
+            stage: Where it failed.
+            node: The node that failed.
+            place: Topic-partition, offset and serialised record.
+            facts: What else there is to say, by name.
+            error: What was raised, None if nothing was.
+
+        Raises:
+            ProductionError: If there is no topic.
+        """
+        if topic is None:
+            raise ProductionError(self._no_topic(stage, node, place))
+        self.rows(topic).append(_letter(place, letter_headers(stage, node, place, facts, error)))
+
+    def _no_topic(self, stage: str, node: str, place: Place) -> str:
+        if stage != "call":
+            return "a dead-letter policy needs the setting dead_letter_topic='...'"
+        return (
+            f"the call of {node} in task {self.task_id} {where(place)} gave ms.dead_letter(...), and there is no topic for "
+            "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
+            "dead_letter_topic"
+        )
+
+
+def _columns(rows: list[Row]) -> Records:
+    keys, values, timestamps, headers = map(list, zip(*rows))
+    return Records(keys, values, timestamps, [], headers if any(headers) else None)
+
+
+def _placed_columns(rows: list[PlacedRow]) -> Records:
+    records = _columns([row[:4] for row in rows])
+    records.partitions = [row[4] for row in rows]
+    return records
+
+
+def _letter(place: Place, headers: Headers) -> Row:
+    _, _, key, value, timestamp, _ = place
+    return key, value, max(timestamp, 0), headers

@@ -1,0 +1,657 @@
+"""Task: a sub-topology at work on its partition group, behind a seam of batches.
+
+    task.feed(partition, records, position)   records into the record queues
+    task.inform(facts)                        what is left of its inputs, for a task that waits for them
+    task.step(now_ms, budget) -> Outcome      choose, process, punctuate, issue calls
+    task.done(ticket, settled)                a call has been answered
+    task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
+
+The task has no clock, no client and no file: the driver brings the time and the records, and carries out the outcome. It
+applies ``outcome.changes`` to the committed content of the stores before it asks for the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import repeat
+from typing import Any
+
+from millstream.core.asynchronous.book import first_due
+from millstream.core.asynchronous.call import Call as AsyncCall
+from millstream.core.asynchronous.call import Settled, Ticket
+from millstream.core.asynchronous.frontier import Frontier, Progress
+from millstream.core.engine import columns
+from millstream.core.engine import operators as operators  # how the nodes run
+from millstream.core.engine.compile import Call, Compiled
+from millstream.core.engine.failures import Attempt, Failure
+from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.punctuate import Schedule
+from millstream.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.readiness import InputFacts, Readiness
+from millstream.core.engine.recorder import Effects, replay
+from millstream.core.engine.runtime import Piece, Runtime
+from millstream.core.engine.threads import Fronts
+from millstream.core.model.calls import Calls
+from millstream.core.model.durations import earliest
+from millstream.core.model.errors import DeserializationError, MillstreamError, ProcessingError, StoreError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.punctuation import PunctuationType
+from millstream.core.model.record import ConsumerRecord, Records
+from millstream.core.model.serdes import read
+from millstream.core.model.timestamps import wall_clock
+from millstream.core.ports import ByteStores, Threads
+from millstream.core.state.opening import open_store
+from millstream.core.state.readonly import read_only
+from millstream.core.topology.nodes import Source
+from millstream.core.topology.patterns import source_of
+from millstream.core.topology.plan import SubTopology
+
+
+def _unknown(topic: str) -> int:
+    return 0
+
+
+class Task:
+    """One task. Owned by one thread.
+
+    Args:
+        sub: What to run.
+        task_id: Its id.
+        application_id: The application's id.
+        stores: Committed content of the stores.
+        global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
+        policies: What to do with records that fail.
+        partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
+        most_bytes_of: Gives how large a record for a topic may be; 0 if it is not known.
+        max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
+        cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
+        app_config: What processors find in ``context.app_config``.
+        snapshot: What :meth:`snapshot` gave last time.
+        epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
+        repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
+            down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
+        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
+
+    Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
+    """
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        task_id: TaskId,
+        *,
+        application_id: str,
+        stores: ByteStores,
+        global_stores: ByteStores | None = None,
+        policies: ErrorPolicies | None = None,
+        partitions_of: Callable[[str], int] = _unknown,
+        most_bytes_of: Callable[[str], int] = _unknown,
+        max_task_idle_ms: int = 0,
+        cache_bytes: int = 0,
+        app_config: Mapping[str, Any] | None = None,
+        snapshot: Snapshot | None = None,
+        epoch: str = "",
+        repeats_sends: bool = True,
+        threads: Threads | None = None,
+    ) -> None:
+        snapshot = snapshot or Snapshot()
+        self.id = task_id
+        self.stores: dict[str, Any] = {}
+        self._runtime = Runtime(
+            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of, most_bytes_of
+        )
+        self._runtime.app_config = app_config or {}
+        self._runtime.stream_time = snapshot.stream_time_ms
+        self._runtime.epoch = epoch
+        self._runtime.repeats_sends = repeats_sends
+        for name, spec in sub.stores.items():
+            self.stores[name] = open_store(spec, stores, self._runtime, snapshot.stores.get(name, {}))
+        self._runtime.global_stores = _to_read(sub, global_stores)
+        remembered = {node.remembered_as for node in sub.nodes.values()}
+        self._runtime.memories = {
+            name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
+        }
+        self._sub = sub
+        self._compiled = Compiled(sub, self._runtime, cache_bytes)
+        self._books = self._runtime.books[::-1]
+        """Of the asynchronous operators, those in front first."""
+        self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
+        """How each asynchronous operator calls."""
+        self._sources = {topic: source for source in sub.sources for topic in source.topics}
+        self._fronts = None if threads is None else Fronts(sub, self._compiled, threads) or None
+        self._columnar = columns.entries(sub, self._compiled) if self._fronts is None else {}
+        self._readers = {
+            source.name: columns.readers(source, columnar=source.name in self._columnar)
+            for source in sub.sources
+        }
+        self._aside: list[Piece] = []
+        """Runs of one source that were taken and wait to be processed together, in columns."""
+        self._group = PartitionGroup(
+            {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
+        )
+        self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
+        self._restored = snapshot
+        self._metrics = dict.fromkeys(("processed", "punctuated", "enforced"), 0)
+
+    def init(self, now_ms: int) -> None:
+        """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
+
+        Args:
+            now_ms: The wall clock, ms since the epoch.
+
+        Raises:
+            ProcessingError: If an ``init`` raises.
+        """
+        self._runtime.now_ms = now_ms
+        for context in self._compiled.contexts:
+            self._guarded(context.init, "init", context.processor)
+        self._restore_schedules()
+        self._runtime.refresh_due()
+        for (partition, lane), records in self._restored.buffered.items():
+            queue = self._group.queue(QueueId(partition, lane))
+            self._append(queue, records, self._restored.positions[queue.id])
+
+    def close(self) -> None:
+        """Call ``close`` of every processor.
+
+        Raises:
+            ProcessingError: If a ``close`` raises; the others have been called all the same.
+        """
+        failed: ProcessingError | None = None
+        for context in self._compiled.contexts:
+            try:
+                self._guarded(context.processor.close, "close", context.processor)
+            except ProcessingError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def feed(self, partition: TopicPartition, records: Records, position: int, *, lane: str = "") -> None:
+        """Put records into the queue of their partition.
+
+        Args:
+            partition: Where they come from; its topic belongs to a source of the sub-topology.
+            records: In offset order, behind all that was fed before.
+            position: The offset after them, also when offsets are missing at the end or there are no records.
+            lane: Where records of a shuffle came from; each lane is a queue of its own.
+
+        Raises:
+            DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
+        """
+        queue = self._group.queue(QueueId(partition, lane))
+        if self._restored.reads_again:
+            records = self._unknown(queue, records)
+        self._append(queue, records, position)
+
+    def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
+        source = self._source_for(queue.partition)
+        queue.append(self._deserialized(source, queue, records), position)
+
+    def _unknown(self, queue: RecordQueue, records: Records) -> Records:
+        """Leave out what was taken before the task was rebuilt, and of what is merged also what it still holds."""
+        restored, partition = self._restored, queue.partition
+        if queue.id.lane == MERGED and queue.id in restored.positions:
+            return _beyond(records, restored.positions[queue.id])
+        if partition in restored.progress:
+            return _beyond(records, restored.progress[partition].position)
+        return records
+
+    def _source_for(self, partition: TopicPartition) -> Source:
+        """Give the source of a partition; a topic that only a pattern means becomes known."""
+        source = self._sources.get(partition.topic)
+        if source is None:
+            source = source_of(self._sub.sources, partition.topic)
+            if source is None:
+                raise StoreError(
+                    f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
+                )
+            self._sources[partition.topic] = source
+        return source
+
+    def inform(self, facts: InputFacts) -> None:
+        """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.
+
+        Args:
+            facts: What the micro-batch knows.
+        """
+        self._readiness.inform(facts)
+
+    def step(self, now_ms: int, budget: int | None = None) -> Outcome:
+        """Process what is buffered, the smallest head timestamp first, punctuate what is due, and flush the caches.
+
+        Args:
+            now_ms: The wall clock, ms since the epoch.
+            budget: At most so many records; None is all.
+
+        Returns:
+            What the driver has to do.
+
+        Raises:
+            MillstreamError: If a record fails under the policy "fail".
+        """
+        runtime = self._runtime
+        runtime.now_ms = now_ms
+        runtime.active = True
+        try:
+            for book in self._books:
+                book.collect()
+            if self._readiness.active:
+                self._take_ready(now_ms, budget)
+            else:
+                self._take_all(budget)
+            self._run_aside()
+            if self._fronts is not None:
+                self._run_block(self._fronts)
+            self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
+            self._close_idle(now_ms)
+            self._compiled.caches.flush()
+            self._leave_records()
+            issue = self._issue() if self._books else ()
+        finally:
+            runtime.active = False
+            self._leave_records()
+        return self._outcome(issue)
+
+    def done(self, ticket: Ticket, settled: Settled) -> None:
+        """Take note of the answer to a call; its effects are applied in the next step.
+
+        Args:
+            ticket: The call's; the answer is ignored if the record is finished, or was handed over again since.
+            settled: What has become of it.
+        """
+        for book in self._books:
+            if book.name == ticket.operator:
+                book.done(ticket, settled)
+
+    def under_way(self) -> tuple[Ticket, ...]:
+        """Give the calls that have been issued and not answered, in this micro-batch or before."""
+        return tuple(ticket for book in self._books for ticket in book.under_way())
+
+    def lost(self, tickets: Iterable[Ticket]) -> None:
+        """Take note that the station does not have these calls: the next step issues them again, as the same attempts."""
+        books = {book.name: book for book in self._books}
+        for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
+            books[ticket.operator].lost(ticket)
+
+    def _leave_records(self) -> None:
+        self._runtime.partition = None
+        self._runtime.chunk = None
+
+    def _issue(self) -> tuple[AsyncCall, ...]:
+        """Give the calls to hand over, and write down what is unfinished."""
+        issue = tuple(call for book in self._books for call in book.issue())
+        for book in self._books:
+            book.save()
+        return issue
+
+    def _take_all(self, budget: int | None) -> None:
+        """Process what is buffered, whatever may still come."""
+        left = budget
+        while left is None or left > 0:
+            chosen = self._group.choose()
+            if chosen is None:
+                break
+            left = self._take(*chosen, left)
+
+    def _take_ready(self, now_ms: int, budget: int | None) -> None:
+        """Process what is buffered as long as no input has to be waited for."""
+        ready, left = self._readiness, budget
+        ready.begin(now_ms)
+        while left is None or left > 0:
+            chosen = ready.choose(self._group)
+            if chosen is None:
+                break
+            enforced, before = ready.enforced, self._metrics["processed"]
+            left = self._take(*chosen, left)
+            ready.taken(chosen[0])
+            if enforced:
+                self._metrics["enforced"] += self._metrics["processed"] - before
+        ready.finish(self._group)
+
+    def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
+        """Process a run, as far as the budget goes; give what is left of it."""
+        end = end if left is None else min(end, queue.index + left)
+        left = left if left is None else left - (end - queue.index)
+        self._run(queue, end)
+        return left
+
+    def snapshot(self) -> Snapshot:
+        """Give what must survive besides the stores."""
+        queues = self._group.queues
+        return Snapshot(
+            self._runtime.stream_time,
+            {p: q.partition_time for p, q in queues.items() if q.partition_time >= 0},
+            self._runtime.punctuations.to_data(),
+            {p: q.buffered() for p, q in queues.items() if q.chunks},
+            {p: q.position for p, q in queues.items() if q.chunks and q.position is not None},
+            {name: memory for name, store in self.stores.items() if (memory := store.memory())},
+            {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
+            dict(self._readiness.deadlines),
+            self._readiness.waiting,
+            self._progress() if self._books else {},
+        )
+
+    def _progress(self) -> dict[TopicPartition, Progress]:
+        """Give what has been done of each partition."""
+        frontiers = self._runtime.frontiers
+        return {
+            at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
+        }
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        before = {at: progress.position for at, progress in self._restored.progress.items()}
+        queues = self._group.queues.values()
+        return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
+
+    @property
+    def has_processors(self) -> bool:
+        """Whether it runs objects of the user's classes: what these keep in attributes ends with the task."""
+        return bool(self._compiled.contexts)
+
+    def buffered_count(self) -> int:
+        """Give the number of records that were fed and not processed."""
+        return self._group.buffered_count()
+
+    # Records.
+
+    def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        to_keys, to_values = self._readers[source.name]
+        one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
+        if not one_by_one and min(records.timestamps, default=0) >= 0:
+            with suppress(Exception):  # then record by record, which finds the bad ones
+                keys, values = to_keys(records.keys), to_values(records.values)
+                return Chunk(records, None, keys, values, records.timestamps, records.headers)
+        return self._one_by_one(source, queue, records)
+
+    def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
+        raw_key, raw_value = columns.kept_serialised(source, columnar=source.name in self._columnar)
+        good = Chunk(records, [], [], [], [], None if records.headers is None else [])
+        partition_time = queue.newest_timestamp()
+        for row in range(len(records)):
+            at = self._deserialized_one(source, queue.partition, records, row, partition_time)
+            if at is None:
+                continue
+            partition_time = max(partition_time, at.timestamp)
+            good.rows.append(row)  # type: ignore[union-attr]
+            good.keys.append(records.keys[row] if raw_key else at.key)
+            good.values.append(records.values[row] if raw_value else at.value)
+            good.timestamps.append(at.timestamp)
+            if good.headers is not None:
+                good.headers.append(at.headers)
+        return good
+
+    def _deserialized_one(
+        self, source: Source, partition: TopicPartition, records: Records, row: int, partition_time: int
+    ) -> ConsumerRecord | None:
+        key, value, timestamp = records.keys[row], records.values[row], records.timestamps[row]
+        headers = records.headers[row] if records.headers is not None else ()
+        raw = (partition, records.offsets[row], key, value, timestamp, headers)
+        try:
+            record = ConsumerRecord(
+                *partition,
+                records.offsets[row],
+                timestamp,
+                read(source.key, key, partition.topic, "key", headers),
+                read(source.value, value, partition.topic, "value", headers),
+                headers,
+            )
+            if source.timestamp is None:
+                if timestamp < 0:
+                    raise DeserializationError(
+                        "the record has no timestamp; give the source timestamp=... to make one"
+                    )
+                return record
+            by_clock = source.timestamp is wall_clock
+            extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
+            if not isinstance(extracted, int):
+                raise DeserializationError(
+                    f"the timestamp extractor gave {extracted!r} instead of an int of ms"
+                )
+            record = record._replace(timestamp=extracted)
+        except Exception as error:
+            cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
+            again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
+            failure = Failure("deserialize", source.name, cause, raw)
+            found: ConsumerRecord | None = self._runtime.failed(failure, again)
+            return found
+        if record.timestamp < 0:
+            self._runtime.drop("negative timestamp")
+            return None
+        return record
+
+    def _run(self, queue: RecordQueue, end: int) -> None:
+        """Process a run of records of one queue."""
+        if self._fronts is not None:
+            return self._run_by_threads(self._fronts, queue, end)
+        name, start = self._sources[queue.partition.topic].name, queue.index
+        if name in self._columnar:
+            return self._set_aside(queue, end)
+        self._run_aside()
+        self._run_rows(queue.partition, queue.chunks[0], start, end, self._compiled.entries[name])
+        queue.taken(end)
+        self._metrics["processed"] += end - start
+        return None
+
+    def _set_aside(self, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others of its source."""
+        piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
+        if self._aside and self._source_of(self._aside[0]) is not self._source_of(piece):
+            self._run_aside()
+        self._aside.append(piece)
+        queue.taken(end)
+        self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
+        self._metrics["processed"] += end - piece.start
+
+    def _run_by_threads(self, fronts: Fronts, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others; what makes a block is processed at once."""
+        start, chunk = queue.index, queue.chunks[0]
+        name = self._sources[queue.partition.topic].name
+        queue.taken(end)
+        self._metrics["processed"] += end - start
+        while start < end:
+            cut = min(end, start + fronts.room)
+            fronts.set_aside(name, Piece(queue.partition, chunk, start, cut))
+            if not fronts.room:
+                self._run_block(fronts)
+            start = cut
+
+    def _run_block(self, fronts: Fronts) -> None:
+        """Process what was set aside: threads execute the first part, this one does the rest."""
+        for name, piece, effects in fronts.execute():
+            entry: Call = self._compiled.entries[name] if effects is None else replay
+            self._run_rows(*piece, entry, effects)
+
+    def _run_aside(self) -> None:
+        """Process what was set aside, in columns."""
+        if self._aside:
+            pieces, self._aside = self._aside, []
+            self._runtime.take(pieces)
+            entry = self._columnar[self._source_of(pieces[0]).name]
+            entry.call(entry.columns(pieces))
+
+    def _source_of(self, piece: Piece) -> Source:
+        return self._sources[piece.partition.topic]
+
+    def _run_rows(
+        self,
+        partition: TopicPartition,
+        chunk: Chunk,
+        start: int,
+        end: int,
+        entry: Call,
+        effects: list[Effects] | None = None,
+    ) -> None:
+        """Process a run record by record.
+
+        Args:
+            partition: Where it came from.
+            chunk: Where it is.
+            start: Its first record.
+            end: The record behind its last one.
+            entry: What takes the records.
+            effects: What it takes in place of their keys, if it does.
+        """
+        runtime = self._runtime
+        runtime.partition, runtime.chunk = partition, chunk
+        # What is before the run is not walked over: inputs that alternate would take quadratic time.
+        columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
+        if start:
+            columns = [column[start:end] for column in columns]
+        if effects is not None:
+            columns[0] = effects
+        headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
+        rows = zip(range(start, end), *columns, headers)
+        for index, key, value, timestamp, header in rows:
+            runtime.index = index
+            if timestamp > runtime.stream_time:
+                runtime.stream_time = timestamp
+            entry(key, value, timestamp, header)
+            if runtime.stream_time >= runtime.due_stream_time:
+                self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
+                runtime.partition, runtime.chunk = partition, chunk
+
+    # Punctuation.
+
+    def _punctuate(self, kind: PunctuationType, now_ms: int) -> None:
+        runtime = self._runtime
+        runtime.partition = None
+        runtime.chunk = None
+        while (schedule := runtime.punctuations.first_due(kind, now_ms)) is not None:
+            schedule.advance(now_ms)
+            self._metrics["punctuated"] += 1
+            try:
+                schedule.callback(now_ms)
+            except Exception as error:
+                runtime.on_error("process", schedule.node, error)
+        runtime.refresh_due()
+
+    def _restore_schedules(self) -> None:
+        """Give schedules made in ``init`` their due times back, and make those again that were made later."""
+        schedules = {(s.node, s.ordinal): s for s in self._runtime.punctuations.schedules}
+        processors = {context._node: context.processor for context in self._compiled.contexts}
+        for data in self._restored.schedules:
+            kind = PunctuationType(data["kind"])
+            made = schedules.get((data["node"], data["ordinal"]))
+            if made is not None and (made.kind, made.interval_ms) == (kind, data["interval_ms"]):
+                made.due_ms, made.cancelled = data["due_ms"], data["cancelled"]
+            elif data["ordinal"] is None and hasattr(processors.get(data["node"]), data["method"]):
+                callback = getattr(processors[data["node"]], data["method"])
+                again = Schedule(
+                    data["node"], None, data["method"], kind, data["interval_ms"], data["due_ms"], callback
+                )
+                self._runtime.punctuations.add(again)
+
+    def _close_idle(self, now_ms: int) -> None:
+        """Close what operators have open whose input is idle, those in front first."""
+        clocks = self._runtime.idle_clocks
+        if clocks:
+            quiet = not self.buffered_count() and self._readiness.quiet
+            for clock in reversed(clocks):
+                self._compiled.caches.flush()
+                clock.step(now_ms, quiet=quiet)
+
+    # Results.
+
+    def _outcome(self, issue: tuple[AsyncCall, ...]) -> Outcome:
+        runtime = self._runtime
+        sends = runtime.take_sends()
+        metrics = TaskMetrics(
+            self._metrics["processed"],
+            dict(runtime.dropped),
+            self._metrics["punctuated"],
+            sum(len(records) for _, records in sends),
+            self._metrics["enforced"],
+            *self._compiled.caches.take_counts(),
+            counted=dict(runtime.counted),
+        )
+        ready = self._readiness
+        idle_until_ms = ready.wake_at_ms()
+        attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
+        drained = [store.drain() for store in self.stores.values()]
+        outcome = Outcome(
+            sends,
+            {name: changes for store in drained for name, changes in store.changes.items()},
+            {at: self._frontier(at, position) for at, position in self._positions().items()},
+            earliest(
+                runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
+                idle_until_ms,
+                attempts_due_ms,
+                *(clock.wake_at_ms for clock in runtime.idle_clocks),
+            ),
+            runtime.stream_time,
+            runtime.commit_requested,
+            metrics,
+            tuple(runtime.notices),
+            tuple(name for store in drained for name in store.dropped),
+            ready.waiting,
+            {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
+            ready.given_up() if ready.active else (),
+            idle_until_ms,
+            issue,
+            attempts_due_ms,
+            {book.name: book.figures() for book in self._books},
+            None if self._fronts is None else self._fronts.take_figures(),
+            self._shuffled() if self._books else {},
+        )
+        self._metrics = dict.fromkeys(self._metrics, 0)
+        runtime.dropped.clear()
+        runtime.counted.clear()
+        runtime.notices.clear()
+        runtime.commit_requested = False
+        return outcome
+
+    def _shuffled(self) -> dict[TopicPartition, int]:
+        """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""
+        straight = self._positions()
+        low = {
+            at: lowest
+            for at, frontier in self._runtime.frontiers.items()
+            if at not in straight and (lowest := frontier.lowest()) is not None
+        }
+        for queue in self._group.queues.values():
+            if queue.partition not in straight and (head := queue.head_offset()) is not None:
+                low[queue.partition] = min(head, low.get(queue.partition, head))
+        return low
+
+    def _frontier(self, partition: TopicPartition, position: int) -> int:
+        """Give the offset that may be committed where everything before a position has been taken."""
+        frontier = self._runtime.frontiers.get(partition)
+        return position if frontier is None else frontier.committable(position)
+
+    def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
+        try:
+            call()
+        except Exception as error:
+            raise ProcessingError(
+                f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _beyond(records: Records, position: int) -> Records:
+    """Give the records from an offset on; they need not be in the order of offsets."""
+    rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
+    if len(rows) == len(records):
+        return records
+    return Records(
+        [records.keys[row] for row in rows],
+        [records.values[row] for row in rows],
+        [records.timestamps[row] for row in rows],
+        [records.offsets[row] for row in rows],
+        None if records.headers is None else [records.headers[row] for row in rows],
+    )
+
+
+def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:
+    """Open the global stores that the nodes of a sub-topology may read."""
+    if not sub.global_stores:
+        return {}
+    if global_stores is None:
+        raise StoreError(
+            f"a task of sub-topology {sub.id} was made without the global stores {', '.join(sub.global_stores)}; "
+            "this is a bug"
+        )
+    return {name: read_only(open_store(spec, global_stores)) for name, spec in sub.global_stores.items()}

@@ -1,0 +1,178 @@
+"""Arguments: what a user may not give is refused where it is given, by the annotations of what is called.
+
+A parameter whose annotation does not admit None refuses None. If it takes a function, it refuses what cannot be called; if it takes
+text or objects of this package's classes, it refuses others. What an annotation says beyond that is left to type checkers.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, Signature, signature
+from types import FunctionType, UnionType
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
+
+from millstream.core.model.errors import ArgumentError
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+class _Rule(NamedTuple):
+    """What a parameter takes.
+
+    Attributes:
+        none: Whether it takes None.
+        functions: Whether it takes functions.
+        classes: The classes whose objects it takes.
+        known: Whether that is all it takes, so that anything else is refused, not only None.
+    """
+
+    none: bool
+    functions: bool
+    classes: tuple[type, ...]
+    known: bool
+
+    def admits(self, value: object) -> bool:
+        """Return whether a value is admitted."""
+        if value is None:
+            return self.none
+        return not self.known or isinstance(value, self.classes) or (self.functions and callable(value))
+
+    def __str__(self) -> str:
+        if not self.known:
+            return "not be "
+        kinds = (
+            ["callable"] * self.functions + [each.__name__ for each in self.classes] + ["None"] * self.none
+        )
+        return f"be {' or '.join(kinds)}, not "
+
+
+def checked(function: F) -> F:
+    """Let a function refuse arguments that its annotations do not admit.
+
+    Raises:
+        ArgumentError: From the function, if it is given None or an object of a wrong type.
+
+    Example:
+        >>> @checked
+        ... def shout(text: str) -> str:
+        ...     return text.upper()
+        >>> shout(None)
+        Traceback (most recent call last):
+        ...
+        millstream.core.model.errors.ArgumentError: shout: text must be str, not None
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _check(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
+
+
+def checked_methods(cls: C) -> C:
+    """Let the constructor and the public methods of a class refuse arguments that their annotations do not admit."""
+    for name, member in list(vars(cls).items()):
+        if name == "__init__" or not name.startswith("_"):
+            if isinstance(member, FunctionType):
+                setattr(cls, name, checked(member))
+            elif isinstance(member, (staticmethod, classmethod)):
+                setattr(cls, name, type(member)(checked(member.__func__)))
+    return cls
+
+
+def checked_constructor(cls: C) -> C:
+    """Let the constructor of a class refuse arguments that its annotations do not admit."""
+    cls.__init__ = checked(cls.__init__)  # type: ignore[misc]
+    return cls
+
+
+def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    known, rules = _rules_of(function)
+    try:
+        bound = known.bind(*args, **kwargs)
+    except TypeError:
+        return  # the call itself says what is missing
+    given = [
+        (name, rules[name], value)
+        for name, values in bound.arguments.items()
+        if name in rules
+        for value in (values if known.parameters[name].kind is Parameter.VAR_POSITIONAL else (values,))
+    ]
+    refused = [each for each in given if not each[1].admits(each[2])]
+    for name, rule, value in sorted(
+        refused, key=lambda each: each[2] is not None
+    ):  # those that are missing come first
+        called = function.__qualname__.removesuffix(".__init__")
+        raise ArgumentError(f"{called}: {name} must {rule}{value!r}")
+
+
+@functools.cache
+def _rules_of(function: Callable[..., Any]) -> tuple[Signature, dict[str, _Rule]]:
+    known = signature(function)
+    names: Mapping[str, Any] = getattr(function, "__globals__", {})
+    rules: dict[str, _Rule] = {}
+    for name, parameter in known.parameters.items():
+        annotated = (
+            parameter.annotation is not Parameter.empty and parameter.kind is not Parameter.VAR_KEYWORD
+        )
+        rule = _rule(parameter.annotation, names) if annotated else None
+        if rule is not None:
+            rules[name] = rule
+    return known, rules
+
+
+def _rule(annotation: object, names: Mapping[str, Any]) -> _Rule | None:
+    """Return what an annotation admits; None if that is anything."""
+    none, functions, classes, known = False, False, [], True
+    for member in _members(annotation, names):
+        if member is Any or member is object or isinstance(member, TypeVar):
+            return None
+        if member is None:
+            none = True
+        elif member is Callable or get_origin(member) is Callable:
+            functions = True
+        elif isinstance(member, type) and (member is str or _is_ours(member)):
+            classes.append(member)
+        else:
+            known = False
+    return _Rule(none, functions, tuple(classes), known)
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("millstream.") and not getattr(cls, "_is_protocol", False)
+
+
+class _Unknown:
+    """A member of an annotation that says nothing here."""
+
+
+def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
+    """Yield the members of a union, whatever it is written as."""
+    if isinstance(annotation, str):
+        yield from _written(ast.parse(annotation, mode="eval").body, names)
+    elif isinstance(annotation, UnionType):
+        for each in get_args(annotation):
+            yield from _members(each, names)
+    elif annotation is type(None):
+        yield None
+    else:
+        yield annotation
+
+
+def _written(tree: ast.expr, names: Mapping[str, Any]) -> Iterator[object]:
+    if isinstance(tree, ast.BinOp):
+        yield from _written(tree.left, names)
+        yield from _written(tree.right, names)
+    elif isinstance(tree, ast.Constant):
+        yield from _members(tree.value, names)
+    elif isinstance(tree, ast.Subscript):
+        yield from _written(tree.value, names)
+    elif isinstance(tree, ast.Name):
+        builtins = {"str": str, "object": object}
+        yield from _members(names.get(tree.id, builtins.get(tree.id, _Unknown())), names)
+    else:
+        yield _Unknown()

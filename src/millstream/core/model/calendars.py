@@ -1,0 +1,131 @@
+"""Windows of your own: days and months of a calendar, shifts, or one that never ends.
+
+Windows of a fixed size lie on a grid from the epoch on. Many that people count by do not: a month is longer than another, and a
+day that changes the clocks is shorter or longer by an hour. Here a function says which windows hold a timestamp; everything else,
+grace and late records, the close of windows, stores, is as for windows of a fixed size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Final
+
+from millstream.core.model.arguments import checked_constructor
+from millstream.core.model.durations import Duration, millis
+from millstream.core.model.errors import TopologyError
+
+NO_END: Final = (1 << 63) - 1
+"""The end of a window that never ends, ms since the epoch, as in Kafka Streams."""
+
+
+class Windows(ABC):
+    """Base of windows of your own: say which of them hold a timestamp.
+
+    What they are must follow from the timestamp alone, and a window that begins later than another must not end earlier.
+
+    Args:
+        size: How long the longest window is.
+        grace: How long after its end a window stays open for records that are out of order.
+
+    Attributes:
+        size_ms: How long the longest window is.
+        grace_ms: How long after its end a window stays open, in stream time.
+
+    Raises:
+        TopologyError: If the size is not positive, or the grace negative.
+
+    Source: ``org.apache.kafka.streams.kstream.Windows``.
+
+    Example:
+        >>> import millstream as ms
+        >>> class Weeks(ms.Windows):  # which begin on Mondays, in UTC
+        ...     def windows_for(self, timestamp):
+        ...         day = 86_400_000
+        ...         start = (timestamp - 4 * day) // (7 * day) * 7 * day + 4 * day
+        ...         return [(start, start + 7 * day)]
+        >>> weeks = Weeks(7 * 86_400_000, grace=0)
+        >>> list(weeks.windows_for(1_000_000_000))
+        [(950400000, 1555200000)]
+    """
+
+    size_ms: int
+    grace_ms: int
+
+    def __init__(self, size: Duration, grace: Duration) -> None:
+        self.size_ms = millis(size)
+        self.grace_ms = millis(grace)
+        if self.size_ms < 1:
+            raise TopologyError(f"the size of windows is at least 1 ms, not {self.size_ms}")
+        if self.grace_ms < 0:
+            raise TopologyError(f"the grace of windows is at least 0 ms, not {self.grace_ms}")
+
+    @abstractmethod
+    def windows_for(self, timestamp: int) -> Iterable[tuple[int, int]]:
+        """Give the windows that hold a timestamp, the earliest first; none if there is none.
+
+        Args:
+            timestamp: A record's, ms since the epoch, at least 0.
+
+        Returns:
+            Pairs of start (included, at least 0) and end (excluded), ms since the epoch.
+        """
+
+    def end_of(self, start: int) -> int:
+        """Give the end of the window that begins at a time, ms since the epoch.
+
+        Raises:
+            TopologyError: If none does.
+        """
+        for first, end in self.windows_for(start):
+            if first == start:
+                return end
+        raise TopologyError(
+            f"{type(self).__name__}.windows_for({start}) does not give the window that begins there; a window holds its start, "
+            "and which windows there are must not change between two starts of an application"
+        )
+
+    def checked(self, timestamp: int) -> list[tuple[int, int]]:
+        """Give what :meth:`windows_for` gives.
+
+        Raises:
+            ValueError: If a window does not hold the timestamp, or is longer than was said.
+        """
+        found = list(self.windows_for(timestamp))
+        for start, end in found:
+            if not 0 <= start <= timestamp < end or end - start > self.size_ms:
+                raise ValueError(
+                    f"{type(self).__name__}.windows_for({timestamp}) gave the window from {start} to {end}; a window holds the "
+                    f"timestamp, begins at 0 or later, and is {self.size_ms} ms long at most, as was said when it was made"
+                )
+        return found
+
+
+@checked_constructor
+class UnlimitedWindows(Windows):
+    """One window, which begins at a time and never ends: records before it are left out.
+
+    Args:
+        start: When it begins, ms since the epoch.
+
+    Raises:
+        TopologyError: If the start is negative.
+
+    Source: ``org.apache.kafka.streams.kstream.UnlimitedWindows``.
+
+    Example:
+        >>> UnlimitedWindows(5).windows_for(5)
+        [(5, 9223372036854775807)]
+        >>> UnlimitedWindows(5).windows_for(4)
+        []
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        super().__init__(NO_END, 0)
+        if start < 0:
+            raise TopologyError(f"an unlimited window begins at 0 or later, not at {start}")
+        self.start_ms = start
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        """Give the window, if it has begun."""
+        return [(self.start_ms, NO_END)] if timestamp >= self.start_ms else []

@@ -1,0 +1,126 @@
+"""What the two halves of a foreign-key join say to each other, and how it is written into their topics.
+
+The left row *subscribes* to the right row that it names. Whoever holds the right rows keeps the subscriptions, and *answers*
+with the right value: when a row subscribes, and whenever the right row changes. Each subscription carries a *mark* of the left
+value, and each answer brings it back, so that an answer to a value that has been replaced since is known as stale.
+
+A left row that was changed has to get an answer to its newest value, also where Kafka Streams sends none because nothing
+could follow from it: an answer on its way to the value before would be stale when it comes, and the result would stay wrong.
+Such answers are *quiet*: they delete a result that is there, and say nothing of one that is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from millstream.core.model.serdes import Serde
+
+_HAS_VALUE: Final = 1
+_QUIET: Final = 2
+_MARK_BYTES: Final = 16
+
+
+class Instruction(IntEnum):
+    """What a left row asks for.
+
+    Source: ``SubscriptionWrapper.Instruction``.
+    """
+
+    LEAVE = 0
+    """Unsubscribe, without an answer: the row has subscribed elsewhere."""
+    END = 1
+    """Unsubscribe, and answer that there is no right row."""
+    END_QUIETLY = 2
+    """The same; the answer is quiet."""
+    JOIN = 3
+    """Subscribe, and answer with the right row, or that there is none."""
+    JOIN_QUIETLY = 4
+    """The same; that there is none is a quiet answer."""
+
+
+class Subscription(NamedTuple):
+    """What a left row sends, under the key of the right row; without a key if it names none.
+
+    Attributes:
+        instruction: What is asked for.
+        mark: Mark of the left value; None if the row was deleted.
+        subscriber: Serialised key of the left row.
+    """
+
+    instruction: Instruction
+    mark: bytes | None
+    subscriber: bytes
+
+
+class Answer(NamedTuple):
+    """What comes back, under the key of the left row.
+
+    Attributes:
+        mark: The mark of the subscription.
+        value: The right value; None if there is none.
+        quiet: Whether nothing is to be said if there is no result.
+    """
+
+    mark: bytes | None
+    value: Any
+    quiet: bool
+
+
+def mark_of(value: bytes) -> bytes:
+    """Give the mark of a serialised left value.
+
+    Example:
+        >>> len(mark_of(b"any value")), mark_of(b"a") == mark_of(b"b")
+        (16, False)
+    """
+    return hashlib.blake2b(value, digest_size=_MARK_BYTES).digest()
+
+
+def _with_mark(head: int, mark: bytes | None, rest: bytes) -> bytes:
+    return bytes((head, 0 if mark is None else _MARK_BYTES)) + (mark or b"") + rest
+
+
+def _split(data: bytes) -> tuple[int, bytes | None, bytes]:
+    head, size = data[0], data[1]
+    return head, data[2 : 2 + size] if size else None, data[2 + size :]
+
+
+def _write_subscription(sent: Subscription) -> bytes:
+    return _with_mark(sent.instruction, sent.mark, sent.subscriber)
+
+
+def _read_subscription(data: bytes) -> Subscription:
+    head, mark, subscriber = _split(data)
+    return Subscription(Instruction(head), mark, subscriber)
+
+
+SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
+    "subscription", _write_subscription, _read_subscription, True, (Subscription,)
+)
+"""instruction (1) | length of the mark (1) | mark | serialised key of the left row"""
+
+
+def answer(of: Serde[Any]) -> Serde[Answer]:
+    """Make the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
+
+    Args:
+        of: Serde of the right values.
+
+    Example:
+        >>> from millstream.core.model import serdes
+        >>> serde = answer(serdes.string)
+        >>> serde.deserialize(serde.serialize(Answer(None, "row", quiet=False)))
+        Answer(mark=None, value='row', quiet=False)
+    """
+
+    def write(sent: Answer) -> bytes:
+        flags = (_QUIET if sent.quiet else 0) | (0 if sent.value is None else _HAS_VALUE)
+        return _with_mark(flags, sent.mark, b"" if sent.value is None else of.serialize(sent.value))
+
+    def read(data: bytes) -> Answer:
+        flags, mark, value = _split(data)
+        return Answer(mark, of.deserialize(value) if flags & _HAS_VALUE else None, bool(flags & _QUIET))
+
+    return Serde(f"answer({of.name})", write, read, of.immutable)

@@ -1,0 +1,60 @@
+"""Timestamp extractors: what becomes of a record whose producer gave it no timestamp.
+
+Records of very old producers have the timestamp -1. Without an extractor such a record fails, under the policy for records that cannot
+be read. These functions are for ``timestamp=`` of a source.
+"""
+
+from __future__ import annotations
+
+from millstream.core.model.errors import DeserializationError
+from millstream.core.model.record import ConsumerRecord
+
+
+def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
+    """Leave records without a timestamp out, and count them as dropped.
+
+    Source: ``org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp``.
+
+    Example:
+        >>> import millstream as ms
+        >>> _ = ms.StreamsBuilder().stream("old", timestamp=ms.timestamps.skip_invalid)
+    """
+    return record.timestamp
+
+
+def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
+    """Give each record the wall clock at which its micro-batch began, whatever its own timestamp.
+
+    A micro-batch that is run again gives its records the same timestamps. Records that a task holds until the next micro-batch get
+    the time of the one that processes them.
+
+    Source: ``org.apache.kafka.streams.processor.WallclockTimestampExtractor``.
+
+    Example:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> builder.stream("in", timestamp=ms.timestamps.wall_clock).to("out")
+        >>> with ms.testing.TopologyTestDriver(builder.build(), wall_clock_ms=7) as driver:
+        ...     driver.pipe("in", "k", "v", timestamp=1)
+        ...     driver.read("out")
+        [Record(key='k', value='v', timestamp=7, headers=())]
+    """
+    raise NotImplementedError("the task puts the wall clock in its place; this function is never called")
+
+
+def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
+    """Give records without a timestamp the largest one that their partition has had so far.
+
+    Raises:
+        DeserializationError: If there was none before it.
+
+    Source: ``org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp``.
+    """
+    if record.timestamp >= 0:
+        return record.timestamp
+    if partition_time < 0:
+        raise DeserializationError(
+            "the record has no timestamp, and neither has any record of its partition before it; let the producer give timestamps, "
+            "or the topic (message.timestamp.type=LogAppendTime)"
+        )
+    return partition_time

@@ -1,0 +1,67 @@
+"""Topics: how they may be called, and which configuration of internal ones a user may set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millstream.core.model.errors import TopologyError
+
+_DECIDED: Final[Mapping[str, str]] = {
+    "cleanup.policy": "a repartition topic must not lose records of equal keys, and a changelog keeps the newest of each key",
+    "message.timestamp.type": "the times of records have to stay as they are (CreateTime)",
+    "retention.ms": "repartition topics are purged of what has been processed (repartition_purge_interval_ms), and changelogs "
+    "keep entries as long as their store does (its retention)",
+    "retention.bytes": "records that are still needed would be deleted",
+    "min.compaction.lag.ms": "it is the history_retention of versioned stores",
+}
+_HARMLESS: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"}
+
+
+def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
+    """Return what a user adds to the configuration of internal topics.
+
+    Args:
+        config: Kafka's names of configurations of topics, with their values.
+
+    Raises:
+        ValueError: If a name or value is no text, or would break what the application needs.
+
+    Example:
+        >>> checked_topic_config({"min.insync.replicas": "2"})
+        {'min.insync.replicas': '2'}
+    """
+    for name, value in config.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ValueError(
+                f"{name!r}: {value!r} cannot be; names and values are text, as in {{'min.insync.replicas': '2'}}"
+            )
+        if name in _DECIDED:
+            raise ValueError(f"{name!r} cannot be set for internal topics: {_DECIDED[name]}. Leave it out")
+        if value.strip().lower() != _HARMLESS.get(name, value.strip().lower()):
+            raise ValueError(
+                f"{name!r} can only be {_HARMLESS[name]} for internal topics: records that were acknowledged would be lost"
+            )
+    return dict(config)
+
+
+_ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the name if it can be part of a topic's name, as Kafka Streams demands of ``Named``.
+
+    Raises:
+        TopologyError: If it is empty, too long or has other characters.
+    """
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) < 250
+        or not _ALLOWED.issuperset(name)
+        or name in (".", "..")
+    ):
+        raise TopologyError(
+            f"{name!r} cannot be the name of a {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
+            "because topic names are made from it"
+        )
+    return name

@@ -1,0 +1,336 @@
+"""Ports: the shapes that drivers fill in. Nothing here does anything.
+
+The engine and the Spark runtime are written against these protocols; the drivers (``millstream.drivers.lmdb``, ``rocksdb``,
+``memory``, ``kafka``) implement them, and ``millstream.edge`` decides which implementation is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.model.record import Records
+
+StoreChange = tuple[bytes, bytes | None]
+"""A serialised key and its new serialised value; None deletes the key."""
+
+
+Changes = Mapping[str, Sequence[StoreChange]]
+"""The changes of a batch by byte store, each key at most once."""
+
+
+class ParkedChanges(NamedTuple):
+    """The changes of a batch, parked beside a local copy until the batch is known to be committed.
+
+    Attributes:
+        changes: By byte store, each key at most once.
+        dropped: Byte stores that are dropped.
+    """
+
+    changes: Changes
+    dropped: Collection[str]
+
+
+class ByteReader(Protocol):
+    """The committed content of one byte store in one task, ordered by serialised key."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of a key, or None."""
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate in key order over ``low <= key < high``; None leaves a side open."""
+
+    def approximate_count(self) -> int:
+        """Give the number of keys, without reading them."""
+
+
+class ByteStores(Protocol):
+    """One consistent view of the committed content of a task's byte stores.
+
+    A key-value store is one byte store of the same name. A store that is kept in slices of time is one byte store per slice,
+    named by :func:`slice_name`, so that a slice that has expired is dropped as a whole.
+    """
+
+    def open(self, name: str) -> ByteReader:
+        """Give a byte store; one that does not exist is empty."""
+
+
+def slice_name(store: str, number: int) -> str:
+    """Give the name of the byte store of a slice.
+
+    Example:
+        >>> slice_name("counts", 7)
+        'counts/7'
+    """
+    return f"{store}/{number}"
+
+
+def store_of(byte_store: str) -> str:
+    """Give the name of the store that a byte store belongs to: no store's name has a slash."""
+    return byte_store.partition("/")[0]
+
+
+class Version(NamedTuple):
+    """Which committed state a local copy holds.
+
+    Attributes:
+        number: The batch number.
+        token: The token of the attempt that made it.
+        toward: While the copy is on its way to a later version, the token of that version, else empty: some of the changes up
+            to there may be in it already.
+    """
+
+    number: int
+    token: str
+    toward: str = ""
+
+
+RESTORING: Final = Version(-1, "restoring")
+"""The version of a copy that is being restored from nothing."""
+
+
+class LocalCopy(Protocol):
+    """The local copy of byte stores of one task, kept by one engine.
+
+    It only ever holds committed state (see docs/concepts/state.md). It is used by one batch at a time; a batch ends with
+    :meth:`close_view`, after which any process of the host may use it.
+    """
+
+    exclusive: bool
+    """Whether no other process can have it open from its first use to :meth:`close_view`."""
+
+    def version(self) -> Version | None:
+        """Give the version of the content, None for an empty copy."""
+
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people: it is missing, or was thrown away."""
+
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+
+        An engine may need several transactions. One that is cut off between them leaves the old version on its way to the
+        new one, so nobody takes the copy for either.
+
+        Raises:
+            StoreError: If the content cannot be written, for example because the disk is full.
+            CopyMovedError: If another process has written a copy that is not exclusive since :meth:`version`.
+        """
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+
+    def wipe(self) -> None:
+        """Remove everything, before a rebuild from the log."""
+
+    def open_view(self) -> ByteStores:
+        """Open one consistent view; :meth:`close_view` ends it.
+
+        Raises:
+            CopyMovedError: If another process has written a copy that is not exclusive since :meth:`version`.
+        """
+
+    def close_view(self) -> None:
+        """End the view that open_view gave, if there is one, and let go of what the next batch's process may need.
+
+        Raises:
+            StoreError: If the copy takes more memory than it may, and cannot give it back.
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+        """
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy.
+
+        Raises:
+            StoreError: If they cannot be written, for example because the disk is full.
+        """
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+
+
+OpenLocalCopy = Callable[[str, int, str], LocalCopy]
+"""Opens the local copy in a directory, with the bytes of memory it may take, in a run of the application (its id; empty is a run
+of its own); repeated calls in one process give the same one."""
+
+
+class OffsetRange(NamedTuple):
+    """A planned piece of a partition: offsets ``start`` (included) to ``end`` (excluded)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class TimedOffset(NamedTuple):
+    """A record by its place and time: its offset, and its timestamp in ms since the epoch."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class TimeIndex(Protocol):
+    """The broker's index of timestamps. Each call is one round trip, however many partitions it is about."""
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
+        """Give the first record at or after a time (ms) per partition; partitions that have none are left out."""
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
+        """Give the record with the largest timestamp per partition; empty partitions are left out."""
+
+
+class TopicFacts(NamedTuple):
+    """What tells a topic from another one of the same name, and from itself before.
+
+    Attributes:
+        id: The broker's id of the topic; empty if the broker gives none.
+        partitions: Number of partitions.
+    """
+
+    id: str
+    partitions: int
+
+
+class TopicReader(TimeIndex, Protocol):
+    """What the planner asks the broker."""
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Give the number of partitions of each topic that exists."""
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists."""
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the first offset that the broker still has, per partition."""
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record that may be read, per partition."""
+
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets; partitions without one are left out."""
+
+    def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+
+
+class Fetcher(Protocol):
+    """Reads planned ranges."""
+
+    def connect(self) -> None:
+        """Connect now, so that the first range need not wait for it."""
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        """Read a range, in offset order, a few thousand records at a time."""
+
+
+class ChangelogReader(Protocol):
+    """Reads what the application has written to its own topics."""
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        """Give what a partition holds now; one that does not exist is empty."""
+
+    def read(self, there: OffsetRange) -> Iterator[Records]:
+        """Read what :meth:`extent` gave."""
+
+
+class BatchId(NamedTuple):
+    """Which micro-batch: the checkpoint it belongs to, and its number there. A batch that is run again keeps its id."""
+
+    checkpoint: str
+    number: int
+
+
+class Delivery(Protocol):
+    """What one Spark partition sends in one micro-batch: ``begin``, any number of ``publish``, ``commit``."""
+
+    repeatable: bool
+    """Whether a delivery can be aborted and must then be repeated from ``begin``."""
+
+    def begin(self, batch: BatchId) -> bool:
+        """Begin; tell whether there is anything left to do: a batch that was delivered before must not be sent again."""
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Hand records to the client.
+
+        Raises:
+            ProductionError: If the broker refused a record.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
+        """
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Return when everything is acknowledged.
+
+        Args:
+            offsets: The offsets before which everything has been processed.
+
+        Raises:
+            ProductionError: If the broker refused a record.
+            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated, or if only ``begin`` can tell.
+        """
+
+    def abort(self) -> None:
+        """Take back what can be taken back; never raises."""
+
+
+class Publisher(Protocol):
+    """Sends records."""
+
+    def delivery(self, partition: int) -> Delivery:
+        """Get ready to send what a Spark partition puts out."""
+
+
+class OffsetCommitter(Protocol):
+    """Tells Kafka what has been processed."""
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """Commit the group's offsets, and how far it has read where that is beyond them."""
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets, of topics with their partition counts; partitions without one are left out."""
+
+
+PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
+"""KIP-28's ``PartitionGrouper``: topics of one sub-topology with their partition counts -> partition groups, in the order
+of their task numbers."""
+
+
+Work = Callable[[], bool]
+"""A piece of work that is called again and again until it says that there is no more to do."""
+
+
+class Threads(Protocol):
+    """The threads of one task (KIP-408)."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
+        """Do several pieces of work at once, each in a thread of its own, and wait for all of them.
+
+        Args:
+            work: At most ``count`` pieces; each is called until it returns false, or raises.
+
+        Returns:
+            Per piece what it raised, which has ended its thread; None if it came to its end.
+        """

@@ -1,0 +1,119 @@
+"""Admission: how far each partition may advance in one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import OffsetRange
+
+
+def admit(start: Offsets, ends: Offsets, limit: int, first: Collection[str] = (), most: int = 0) -> Offsets:
+    """Plan the end offsets of a batch: a fair share of the limit to every partition that has records.
+
+    Partitions with less than their share leave the rest to the others.
+
+    Args:
+        start: Where each partition stands.
+        ends: How far each partition could be read.
+        limit: Records per batch, at least one.
+        first: Topics that come before the others: those get what is left of the limit.
+        most: What these topics may have if it is more than the limit.
+
+    Returns:
+        Planned end offsets, never before ``start``.
+
+    Example:
+        >>> admit({"t": {0: 0, 1: 0}}, {"t": {0: 10, 1: 1000}}, 100)
+        {'t': {0: 10, 1: 90}}
+        >>> admit({"t": {0: 0}, "own": {0: 0}}, {"t": {0: 99}, "own": {0: 120}}, 100, first={"own"}, most=200)
+        {'t': {0: 0}, 'own': {0: 120}}
+    """
+    limit = max(limit, 1)
+    if not first:
+        return _fair(start, ends, limit)
+    own = {topic: partitions for topic, partitions in ends.items() if topic in first}
+    ahead = _fair(start, own, max(limit, most))
+    taken = sum(ahead[topic][p] - at for topic, partitions in start.items() for p, at in partitions.items())
+    others = {topic: partitions for topic, partitions in ends.items() if topic not in first}
+    return _fair(ahead, others, max(limit - taken, 0))
+
+
+def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
+    available = sorted(
+        (max(ends.get(topic, {}).get(partition, at) - at, 0), topic, partition)
+        for topic, partitions in start.items()
+        for partition, at in partitions.items()
+    )
+    planned = {topic: dict(partitions) for topic, partitions in start.items()}
+    for position, (count, topic, partition) in enumerate(available):
+        share = -(-left // (len(available) - position))
+        taken = min(count, share)
+        planned[topic][partition] += taken
+        left -= taken
+    return planned
+
+
+def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """Return the planned pieces between two positions.
+
+    Partitions that do not advance are left out, and so are those that ``start`` does not know: they begin where ``end`` is.
+    """
+    return [
+        OffsetRange(topic, partition, start[topic][partition], to)
+        for topic, partitions in end.items()
+        for partition, to in partitions.items()
+        if to > start.get(topic, {}).get(partition, to)
+    ]
+
+
+def packed(
+    planned: Sequence[OffsetRange], bins: int, smallest: int = 5_000, whole: Collection[str] = ()
+) -> list[list[OffsetRange]]:
+    """Spread ranges evenly over readers.
+
+    A range that is larger than a reader's share is cut, unless its records have to be taken in their order. When all ranges
+    together are small, one reader takes them all, because a Spark task costs more than reading a few records.
+
+    Args:
+        planned: The ranges of a batch.
+        bins: How many readers can work at once.
+        smallest: Records below which a further reader is not worth it.
+        whole: Topics whose ranges are not cut: one reader takes all that a micro-batch reads of a partition.
+
+    Returns:
+        Ranges per reader.
+
+    Example:
+        >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2)
+        [[OffsetRange(topic='t', partition=0, start=0, end=10000)], [OffsetRange(topic='t', partition=0, start=10000, end=20000)]]
+        >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2, whole={"t"})
+        [[OffsetRange(topic='t', partition=0, start=0, end=20000)]]
+    """
+    total = sum(r.end - r.start for r in planned)
+    wanted = max(1, min(bins, total // smallest))
+    share = -(-total // wanted)
+    readers: list[list[OffsetRange]] = [[] for _ in range(wanted)]
+    loads = [0] * wanted
+    # The largest first, each to the reader that has least: what can be cut then fills the readers up.
+    for r in sorted((r for r in planned if r.topic in whole), key=lambda r: r.start - r.end):
+        least = loads.index(min(loads))
+        readers[least].append(r)
+        loads[least] += r.end - r.start
+    _fill(readers, [share - load for load in loads], [r for r in planned if r.topic not in whole])
+    return [reader for reader in readers if reader]
+
+
+def _fill(readers: list[list[OffsetRange]], rooms: Sequence[int], planned: Iterable[OffsetRange]) -> None:
+    """Cut ranges where a reader has no more room; the last one takes what is left."""
+    number, room = 0, rooms[0]
+    for r in planned:
+        start = r.start
+        while start < r.end:
+            while room <= 0 and number + 1 < len(rooms):
+                number += 1
+                room = rooms[number]
+            end = min(r.end, start + room) if room > 0 else r.end
+            readers[number].append(OffsetRange(r.topic, r.partition, start, end))
+            room -= end - start
+            start = end

@@ -1,0 +1,218 @@
+"""Reset: at which offsets an application begins anew.
+
+The ways to name them are those of Kafka's own tools (``kafka-streams-application-reset``, ``kafka-consumer-groups``). What
+lies outside of a topic is moved to its first or last offset, and told.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from millstream.core.model.durations import millis
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.positions import Offsets
+from millstream.core.topology.internal import is_internal
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to begin.
+
+    Attributes:
+        kind: What is meant by ``value``.
+        value: An offset, a number of records (negative: back), or milliseconds since the epoch.
+        listed: The offsets of kind ``listed``.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "shift", "time", "listed"] = "earliest"
+    value: int = 0
+    listed: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the broker says of the partitions, each as topic to partition to offset.
+
+    Attributes:
+        begin: The first offset there is.
+        end: The offset after the last record.
+        at_time: The first offset at or after the target's time; partitions without one are left out.
+    """
+
+    begin: Offsets
+    end: Offsets
+    at_time: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, order=True)
+class Move:
+    """Where one partition stands and where it is to begin.
+
+    Attributes:
+        topic: The topic.
+        partition: Its number.
+        before: What has been processed, None if nothing is known.
+        after: Where the next start begins.
+        note: Why that is not what was asked for, if it is not.
+    """
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+    note: str = ""
+
+
+def moves(target: Target, topics: Iterable[str], current: Offsets, places: Places) -> list[Move]:
+    """Choose the offsets of all partitions.
+
+    Args:
+        target: Where to begin.
+        topics: The topics that are to be moved. All others begin where they stand.
+        current: What has been processed.
+        places: What there is.
+
+    Returns:
+        A move per partition, sorted.
+
+    Raises:
+        SettingsError: If a partition would have to be shifted from a position that nobody knows.
+
+    Example:
+        >>> places = Places({"t": {0: 2}}, {"t": {0: 9}})
+        >>> moves(Target("shift", -100), ["t"], {"t": {0: 5}}, places)
+        [Move(topic='t', partition=0, before=5, after=2, note='begins at 2')]
+    """
+    moved = set(topics)
+    return sorted(
+        _move(
+            target if topic in moved else None,
+            topic,
+            partition,
+            current.get(topic, {}).get(partition),
+            places,
+        )
+        for topic, partitions in places.begin.items()
+        for partition in partitions
+    )
+
+
+def _move(target: Target | None, topic: str, partition: int, before: int | None, places: Places) -> Move:
+    begin, end = places.begin[topic][partition], places.end[topic][partition]
+    if target is None:
+        wanted = begin if before is None else before
+        note = "stays"
+    else:
+        wanted = _wanted(target, topic, partition, before, places)
+        note = ""
+    if wanted < begin:
+        return Move(topic, partition, before, begin, f"begins at {begin}")
+    if wanted > end:
+        return Move(topic, partition, before, end, f"ends at {end}")
+    return Move(topic, partition, before, wanted, note)
+
+
+def _wanted(target: Target, topic: str, partition: int, before: int | None, places: Places) -> int:
+    begin, end = places.begin[topic][partition], places.end[topic][partition]
+    if target.kind == "earliest":
+        return begin
+    if target.kind == "latest":
+        return end
+    if target.kind == "offset":
+        return target.value
+    if target.kind == "time":
+        return places.at_time.get(topic, {}).get(partition, end)
+    if target.kind == "listed":
+        return target.listed.get(topic, {}).get(partition, begin if before is None else before)
+    if before is None:
+        raise SettingsError(
+            f"topic {topic!r}, partition {partition} cannot be shifted by {target.value}: nothing says where the application "
+            "stands there. Choose --to-earliest, --to-latest, --to-offset or --to-datetime"
+        )
+    return before + target.value
+
+
+def timestamp_ms(text: str) -> int:
+    """Read an ISO 8601 date and time; without a zone it is UTC, as in Kafka's tools.
+
+    Args:
+        text: The date and time.
+
+    Returns:
+        Milliseconds since the epoch.
+
+    Raises:
+        SettingsError: If it is none.
+
+    Example:
+        >>> timestamp_ms("1970-01-01T00:00:01.500"), timestamp_ms("1970-01-01T01:00:00+01:00")
+        (1500, 0)
+    """
+    try:
+        found = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        raise SettingsError(
+            f"{text!r} is no date and time: write ISO 8601, as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
+        ) from None
+    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))
+
+
+def listed_offsets(lines: Iterable[str]) -> Offsets:
+    """Read lines of ``topic,partition,offset``, as ``kafka-consumer-groups --export`` writes them.
+
+    Args:
+        lines: The lines of a file.
+
+    Raises:
+        SettingsError: If a line is none.
+    """
+    offsets: Offsets = {}
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        try:
+            topic, partition, offset = (cell.strip() for cell in row)
+            offsets.setdefault(topic, {})[int(partition)] = int(offset)
+        except ValueError:
+            raise SettingsError(
+                f"line {number} is {','.join(row)!r}; it should be topic,partition,offset"
+            ) from None
+    return offsets
+
+
+def internal_topics(
+    application_id: str, existing: Iterable[str], groups: Iterable[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Tell which topics an application has made, by their names.
+
+    Args:
+        application_id: The application.
+        existing: All topics of the cluster.
+        groups: All consumer groups of the cluster: an application whose id begins with this one's, and a dash, has topics
+            that look like this one's.
+
+    Returns:
+        The topics, and those that look like it but belong to another group, with that group.
+
+    Example:
+        >>> internal_topics("shop", ["shop-a-repartition", "shop-eu-b-changelog", "shop-c"], ["shop", "shop-eu"])
+        (['shop-a-repartition'], {'shop-eu-b-changelog': 'shop-eu'})
+    """
+    longer = sorted(group for group in groups if group.startswith(f"{application_id}-"))
+    own: list[str] = []
+    others: dict[str, str] = {}
+    for topic in sorted(existing):
+        if is_internal(application_id, topic) or (
+            topic.startswith(f"{application_id}-") and topic.endswith("-commits")
+        ):
+            owner = next((group for group in longer if topic.startswith(f"{group}-")), None)
+            if owner is None:
+                own.append(topic)
+            else:
+                others[topic] = owner
+    return own, others

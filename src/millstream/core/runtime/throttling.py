@@ -1,0 +1,108 @@
+"""Throttling: at most so many records per second of a topic, over the micro-batches that are planned.
+
+A topic with a rate has a *token bucket*: it fills at the rate, and each record that is planned takes a token. What a planning
+leaves over is kept for one second at most; the time that passes between two plannings counts in full, so a micro-batch that
+takes five seconds is followed by five seconds' records, and a throttled topic gets its rate however long micro-batches take.
+
+So between any two plannings, t seconds apart, at most ``rate * t`` records and one second's burst are planned. Arithmetic is
+in whole thousandths of a token: no rounding can starve a slow rate.
+
+Partitions share the tokens fairly. Often there are fewer tokens than partitions, because an idle planner looks many times a
+second; so tokens that cannot be divided go round, each to the partition whose *turn* it is. No partition waits for another
+one's backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream.core.model.positions import Offsets
+
+_TOKEN = 1_000
+
+
+@dataclass
+class _Bucket:
+    """Thousandths of tokens, when they were counted in ms of a clock that never goes back, and the partition next in turn."""
+
+    content: int
+    at_ms: int
+    held_back: bool = False
+    turn: int = 0
+
+
+class Throttle:
+    """The token buckets of a query. Owned by its planner, which calls ``advance`` and then ``limited`` and ``taken``."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, _Bucket] = {}
+        self._held_back_ms = 0
+
+    def advance(self, rates: Mapping[str, int], now_ms: int) -> None:
+        """Let time pass.
+
+        Args:
+            rates: Records per second of each throttled topic, at least 1; a new topic begins with a full bucket.
+            now_ms: A clock that never goes back, in ms.
+        """
+        for topic in [topic for topic in self._buckets if topic not in rates]:
+            del self._buckets[topic]
+        for topic, rate in rates.items():
+            bucket = self._buckets.setdefault(topic, _Bucket(rate * _TOKEN, now_ms))
+            passed = now_ms - bucket.at_ms
+            self._held_back_ms += passed if bucket.held_back else 0
+            bucket.content = min(bucket.content, rate * _TOKEN) + rate * passed
+            bucket.at_ms, bucket.held_back = now_ms, False
+
+    def limited(self, positions: Offsets, ends: Offsets) -> Offsets:
+        """Bring the ends of throttled topics down to what their buckets allow, shared fairly among partitions.
+
+        Args:
+            positions: Where each partition stands.
+            ends: How far it could be read; topics that are left out stay so.
+
+        Returns:
+            The ends, with those of throttled topics lowered.
+        """
+        lowered: Offsets = {}
+        for topic in self._buckets.keys() & ends.keys() & positions.keys():
+            bucket, start = self._buckets[topic], positions[topic]
+            left = {p: max(end - start[p], 0) for p, end in ends[topic].items() if p in start}
+            shares, bucket.turn = _shared(left, bucket.content // _TOKEN, bucket.turn)
+            bucket.held_back = shares != left
+            lowered[topic] = {p: start[p] + share for p, share in shares.items()}
+        return {**ends, **lowered}
+
+    def taken(self, positions: Offsets, planned: Offsets) -> None:
+        """Take the tokens of a planned micro-batch.
+
+        Args:
+            positions: Where it begins.
+            planned: Where it ends.
+        """
+        for topic, bucket in self._buckets.items():
+            start = positions.get(topic, {})
+            ahead = sum(to - start[p] for p, to in planned.get(topic, {}).items() if p in start)
+            bucket.content -= ahead * _TOKEN
+
+    def take_held_back_ms(self) -> int:
+        """Return the time in which throttled topics had more records than they were allowed, since this was asked last."""
+        taken, self._held_back_ms = self._held_back_ms, 0
+        return taken
+
+
+def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, int], int]:
+    """Share tokens among partitions, what some do not need going to the others; give the shares and whose turn is next."""
+    shares = dict.fromkeys(left, 0)
+    wanting = sorted((p for p in left if left[p]), key=lambda p: (p < turn, p))
+    while wanting and tokens >= len(wanting):
+        each = min(tokens // len(wanting), min(left[p] - shares[p] for p in wanting))
+        for p in wanting:
+            shares[p] += each
+        tokens -= each * len(wanting)
+        wanting = [p for p in wanting if shares[p] < left[p]]
+    odd = wanting[: max(tokens, 0)]
+    for p in odd:
+        shares[p] += 1
+    return shares, odd[-1] + 1 if odd else turn

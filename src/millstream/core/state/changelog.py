@@ -1,0 +1,104 @@
+"""Changelog topics: the changes of a store as Kafka records, and back.
+
+A store with ``changelog="kafka"`` publishes its changes to ``<application>-<store>-changelog``; the changes of task ``n`` of
+its sub-topology go to partition ``n``. The topic is compacted, so it holds the newest value of every key: enough to build
+the store anew when checkpoint and local state are both gone (KIP-28, "Local State Management").
+
+A plain key-value store is written as Kafka Streams writes it: key, value, and the entry's timestamp as the record's. Stores
+that consist of several byte stores (slices of time, indexes) put the name of the byte store in front of the key, so that
+compaction never takes one for another. Their records carry the wall clock of the batch: a topic with ``cleanup.policy=delete``
+must not lose what is old in stream time but was written just now.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from millstream.core.model.record import Headers, Records
+from millstream.core.ports import StoreChange, slice_name
+from millstream.core.topology.stores import KeyValueSpec, StoreSpec
+
+_STAMP: Final = struct.Struct(">q")
+_AT_ZERO: Final[Headers] = (("timestamp", b"0"),)
+"""Kafka's clients take the timestamp 0 for "now", so a record of an entry of that time says it in a header."""
+
+
+def to_records(
+    spec: StoreSpec, byte_store: str, changes: Iterable[StoreChange], partition: int, now_ms: int
+) -> Records:
+    """Write changes of a byte store as records of the changelog topic.
+
+    Args:
+        spec: The store.
+        byte_store: Name of the byte store.
+        changes: Its changes.
+        partition: Partition of the topic: the task's number.
+        now_ms: Wall clock of the batch, ms since the epoch.
+    """
+    keys, values = map(list, zip(*changes))
+    if not _is_plain(spec):
+        named = _prefix(spec, byte_store)
+        records = Records([named + key for key in keys], values, [now_ms] * len(keys))
+    elif spec.timestamped:
+        records = _stamped(keys, values, now_ms)
+    else:
+        records = Records(keys, values, [now_ms] * len(keys))
+    records.partitions = [partition] * len(keys)
+    return records
+
+
+def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChange]]:
+    """Read what :func:`to_records` wrote, by byte store."""
+    if _is_plain(spec):
+        values = _with_stamps(records) if spec.timestamped else records.values
+        return {spec.name: list(zip(_present(records.keys), values))}
+    found: dict[str, list[StoreChange]] = {}
+    for key, value in zip(_present(records.keys), records.values):
+        end = 1 + key[0]
+        suffix = key[1:end].decode()
+        name = slice_name_of(spec.name, suffix)
+        found.setdefault(name, []).append((key[end:], value))
+    return found
+
+
+def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool:
+    """Tell whether a store that remembers this still has a byte store; compaction keeps those that have expired."""
+    if "slices" not in memory or "/" not in byte_store:
+        return True
+    suffix = byte_store.removeprefix(f"{spec.name}/")
+    return not suffix.isdigit() or any(
+        slice_name(spec.name, start) == byte_store for start, _ in memory["slices"]
+    )
+
+
+def slice_name_of(store: str, suffix: str) -> str:
+    """Give the name of a byte store from what follows the store's name; nothing follows that of the store itself."""
+    return f"{store}/{suffix}" if suffix else store
+
+
+def _is_plain(spec: StoreSpec) -> bool:
+    return isinstance(spec, KeyValueSpec) and spec.ttl_ms is None
+
+
+def _prefix(spec: StoreSpec, byte_store: str) -> bytes:
+    suffix = byte_store.removeprefix(spec.name).removeprefix("/").encode()
+    return bytes([len(suffix)]) + suffix
+
+
+def _stamped(keys: list[bytes | None], values: list[bytes | None], now_ms: int) -> Records:
+    stamps = [now_ms if value is None else _STAMP.unpack_from(value)[0] for value in values]
+    headers = [() if stamp else _AT_ZERO for stamp in stamps] if 0 in stamps else None
+    return Records(keys, [value if value is None else value[8:] for value in values], stamps, headers=headers)
+
+
+def _with_stamps(records: Records) -> list[bytes | None]:
+    stamps = records.timestamps
+    if records.headers is not None:
+        stamps = [0 if headers == _AT_ZERO else t for t, headers in zip(stamps, records.headers)]
+    return [None if value is None else _STAMP.pack(t) + value for value, t in zip(records.values, stamps)]
+
+
+def _present(keys: list[bytes | None]) -> list[bytes]:
+    return [key if key is not None else b"" for key in keys]

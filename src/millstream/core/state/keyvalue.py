@@ -1,0 +1,144 @@
+"""Key-value store: the face that processors and the DSL see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from millstream.core.state.contract import Drained
+from millstream.core.state.objects import Objects
+from millstream.core.state.rows import Rows
+from millstream.core.topology.stores import StoreSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class KeyValueStore(Generic[K, V]):
+    """A store of one task, as processors and the DSL use it. Owned by the task; not thread-safe.
+
+    Iterators see the batch's own writes up to the moment they are made; entries come in the order of the serialised keys.
+
+    Args:
+        spec: The store.
+        objects: Its keys and values.
+        rows: Its entries.
+
+    Attributes:
+        fetch: Gives the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
+        write: Sets the entry of a serialised key, for the engine.
+        write_fitting: The same for a value that is known to fit the store's value serde.
+
+    Source: ``org.apache.kafka.streams.state.KeyValueStore``; for timestamped stores ``TimestampedKeyValueStore``.
+    """
+
+    __slots__ = ("_objects", "_rows", "fetch", "name", "write", "write_fitting")
+
+    def __init__(self, spec: StoreSpec, objects: Objects[K, V], rows: Rows) -> None:
+        self.name = spec.name
+        self._objects = objects
+        self._rows = rows
+        self.fetch, self.write, self.write_fitting = rows.get, rows.put, rows.put_fitting
+
+    def get(self, key: K) -> V | None:
+        """Give the value of a key, or None.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If the key does not fit the store's key serde.
+        """
+        found: V | None = self._objects.value(self.fetch(self._objects.key_bytes(key)))
+        return found
+
+    def put(self, key: K, value: V | None) -> None:
+        """Set the value of a key; None deletes it.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        entry = self._objects.entry(value)
+        self.write(self._objects.key_bytes(key), entry)
+
+    def check(self, key: K, value: V | None) -> None:
+        """Refuse what could not be put, without putting it.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        self._objects.key_bytes(key)
+        self._objects.check(value)
+
+    def put_if_absent(self, key: K, value: V) -> V | None:
+        """Set the value of a key that has none; give the value it had before, or None."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
+        """Set the values of several keys."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: K) -> V | None:
+        """Remove a key; give the value it had, or None."""
+        old = self.get(key)
+        self.put(key, None)
+        return old
+
+    def range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
+        """Iterate over ``low <= key <= high`` in the order of the serialised keys; None leaves a side open."""
+        return self._iterate(*self._bounds(low, high), reverse=False)
+
+    def reverse_range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
+        """Iterate over ``low <= key <= high`` backwards."""
+        return self._iterate(*self._bounds(low, high), reverse=True)
+
+    def prefix_scan(self, prefix: K | bytes) -> Iterator[tuple[K, V]]:
+        """Iterate over the keys whose serialised form begins with a prefix.
+
+        Args:
+            prefix: Bytes as they are, or a key, which is serialised.
+        """
+        start = prefix if isinstance(prefix, bytes) else self._objects.key_bytes(prefix)
+        return self._iterate(start, _after_prefix(start), reverse=False)
+
+    def all(self) -> Iterator[tuple[K, V]]:
+        """Iterate over everything."""
+        return self._iterate(None, None, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[K, V]]:
+        """Iterate over everything backwards."""
+        return self._iterate(None, None, reverse=True)
+
+    def approximate_count(self) -> int:
+        """Give the number of keys; keys written in this batch may be counted twice."""
+        return self._rows.approximate_count()
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, one change per key, and forget it; see ``Store``."""
+        return self._rows.drain()
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return self._rows.memory()
+
+    def _bounds(self, low: Any, high: Any) -> tuple[bytes | None, bytes | None]:
+        first = None if low is None else self._objects.key_bytes(low)
+        last = None if high is None else self._objects.key_bytes(high) + b"\x00"
+        return first, last
+
+    def _iterate(self, low: bytes | None, high: bytes | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
+        return self._pairs(self._rows.scan(low, high, reverse=reverse))
+
+    def _pairs(self, found: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
+        for key, entry in found:
+            yield self._objects.key(key), self._objects.value(entry)
+
+
+def _after_prefix(prefix: bytes) -> bytes | None:
+    """Give the first key after all keys with a prefix; None if there is no such key."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

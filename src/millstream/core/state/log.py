@@ -1,0 +1,474 @@
+"""The log: the truth about a task's stores, as segments of changes in Spark's state.
+
+Per batch, store and *key group* (a fixed share of the keys, by checksum) one segment is written. The *manifest* lists the
+segments; it is written in the same Spark commit, so the two cannot disagree. From the manifest follows
+
+* how a local copy of version v catches up: by the segments that reach past v, in order, or, if deletions between v and
+  now are no longer in the log, by starting from nothing;
+* what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per batch follows
+  the batch's own changes and never the size of the store.
+
+Key groups form a trie over the checksum of the key. A batch's changes are written to the 64 *top* key groups, by the last
+six bits. A key group that has become too large for one step of compaction is split by two more bits: its content moves
+down to four key groups, and from then on it only collects changes, which move down when there are enough of them. On the way
+from a top key group down, changes get older: so the deepest is read first. Without the split a step would grow with the
+store; with more top key groups a batch would pay for them all.
+
+A *base* is a segment that holds all live keys of its key group. ``since`` is the version from which on a segment knows
+every deletion; a base keeps the deletions of the compaction that made it, so that copies which are only a little behind
+need no rebuild.
+
+This module decides; reading and writing segments is the driver's.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import StoreChange, Version, store_of
+
+KEY_GROUPS = 64
+"""Top key groups per store and task: a power of two. 64 keeps the segments of a large batch at 64 state writes per store
+(about 5 ms)."""
+
+_TOP_BITS = KEY_GROUPS.bit_length() - 1
+_MORE_BITS = 2
+_MOST_BITS = 30
+LARGEST_BYTES = 2 << 20
+LARGEST_CHANGES = 32_768
+"""Bytes and changes of a key group beyond which it is split. A step reads about twice as much: a tenth of a second."""
+_TOO_FEW_TO_SPLIT = 1024
+"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
+_MOVED_DOWN_AT = 4
+"""A split key group hands its changes down when they are this part of the largest."""
+
+_REMEMBERED = 64
+"""How many versions back a local copy is recognised as belonging to the same history."""
+_MAX_SEGMENTS = 12
+"""Segments of a key group before the small ones are merged although they do not outweigh the base."""
+_FORMAT = 1
+
+
+class Segment(NamedTuple):
+    """A segment of a key group.
+
+    Attributes:
+        sequence: Its key in Spark's state, unique in the task.
+        since: Version from which on it knows every deletion.
+        upto: Version of its newest change.
+        size: Bytes.
+        base: Whether it holds all live keys of its key group up to ``upto``.
+        changes: Number of changes.
+    """
+
+    sequence: int
+    since: int
+    upto: int
+    size: int
+    base: bool
+    changes: int = 0
+
+
+KeyGroup = tuple[str, int]
+"""A byte store and the number of a key group: 0 to 63 for a top key group; deeper ones have the last bits of the checksum
+behind a leading one."""
+
+
+class Step(NamedTuple):
+    """A step of compaction.
+
+    Attributes:
+        group: The key group.
+        merged: Successive segments of it, oldest first, that are merged.
+        split: Whether what they hold moves down to the key groups below, instead of one segment taking their place.
+    """
+
+    group: KeyGroup
+    merged: tuple[Segment, ...]
+    split: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which segments make up the state of a task at a version.
+
+    Attributes:
+        version: The version of the state.
+        history: Tokens of the latest versions, the newest last.
+        next_sequence: The next segment's number.
+        segments: Per store and key group, oldest first.
+    """
+
+    version: int = 0
+    history: tuple[str, ...] = ()
+    next_sequence: int = 0
+    segments: Mapping[KeyGroup, tuple[Segment, ...]] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Version:
+        """The version with its token."""
+        return Version(self.version, self.history[-1] if self.history else "")
+
+    def remembers(self, version: Version) -> bool:
+        """Tell whether a version belongs to this history and is recent enough to be known."""
+        back = self.version - version.number
+        if not 0 <= back < len(self.history) or self.history[-1 - back] != version.token:
+            return False
+        return not version.toward or version.toward in self.history[len(self.history) - back :]
+
+    def after(self, version: Version | None) -> list[Version]:
+        """Give the versions of this history that follow a version, the oldest first.
+
+        Args:
+            version: A version that is remembered, or None for the empty beginning.
+
+        Returns:
+            The versions; none if the history does not reach back that far.
+        """
+        number = 0 if version is None else version.number
+        oldest = self.version - len(self.history) + 1
+        if number + 1 < oldest:
+            return []
+        return [Version(n, self.history[n - oldest]) for n in range(number + 1, self.version + 1)]
+
+    def only(self, stores: Collection[str]) -> Manifest:
+        """Give the same version with the segments of some stores only."""
+        kept = {group: segments for group, segments in self.segments.items() if store_of(group[0]) in stores}
+        return replace(self, segments=kept)
+
+    def live_bytes(self) -> int:
+        """Give the bytes of all segments."""
+        return sum(segment.size for group in self.segments.values() for segment in group)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the manifest as what JSON can say."""
+        return {
+            "format": _FORMAT,
+            "version": self.version,
+            "history": list(self.history),
+            "next": self.next_sequence,
+            "segments": [[store, group, *map(list, s)] for (store, group), s in self.segments.items()],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
+        """Read what :meth:`to_json` gave.
+
+        Raises:
+            StoreError: If a newer Millstream wrote it.
+        """
+        if data["format"] != _FORMAT:
+            raise StoreError(
+                f"the checkpoint was written by a newer Millstream (log format {data['format']})"
+            )
+        segments = {
+            (store, group): tuple(Segment(*s) for s in rest) for store, group, *rest in data["segments"]
+        }
+        return cls(data["version"], tuple(data["history"]), data["next"], segments)
+
+
+def key_group(key: bytes) -> int:
+    """Give the top key group of a serialised key."""
+    return zlib.crc32(key) & (KEY_GROUPS - 1)
+
+
+def by_key_group(changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
+    """Split changes by top key group."""
+    groups: dict[int, list[StoreChange]] = {}
+    for change in changes:
+        groups.setdefault(key_group(change[0]), []).append(change)
+    return groups
+
+
+def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
+    """Split the changes of a key group by the key groups below it.
+
+    Example:
+        >>> sorted(by_lower_group(5, [(b"%d" % n, None) for n in range(5000) if key_group(b"%d" % n) == 5]))
+        [261, 325, 389, 453]
+    """
+    leading = 1 << (_bits(number) + _MORE_BITS)
+    groups: dict[int, list[StoreChange]] = {}
+    for change in changes:
+        groups.setdefault(leading | zlib.crc32(change[0]) & (leading - 1), []).append(change)
+    return groups
+
+
+def top_group(number: int) -> int:
+    """Give the top key group above a key group."""
+    return number & (KEY_GROUPS - 1)
+
+
+def _bits(number: int) -> int:
+    """Give how many bits of the checksum decide whether a key belongs to a key group."""
+    return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
+
+
+def _above(number: int) -> int | None:
+    """Give the key group that this one was split from, None for a top key group."""
+    bits = _bits(number) - _MORE_BITS
+    if bits < _TOP_BITS:
+        return None
+    low = number & ((1 << bits) - 1)
+    return low if bits == _TOP_BITS else 1 << bits | low
+
+
+def _split_groups(manifest: Manifest) -> set[KeyGroup]:
+    """Give the key groups that have others below them."""
+    found: set[KeyGroup] = set()
+    for store, number in manifest.segments:
+        above = _above(number)
+        while above is not None and (store, above) not in found:
+            found.add((store, above))
+            above = _above(above)
+    return found
+
+
+def advanced(manifest: Manifest, token: str) -> Manifest:
+    """Give the manifest of the next version, still without its segments."""
+    return replace(manifest, version=manifest.version + 1, history=(*manifest.history, token)[-_REMEMBERED:])
+
+
+def appended(manifest: Manifest, group: KeyGroup, size: int, count: int = 0) -> tuple[Manifest, Segment]:
+    """Add a segment with the changes of the manifest's version to a key group."""
+    version = manifest.version
+    segment = Segment(manifest.next_sequence, version - 1, version, size, base=False, changes=count)
+    return _with_group(manifest, group, (*manifest.segments.get(group, ()), segment)), segment
+
+
+def compacted(
+    manifest: Manifest, group: KeyGroup, merged: Sequence[Segment], size: int, count: int = 0
+) -> tuple[Manifest, Segment]:
+    """Put one segment in the place of several successive ones of a key group."""
+    old = manifest.segments[group]
+    at = old.index(merged[0])
+    base = at == 0 and group not in _split_groups(manifest)
+    segment = Segment(manifest.next_sequence, _since(merged), merged[-1].upto, size, base, count)
+    return _with_group(manifest, group, (*old[:at], segment, *old[at + len(merged) :])), segment
+
+
+def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
+    """Take the segments of a step from its key group, before their content moves down.
+
+    Returns:
+        The manifest, and whether the key group held all its live keys until now: it is being split.
+    """
+    base = step.group not in _split_groups(manifest)
+    left = tuple(segment for segment in manifest.segments[step.group] if segment not in step.merged)
+    others = {group: segments for group, segments in manifest.segments.items() if group != step.group}
+    return replace(manifest, segments={**others, step.group: left} if left else others), base
+
+
+def moved_down(
+    manifest: Manifest, group: KeyGroup, step: Step, size: int, count: int, *, base: bool
+) -> tuple[Manifest, Segment]:
+    """Add a segment to a key group, with its share of what the key group above has held.
+
+    Args:
+        manifest: The manifest.
+        group: The key group below.
+        step: The step that moves the content of the one above.
+        size: Bytes of the new segment.
+        count: Changes in it.
+        base: Whether it holds all live keys of its key group.
+    """
+    upto = step.merged[-1].upto
+    segment = Segment(manifest.next_sequence, _since(step.merged), upto, size, base, count)
+    return _with_group(manifest, group, (*manifest.segments.get(group, ()), segment)), segment
+
+
+def _since(merged: Sequence[Segment]) -> int:
+    """A base's own deletions are dropped when it is merged; those of the others stay, and they begin where the base ended."""
+    return merged[0].upto if merged[0].base else merged[0].since
+
+
+def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ...]) -> Manifest:
+    changed = {**manifest.segments, group: segments}
+    return replace(manifest, next_sequence=manifest.next_sequence + 1, segments=changed)
+
+
+def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, list[Segment]]:
+    """Forget the stores that the topology no longer has; give the segments to be removed.
+
+    The history is forgotten too: every local copy is rebuilt, so that none of them still holds the content of a store that
+    comes back later under the same name.
+    """
+    names = set(kept)
+    gone = [
+        segment
+        for (store, _), group in manifest.segments.items()
+        if store_of(store) not in names
+        for segment in group
+    ]
+    left = {key: group for key, group in manifest.segments.items() if store_of(key[0]) in names}
+    if not gone:
+        return manifest, gone
+    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names)]).encode()):08x}"
+    return replace(manifest, segments=left, history=(token,)), gone
+
+
+def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
+    """Give stores new names; segments stay where they are.
+
+    The history is forgotten, as in :func:`without_stores`: local copies hold the old names and are rebuilt.
+
+    Args:
+        manifest: The manifest.
+        names: New name per old name of a store; what the manifest does not have changes nothing.
+    """
+    segments = {(_renamed(store, names), group): found for (store, group), found in manifest.segments.items()}
+    if segments.keys() == manifest.segments.keys():
+        return manifest
+    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names.items())]).encode()):08x}"
+    return replace(manifest, segments=segments, history=(token,))
+
+
+def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
+    store, slash, number = byte_store.partition("/")
+    return f"{names.get(store, store)}{slash}{number}"
+
+
+def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
+    """Forget slices that have expired; give the segments to be removed.
+
+    A slice never comes back, because time does not: so copies that still hold it need no rebuild, they drop it.
+    """
+    gone = [s for (store, _), group in manifest.segments.items() if store in dropped for s in group]
+    left = {key: group for key, group in manifest.segments.items() if key[0] not in dropped}
+    return replace(manifest, segments=left), gone
+
+
+def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str]) -> Manifest:
+    """Forget the history if a store is kept by another engine than before.
+
+    Every local copy is then rebuilt, so that none of them lacks a store that has come to it, or still holds the old content
+    of one that left it and comes back.
+
+    Args:
+        manifest: The manifest.
+        before: Engine by store, as it was when the manifest was written.
+        now: Engine by store, as it is now.
+    """
+    moved = {store for store, engine in now.items() if before.get(store, engine) != engine}
+    if not any(store_of(store) in moved for store, _ in manifest.segments):
+        return manifest
+    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(now.items())]).encode()):08x}"
+    return replace(manifest, history=(token,))
+
+
+def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
+    """Choose what to merge in this batch, the most wasteful key group first.
+
+    Args:
+        manifest: The manifest with this batch's segments.
+        budget: Bytes of segments that may be read; at least one step is chosen if any is due.
+
+    Yields:
+        The steps; each is of another key group.
+    """
+    split = _split_groups(manifest)
+    due = []
+    for group, segments in manifest.segments.items():
+        step = _collecting(group, segments) if group in split else _whole(group, segments)
+        if step is not None:
+            due.append((len(segments), sum(s.size for s in step.merged), step))
+    spent = 0
+    for _, size, step in sorted(due, key=lambda d: (-d[0], d[1])):
+        if spent and spent + size > budget:
+            return
+        spent += size
+        yield step
+
+
+def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
+    """Merge with the base when the changes outweigh it, or touch half as many keys; else only them, if they are too many."""
+    if len(segments) < 2:
+        return None
+    first, rest = segments[0], segments[1:]
+    size, touched = _weight(rest)
+    if (size >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
+        return Step(group, segments, _too_large(group, segments))
+    return Step(group, rest, split=False) if len(segments) > _MAX_SEGMENTS else None
+
+
+def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
+    """Hand changes down when there are enough; merge them if they are too many segments."""
+    size, touched = _weight(segments)
+    if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
+        return Step(group, segments, split=True)
+    return Step(group, segments, split=False) if len(segments) > _MAX_SEGMENTS else None
+
+
+def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
+    size, touched = _weight(segments)
+    large = touched > LARGEST_CHANGES or (size > LARGEST_BYTES and touched >= _TOO_FEW_TO_SPLIT)
+    return large and _bits(group[1]) + _MORE_BITS <= _MOST_BITS
+
+
+def _weight(segments: Sequence[Segment]) -> tuple[int, int]:
+    return sum(segment.size for segment in segments), sum(segment.changes for segment in segments)
+
+
+def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, Segment]] | None:
+    """Choose the segments that bring a local copy up to the manifest.
+
+    Args:
+        manifest: The committed manifest.
+        copy: The version of the local copy, None if it is empty.
+
+    Returns:
+        Segments in the order in which they are to be applied, or None if the copy cannot catch up and must be wiped first; after that,
+        call again with ``copy=None``.
+    """
+    if copy is None:
+        return _in_order(manifest, -1)
+    if not manifest.remembers(copy):
+        return None
+    needed = _in_order(manifest, copy.number)
+    if any(segment.since > copy.number for _, segment in needed if segment.base):
+        return None
+    return needed
+
+
+def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]:
+    """Give the segments that reach past a version: store by store, top key group by top key group, the deepest first."""
+    groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -_bits(g[1]), g[1]))
+    return [(group, s) for group in groups for s in manifest.segments[group] if s.upto > number]
+
+
+def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> str:
+    """Say why a local copy has to be restored.
+
+    Args:
+        manifest: The committed manifest.
+        copy: The version of the local copy, None if it is empty.
+        why_empty: Why an empty copy is empty.
+    """
+    if copy is None:
+        return why_empty
+    if copy.number < 0:
+        return "a restore from nothing was cut off"
+    if not manifest.remembers(copy):
+        return "the local copy is of an attempt that was not committed, of another checkpoint or too old"
+    behind = f"the local copy is {manifest.version - copy.number} versions behind"
+    if catch_up(manifest, copy) is None:
+        return f"{behind} and lacks deletions that have left the log"
+    return f"{behind}, because applying changes was cut off" if copy.toward else behind
+
+
+def encode_manifest(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
+    """Write a manifest, with what else the task must remember, as bytes."""
+    return json.dumps({"log": manifest.to_json(), **extra}, separators=(",", ":")).encode()
+
+
+def decode_manifest(data: bytes | None) -> tuple[Manifest, dict[str, Any]]:
+    """Read what :func:`encode_manifest` gave; None is the beginning of a task."""
+    if data is None:
+        return Manifest(), {}
+    decoded = json.loads(data)
+    return Manifest.from_json(decoded.pop("log")), decoded

@@ -1,0 +1,131 @@
+"""Least recently used: a key-value store that keeps a bounded number of entries.
+
+Reading an entry by its key uses it, as writing it does; iterating does not (Kafka Streams: ``MemoryLRUCache``). When there
+is one entry too many, the one whose last use is longest ago is removed, at once and for good: an eviction is a change like
+a deletion.
+
+The order of use outlives batches and restarts in two byte stores:
+
+    <store>/used     number of the last use (8) -> key
+    <store>/use      key -> number of its last use (8)
+
+A batch only notes which keys it has used, in order; they are later than all others. What is evicted is found at the
+beginning of ``used``, past the keys this batch has touched. At the end of the batch the noted keys get the next numbers.
+So work follows what the batch has used and never the number of entries. Reads cost a write each: who needs only a bound on
+time takes a time to live instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from millstream.core.ports import ByteReader, ByteStores
+from millstream.core.state.contract import Drained
+from millstream.core.state.keys import pack_time
+from millstream.core.state.overlay import Overlay
+
+EVICTED_PER_PUT: Final = 2
+"""How many entries one put removes at most: more than one only while a capacity that was lowered is not reached yet."""
+
+
+class LruRows:
+    """A bounded number of entries. Implements ``Rows``. Owned by the store.
+
+    Args:
+        name: The store.
+        overlay: Its byte store.
+        stores: Committed content of the task's byte stores.
+        capacity: How many entries are kept.
+        memory: What :meth:`memory` gave last time.
+    """
+
+    __slots__ = (
+        "_capacity", "_count", "_name", "_next", "_oldest", "_overlay", "_recent", "_use", "_used", "scan",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, overlay: Overlay, stores: ByteStores, capacity: int, memory: Mapping[str, Any]
+    ) -> None:
+        self._name = name
+        self._overlay = overlay
+        self._used: ByteReader = stores.open(f"{name}/used")
+        self._use: ByteReader = stores.open(f"{name}/use")
+        self._capacity = capacity
+        self._count: int = memory.get("count", 0)
+        self._next: int = memory.get("next", 0)
+        self._recent: dict[bytes, None] = {}
+        self._oldest: Iterator[tuple[bytes, bytes]] | None = None
+        self.scan = overlay.scan
+
+    def get(self, key: bytes) -> Any:
+        """Give the entry of a key, or None; this uses it."""
+        entry = self._overlay.get(key)
+        if entry is not None:
+            self._note(key)
+        return entry
+
+    def put(self, key: bytes, entry: Any) -> None:
+        """Set the entry of a key; None deletes it."""
+        known = self._overlay.has(key)
+        self._overlay.put(key, entry)
+        if not self._overlay.has(key):
+            self._recent.pop(key, None)
+            self._count -= known
+            return
+        self._count += not known
+        self._note(key)
+        for _ in range(EVICTED_PER_PUT):
+            if self._count > self._capacity:
+                self._evict()
+
+    put_fitting = put
+
+    def approximate_count(self) -> int:
+        """Give the number of entries, exactly."""
+        return self._count
+
+    def drain(self) -> Drained:
+        """Give the changes since the last call, evictions and uses among them, and forget them."""
+        used: dict[bytes, bytes | None] = {}
+        use: dict[bytes, bytes | None] = {}
+        for key in {**self._overlay.own(), **self._recent}:
+            before = self._use.get(key)
+            if before is not None:
+                used[before] = None
+                use[key] = None
+        for number, key in enumerate(self._recent, self._next):
+            used[pack_time(number)] = key
+            use[key] = pack_time(number)
+        self._next += len(self._recent)
+        self._recent.clear()
+        self._oldest = None
+        parts = {
+            self._name: self._overlay.drain(),
+            f"{self._name}/used": list(used.items()),
+            f"{self._name}/use": list(use.items()),
+        }
+        return Drained({name: items for name, items in parts.items() if items})
+
+    def memory(self) -> dict[str, Any]:
+        """Give the number of entries, and the number of the next use."""
+        return {"count": self._count, "next": self._next}
+
+    def _note(self, key: bytes) -> None:
+        self._recent.pop(key, None)
+        self._recent[key] = None
+
+    def _evict(self) -> None:
+        key = self._least_recent()
+        self._overlay.put(key, None)
+        self._recent.pop(key, None)
+        self._count -= 1
+
+    def _least_recent(self) -> bytes:
+        if self._oldest is None:
+            self._oldest = self._used.scan(None, None)
+        own = self._overlay.own()
+        for _, key in self._oldest:
+            if key not in self._recent and key not in own:
+                return key
+        return next(iter(self._recent))

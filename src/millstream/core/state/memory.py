@@ -1,0 +1,114 @@
+"""Committed content of stores in memory.
+
+For ``TopologyTestDriver`` and the engine ``memory``; and the model that the other engines are tested against.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from millstream.core.ports import StoreChange
+
+_ENTRY_BYTES: Final = 180
+"""What Python takes for a key, a value and their places in a dict and a list, beside their own bytes."""
+_ONE_BY_ONE: Final = 64
+
+
+class MemoryStores:
+    """The byte stores of one task; implements ``ByteStores``. Owned by one thread."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, MemoryStore] = {}
+
+    def open(self, name: str) -> MemoryStore:
+        """Give a byte store, made when it is first asked for."""
+        return self._stores.setdefault(name, MemoryStore())
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that hold something."""
+        return frozenset(name for name, store in self._stores.items() if store.approximate_count())
+
+    def size(self) -> int:
+        """Give about how many bytes of memory the content takes."""
+        return sum(store.size for store in self._stores.values())
+
+    def apply(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Iterable[str] = ()) -> None:
+        """Drop byte stores and write changes."""
+        for name in dropped:
+            self.open(name).clear()
+        for name, items in changes.items():
+            self.open(name).apply(items)
+
+
+class MemoryStore:
+    """A sorted map from bytes to bytes; implements ``ByteReader``. Owned by one thread.
+
+    Attributes:
+        size: About how many bytes of memory the content takes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._values: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of a key, or None."""
+        return self._values.get(key)
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate in key order over ``low <= key < high``, over the content as it is now."""
+        first = 0 if low is None else bisect_left(self._keys, low)
+        last = len(self._keys) if high is None else bisect_left(self._keys, high)
+        keys = self._keys[first:last]
+        return iter([(key, self._values[key]) for key in (reversed(keys) if reverse else keys)])
+
+    def approximate_count(self) -> int:
+        """Give the number of keys."""
+        return len(self._keys)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self.size = 0
+        self._values.clear()
+        self._keys.clear()
+
+    def apply(self, changes: Iterable[StoreChange]) -> None:
+        """Write changes; None deletes."""
+        values, added, removed = self._values, [], []
+        for key, value in changes:
+            old = values.get(key)
+            if value is None:
+                if old is not None:
+                    del values[key]
+                    removed.append(key)
+                    self.size -= _ENTRY_BYTES + len(key) + len(old)
+            else:
+                values[key] = value
+                if old is None:
+                    added.append(key)
+                    self.size += _ENTRY_BYTES + len(key) + len(value)
+                else:
+                    self.size += len(value) - len(old)
+        self._reorder(added, removed)
+
+    def _reorder(self, added: list[bytes], removed: list[bytes]) -> None:
+        """Bring the keys in order: one by one when there are few, else all at once, which follows the size of the store."""
+        if len(added) + len(removed) <= _ONE_BY_ONE:
+            for key in added:
+                insort(self._keys, key)
+            for key in removed:
+                del self._keys[bisect_left(self._keys, key)]
+        elif removed:
+            self._keys = sorted(self._values)
+        else:
+            self._keys.extend(added)
+            self._keys.sort()
+
+
+NOTHING: Final = MemoryStore()
+"""The content of a byte store that does not exist."""

@@ -1,0 +1,87 @@
+"""Objects of a store: keys and values as users see them, to and from what the store keeps."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from millstream.core.model.errors import MillstreamError, SerdeError, StoreError
+from millstream.core.model.record import ValueAndTimestamp
+from millstream.core.state.values import Values
+from millstream.core.topology.stores import StoreSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Objects(Generic[K, V]):
+    """The keys and values of one store. Stateless.
+
+    Attributes:
+        values: How entries become bytes; an entry is a value, or (value, timestamp) in a timestamped store.
+    """
+
+    __slots__ = ("_key", "_key_from", "_more_stamps", "_store", "_timestamped", "values")
+
+    def __init__(self, spec: StoreSpec, *, more_stamps: int = 0) -> None:
+        self._store = spec.name
+        self._key = spec.key.serialize
+        self._key_from = spec.key.deserialize
+        self._timestamped = spec.timestamped
+        self._more_stamps = more_stamps
+        self.values = Values(spec.name, spec.value, spec.timestamped + more_stamps)
+
+    def key_bytes(self, key: Any) -> bytes:
+        """Give a key serialised.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If the key does not fit the store's key serde.
+        """
+        if key is None:
+            raise StoreError(f"store {self._store!r}: a key must not be None")
+        try:
+            data: bytes = self._key(key)
+        except MillstreamError as error:
+            raise type(error)(f"store {self._store!r}: {error}") from None
+        return data
+
+    def key(self, data: bytes) -> K:
+        """Give the key that bytes stand for."""
+        key: K = self._key_from(data)
+        return key
+
+    def entry(self, value: V | None) -> Any:
+        """Give the entry of a value that is put.
+
+        Raises:
+            SerdeError: If the store is timestamped and the value has no timestamp.
+        """
+        if self._timestamped and value is not None and not (isinstance(value, tuple) and len(value) == 2):
+            raise SerdeError(
+                f"store {self._store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}"
+            )
+        return value
+
+    def check(self, value: V | None) -> None:
+        """Refuse a value that could not be put.
+
+        Raises:
+            SerdeError: If the value does not fit the store.
+        """
+        entry = self.entry(value)
+        if entry is not None:
+            for _ in range(self._more_stamps):
+                entry = (entry, 0)
+            self.values.checked(entry)
+
+    def kept(self, value: V | None) -> Any:
+        """Give what an overlay keeps of a value that is put.
+
+        Raises:
+            SerdeError: If the value does not fit the store.
+        """
+        return self.values.kept(self.entry(value))
+
+    def value(self, entry: Any) -> Any:
+        """Give the value of an entry, as it is read."""
+        return entry if entry is None or not self._timestamped else ValueAndTimestamp(*entry)

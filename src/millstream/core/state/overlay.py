@@ -1,0 +1,175 @@
+"""Overlay: what a batch has written to one byte store, over the store's committed content.
+
+A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of what
+it has written; reads and iterators see both as one. At the end of the batch the overlay is handed out as changes, one per
+key however often the key was written: that is what makes the cost per record small.
+
+Objects that cannot be changed in place stay in the overlay as they are and are serialised once, at the end; all others
+are kept as bytes, so that nobody can change the state by changing an object they once put or got.
+
+Iterators need the own writes in key order. Sorting them for each would make the work of a batch grow with the square of
+its records where each record reads a range, as in windows and joins. So the order is kept, and only the keys that are new
+since the last iterator, which a dict has at its end, are put into it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from millstream.core.ports import ByteReader, StoreChange
+from millstream.core.state.values import Values
+
+_FEW: Final = 32
+
+
+class _Absent:
+    """Marks a key the overlay does not know, where None means deleted."""
+
+
+_ABSENT: Final = _Absent()
+
+
+class _Own(dict[bytes, Any]):
+    """What a batch has written; asking for another key gives its committed entry, and remembers nothing.
+
+    So a store of objects is read with the dict's own method, without a Python function in between.
+    """
+
+    __slots__ = ("_committed", "_decode")
+
+    def __init__(self, committed: Callable[[bytes], bytes | None], decode: Callable[[bytes], Any]) -> None:
+        self._committed = committed
+        self._decode = decode
+
+    def __missing__(self, key: bytes) -> Any:
+        data = self._committed(key)
+        return None if data is None else self._decode(data)
+
+
+class Overlay:
+    """One byte store in one batch. Owned by the task; not thread-safe.
+
+    Attributes:
+        get: Gives the entry of a serialised key, or None.
+        put: Sets the entry of a serialised key; None deletes it, and so does an entry that is serialised to None. Raises
+            SerdeError if the value does not fit.
+        put_fitting: The same for a value that is known to fit.
+    """
+
+    __slots__ = ("_base", "_order", "_own", "_values", "get", "put", "put_fitting")
+
+    def __init__(self, values: Values, base: ByteReader) -> None:
+        self._values = values
+        self._base = base
+        self._own: dict[bytes, Any] = _Own(base.get, values.decode)
+        self._order: list[bytes] = []
+        self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
+        self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
+        self.put_fitting = self._own.__setitem__ if values.live else self.put
+
+    def has(self, key: bytes) -> bool:
+        """Tell whether there is an entry, without reading it."""
+        entry = self._own.get(key, _ABSENT)
+        return self._base.get(key) is not None if entry is _ABSENT else entry is not None
+
+    def committed(self, key: bytes) -> bytes | None:
+        """Give what a key had before the batch, as it is stored, or None."""
+        return self._base.get(key)
+
+    def keep(self, key: bytes, kept: Any) -> None:
+        """Set the entry of a serialised key to what ``Values.kept`` gave."""
+        self._own[key] = kept
+
+    def own(self) -> dict[bytes, Any]:
+        """Give what the batch has written; None marks what it has deleted."""
+        return self._own
+
+    def scan_own(self) -> list[tuple[bytes, Any]]:
+        """Give the entries the batch has written, in no order, without those it has deleted."""
+        get = self.get
+        return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+        own = [(key, self._own[key]) for key in self._between(low, high)]
+        if reverse:
+            own.reverse()
+        return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
+
+    def approximate_count(self) -> int:
+        """Give the number of keys; keys written in this batch may be counted twice."""
+        return self._base.approximate_count() + len(self._own)
+
+    def drain(self) -> list[StoreChange]:
+        """Give the changes since the last call, one per key, and forget them.
+
+        Raises:
+            SerdeError: If a value does not fit the store's value serde, which could not be seen when it was put.
+        """
+        changes = self._values.written(self._own)
+        self._own.clear()
+        self._order.clear()
+        return changes
+
+    def _between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
+        order, fresh = self._order, len(self._own) - len(self._order)
+        if fresh > _FEW:
+            order.extend(islice(reversed(self._own), fresh))
+            order.sort()
+        else:
+            for key in islice(reversed(self._own), fresh):
+                insort(order, key)
+        first = 0 if low is None else bisect_left(order, low)
+        return order[first : len(order) if high is None else bisect_left(order, high)]
+
+    def _merged(
+        self, base: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, Any]], reverse: bool
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Merge committed and own entries in key order; own entries hide committed ones of the same key."""
+        decode, live = self._values.decode, self._values.live
+        below = next(base, None)
+        for key, entry in own:
+            while below is not None and (below[0] > key if reverse else below[0] < key):
+                yield below[0], decode(below[1])
+                below = next(base, None)
+            if below is not None and below[0] == key:
+                below = next(base, None)
+            if entry is not None:
+                yield key, entry if live else decode(entry)
+        while below is not None:
+            yield below[0], decode(below[1])
+            below = next(base, None)
+
+
+def _getter(
+    own: dict[bytes, Any], committed: Callable[[bytes], bytes | None], values: Values
+) -> Callable[[bytes], Any]:
+    if values.live:
+        return own.__getitem__
+    decode, find = values.decode, own.get
+
+    def get(key: bytes) -> Any:
+        entry = find(key, _ABSENT)
+        data = committed(key) if entry is _ABSENT else entry
+        return None if data is None else decode(data)
+
+    return get
+
+
+def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
+    kept, encode, accepts = values.kept, values.encode, values.accepts
+
+    def put(key: bytes, entry: Any) -> None:
+        own[key] = kept(entry)
+
+    def put_stamped(key: bytes, entry: Any) -> None:  # the same without a call, for the stores of the DSL
+        if entry is not None and type(entry[0]) not in accepts and encode(entry) is None:
+            entry = None
+        own[key] = entry
+
+    return put_stamped if values.live and accepts and values.stamps == 1 else put

@@ -1,0 +1,52 @@
+"""Parked changes: the changes of a batch as bytes, for the file beside a local copy.
+
+Format, little endian:
+
+    length of the head (4) | head | one segment per byte store
+
+The head is a segment too, of one entry: JSON with the names of the byte stores, the lengths of their segments, and what is
+dropped. So every part has a checksum (see ``millstream.core.state.segment``), and a file that was cut off or written over is
+recognised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Changes, ParkedChanges
+from millstream.core.state import segment
+
+_HEAD = b"head"
+
+
+def encode(changes: Changes, dropped: Collection[str]) -> bytes:
+    """Write the changes of a batch as bytes.
+
+    Example:
+        >>> decode(encode({"s": [(b"a", b"1")]}, ["t/4"]))
+        ParkedChanges(changes={'s': [(b'a', b'1')]}, dropped=['t/4'])
+    """
+    parts = {store: segment.encode(items) for store, items in changes.items()}
+    told = {"stores": [[store, len(part)] for store, part in parts.items()], "dropped": sorted(dropped)}
+    head = segment.encode([(_HEAD, json.dumps(told).encode())])
+    return b"".join((len(head).to_bytes(4, "little"), head, *parts.values()))
+
+
+def decode(data: bytes) -> ParkedChanges:
+    """Read what :func:`encode` gave.
+
+    Raises:
+        StoreError: If the bytes are not what was written.
+    """
+    at = 4 + int.from_bytes(data[:4], "little")
+    head = segment.decode(data[4:at], "parked changes")
+    if len(head) != 1 or head[0][0] != _HEAD or head[0][1] is None:
+        raise StoreError("parked changes have no head")
+    told = json.loads(head[0][1])
+    changes = {}
+    for store, size in told["stores"]:
+        changes[store] = segment.decode(data[at : at + size], f"parked changes of store {store!r}")
+        at += size
+    return ParkedChanges(changes, told["dropped"])

@@ -1,0 +1,69 @@
+"""Rows of a key-value store: what lies between its keys and values and its byte stores.
+
+A key-value store is one face over several ways of keeping entries: plain (:class:`PlainRows`), expiring
+(``millstream.core.state.expiry``) and least recently used (``millstream.core.state.lru``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from millstream.core.state.contract import Drained
+from millstream.core.state.overlay import Overlay
+
+
+class Rows(Protocol):
+    """Entries by serialised key, with the batch's own writes."""
+
+    @property
+    def get(self) -> Callable[[bytes], Any]:
+        """Gives the entry of a key, or None."""
+
+    @property
+    def put(self) -> Callable[[bytes, Any], None]:
+        """Sets the entry of a key; None deletes it. Raises SerdeError if the value does not fit."""
+
+    @property
+    def put_fitting(self) -> Callable[[bytes, Any], None]:
+        """Sets the entry of a key to a value that is known to fit."""
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+
+    def approximate_count(self) -> int:
+        """Give the number of keys, without reading them."""
+
+    def drain(self) -> Drained:
+        """Give the changes since the last call, and forget them."""
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content."""
+
+
+class PlainRows:
+    """Entries that stay until they are deleted.
+
+    Args:
+        name: The store.
+        overlay: Its byte store.
+    """
+
+    __slots__ = ("_name", "_overlay", "approximate_count", "get", "put", "put_fitting", "scan")
+
+    def __init__(self, name: str, overlay: Overlay) -> None:
+        self._name = name
+        self._overlay = overlay
+        self.get, self.put, self.put_fitting = overlay.get, overlay.put, overlay.put_fitting
+        self.scan, self.approximate_count = overlay.scan, overlay.approximate_count
+
+    def drain(self) -> Drained:
+        """Give the changes since the last call, and forget them."""
+        changes = self._overlay.drain()
+        return Drained({self._name: changes} if changes else {})
+
+    def memory(self) -> dict[str, Any]:
+        """Give nothing: everything is in the content."""
+        return {}

@@ -1,0 +1,98 @@
+"""Segments: changes of a store as bytes, for the log.
+
+A segment is a run of changes of one store and key group, each key at most once, in key order. Format, little endian:
+
+    crc32 of the rest (4) | format (1) | number of changes n (4) | n key lengths (4 each) | n value lengths (4 each, -1
+    for a deletion) | keys | values
+
+It is not compressed here: compression is the wire's business.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import StoreChange
+
+_FORMAT = 1
+_HEAD = struct.Struct("<IBI")
+_KEY = itemgetter(0)
+
+
+def encode(changes: Sequence[StoreChange]) -> bytes:
+    """Write changes, each key at most once, as a segment.
+
+    Example:
+        >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
+        [(b'a', b'1'), (b'b', None)]
+    """
+    ordered = sorted(changes, key=_KEY)
+    keys = [key for key, _ in ordered]
+    values = [value for _, value in ordered]
+    key_sizes = _little(array("i", map(len, keys)))
+    value_sizes = _little(array("i", (-1 if value is None else len(value) for value in values)))
+    body = b"".join((key_sizes, value_sizes, *keys, *(value for value in values if value)))
+    rest = _HEAD.pack(0, _FORMAT, len(ordered))[4:] + body
+    return struct.pack("<I", zlib.crc32(rest)) + rest
+
+
+def decode(data: bytes, where: str) -> list[StoreChange]:
+    """Read a segment.
+
+    Args:
+        data: What :func:`encode` gave.
+        where: What to call the segment in an error.
+
+    Raises:
+        StoreError: If the bytes are not what was written.
+    """
+    if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
+        raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
+    _, version, count = _HEAD.unpack_from(data)
+    if version != _FORMAT:
+        raise StoreError(
+            f"the log was written by a newer Millstream: {where} has format {version}, known is {_FORMAT}"
+        )
+    sizes = array("i")
+    sizes.frombytes(data[_HEAD.size : _HEAD.size + 8 * count])
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    start = _HEAD.size + 8 * count
+    key_sizes, value_sizes = sizes[:count], sizes[count:]
+    keys = _cut(data, key_sizes, start)
+    start += sum(key_sizes)
+    if not count or min(value_sizes) >= 0:
+        return list(zip(keys, _cut(data, value_sizes, start)))
+    values = _cut(data, [max(size, 0) for size in value_sizes], start)
+    return [(key, None if size < 0 else value) for key, size, value in zip(keys, value_sizes, values)]
+
+
+def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
+    """Cut pieces of given sizes; one call of struct takes a third of the time of as many slices."""
+    layout = "s".join(map(str, sizes))
+    return struct.unpack_from(f"{layout}s" if layout else "", data, start)
+
+
+def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:
+    """Merge the changes of several segments, oldest first: the newest change of each key remains.
+
+    Example:
+        >>> merge([[(b"a", b"1"), (b"b", b"1")], [(b"b", None)]])
+        [(b'a', b'1'), (b'b', None)]
+    """
+    newest: dict[bytes, bytes | None] = {}
+    for changes in segments:
+        newest.update(changes)
+    return list(newest.items())
+
+
+def _little(sizes: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    return sizes.tobytes()

@@ -1,0 +1,236 @@
+"""Session store: values by key, end and start of a session.
+
+Entries lie in the slice of their session's end, in one of two orders (``millstream.core.state.session_layouts``).
+
+The store's time is the largest end put or removed. Sessions that end at or before ``time - retention`` cannot be read; a put
+is refused, and counted as dropped, once its slice has expired (see docs/decisions/0014-slices-of-time.md). A *strict* store
+does as the in-memory store of Kafka Streams: it refuses all that cannot be read, and its time is the largest end put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
+
+from millstream.core.model.errors import StoreError
+from millstream.core.model.windowed import Windowed
+from millstream.core.ports import ByteStores
+from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.keys import FOREVER, checked_time
+from millstream.core.state.objects import Objects
+from millstream.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
+from millstream.core.state.slices import Slices
+from millstream.core.topology.stores import SessionSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SessionStore(Generic[K, V]):
+    """A session store of one task. Owned by the task; not thread-safe.
+
+    A session is a ``Windowed``: a key, a start and an end, both included, in int ms since the epoch. Iterators see the
+    batch's own writes up to the moment they are made; sessions come in the order of the serialised keys, then of their ends,
+    then of their starts; in a store by time, in that of ends, keys and starts.
+
+    Args:
+        spec: The store.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it.
+        memory: What :meth:`memory` gave last time.
+
+    Source: ``org.apache.kafka.streams.state.SessionStore``.
+    """
+
+    __slots__ = ("_layout", "_objects", "_slices", "_strict", "_task", "name")
+
+    def __init__(
+        self, spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
+    ) -> None:
+        self.name = spec.name
+        self._objects: Objects[K, V] = Objects(spec)
+        self._slices = Slices(spec, self._objects.values, stores, memory)
+        self._task = task
+        self._strict = spec.strict
+        self._layout: SessionLayout = SessionsByTime() if spec.by_time else SessionsByKey()
+
+    def put(self, session: Windowed[K], aggregate: V | None) -> None:
+        """Set the value of a session; None removes it.
+
+        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
+        reads could not see.
+
+        Raises:
+            StoreError: If the key is None, or start and end are not times in this order.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        stored, kept = self._stored(session), self._objects.kept(aggregate)
+        if kept is None and not self._strict:
+            return self._remove(stored, session.end)
+        return self._keep(stored, session.end, kept)
+
+    def remove(self, session: Windowed[K]) -> None:
+        """Remove a session.
+
+        Raises:
+            StoreError: If the key is None, or start and end are not times in this order.
+        """
+        self._remove(self._stored(session), session.end)
+
+    def fetch_session(self, key: K, start: int, end: int) -> V | None:
+        """Give the value of the session with exactly these bounds, or None."""
+        stored = self._stored(Windowed(key, start, end))
+        held = self._slices.at(end) if end >= self._slices.oldest else None
+        found: V | None = None if held is None else self._objects.value(held.rows.get(stored))
+        return found
+
+    def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over all sessions of a key."""
+        return self._find(key, 0, FOREVER, reverse=False)
+
+    def reverse_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over all sessions of a key."""
+        return self._find(key, 0, FOREVER, reverse=True)
+
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over all sessions of ``key_from <= key <= key_to``; None leaves a side open."""
+        return self._find_range(key_from, key_to, 0, FOREVER, reverse=False)
+
+    def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over all sessions of ``key_from <= key <= key_to``."""
+        return self._find_range(key_from, key_to, 0, FOREVER, reverse=True)
+
+    @overload
+    def find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]: ...
+    @overload
+    def find_sessions(self, earliest_end: int, latest_end: int, /) -> Iterator[tuple[Windowed[K], V]]: ...
+    def find_sessions(
+        self, key: Any, earliest_end: int, latest_start: int | None = None
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``.
+
+        With two times and no key, iterate over the sessions of all keys with ``earliest_end <= end <= latest_end``.
+        """
+        if latest_start is None:
+            checked_time(self.name, "the earliest end of sessions", key)
+            return self._find_range(None, None, key, FOREVER, latest_end=earliest_end, reverse=False)
+        return self._find(key, earliest_end, latest_start, reverse=False)
+
+    def reverse_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over the sessions of a key with ``end >= earliest_end`` and ``start <= latest_start``."""
+        return self._find(key, earliest_end, latest_start, reverse=True)
+
+    def find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over the sessions of a range of keys with ``end >= earliest_end`` and ``start <= latest_start``."""
+        return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=False)
+
+    def reverse_find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over the sessions of a range of keys; see :meth:`find_sessions_range`."""
+        return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over everything that has not expired."""
+        return self._find_range(None, None, 0, FOREVER, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over everything that has not expired."""
+        return self._find_range(None, None, 0, FOREVER, reverse=True)
+
+    def find(self, key: bytes, earliest_end: int, latest_start: int) -> Iterator[tuple[int, int, Any]]:
+        """Iterate over start, end and entry of the sessions of a serialised key; see :meth:`find_sessions`."""
+        first = max(earliest_end, self._slices.oldest)
+        return self._layout.of_key(self._slices, key, first, latest_start, reverse=False)
+
+    def read(self, key: bytes, start: int, end: int) -> Any:
+        """Give the entry of a serialised key's session, also if it can no longer be found but is still there; or None."""
+        held = self._slices.at(end)
+        return None if held is None else held.rows.get(self._layout.stored(key, start, end))
+
+    def gone_at(self, end: int) -> int:
+        """Give the store's time at which sessions from an end on begin to be dropped."""
+        return self._slices.gone_at(end)
+
+    def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
+        """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        stored, kept = self._layout.stored(key, start, end), self._objects.values.kept(entry)
+        if kept is None:
+            self._remove(stored, end)
+        else:
+            self._keep(stored, end, kept)
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, and forget it; see ``Store``."""
+        return self._slices.drain()
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return self._slices.memory()
+
+    def _keep(self, stored: bytes, end: int, kept: Any) -> None:
+        slices = self._slices
+        slices.observe(end)
+        held = slices.to_write_readable(end) if self._strict else slices.to_write(end)
+        if held is None:
+            self._task.drop("expired session")
+        else:
+            held.rows.keep(stored, kept)
+
+    def _remove(self, stored: bytes, end: int) -> None:
+        if not self._strict:
+            self._slices.observe(end)
+        held = self._slices.at(end)
+        if held is not None:
+            held.rows.keep(stored, None)
+
+    def _stored(self, session: Windowed[K]) -> bytes:
+        key, start, end = (None, 0, 0) if session is None else session
+        key_bytes = self._objects.key_bytes(key)
+        checked_time(self.name, "the start of a session", start)
+        checked_time(self.name, "the end of a session", end)
+        if start > end:
+            raise StoreError(
+                f"store {self.name!r}: a session does not end ({end}) before it starts ({start})"
+            )
+        return self._layout.stored(key_bytes, start, end)
+
+    def _find(
+        self, key: K, earliest_end: int, latest_start: int, *, reverse: bool
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        serialised = self._objects.key_bytes(key)
+        first = max(earliest_end, self._slices.oldest)
+        if first > FOREVER:
+            return iter(())
+        found = self._layout.of_key(self._slices, serialised, first, latest_start, reverse=reverse)
+        same, value = self._objects.key(serialised), self._objects.value
+        return ((Windowed(same, start, end), value(entry)) for start, end, entry in found)
+
+    def _find_range(
+        self,
+        key_from: K | None,
+        key_to: K | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        latest_end: int = FOREVER,
+        reverse: bool,
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        low = None if key_from is None else self._objects.key_bytes(key_from)
+        high = None if key_to is None else self._objects.key_bytes(key_to)
+        first, last = max(earliest_end, self._slices.oldest), min(latest_end, FOREVER)
+        if first > last:
+            return iter(())
+        found = self._layout.of_keys(self._slices, low, high, first, last, latest_start, reverse=reverse)
+        key, value = self._objects.key, self._objects.value
+        return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in found)

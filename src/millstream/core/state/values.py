@@ -1,0 +1,134 @@
+"""Entries of a store: objects as the engine handles them, and the bytes they are kept as.
+
+An *entry* is a value, or a pair of an entry and a *stamp*, a number of 64 bits: the timestamp of a timestamped store, the
+time of the last write of an expiring one. Stamps come first in the bytes, as Kafka Streams stores timestamped values.
+
+A value that does not fit the store's serde is refused when it is put, so that the error belongs to the record that
+caused it and is treated by the error policy. A value for which the serializer returns None is not there: putting it deletes
+the key, at once, as in Kafka Streams. Serialising each value only to find out would cost more than counting it, so values of
+the types that a serde names as fitting (``accepts``) are taken at their word. What is still found when the micro-batch is
+written (a number of more than 64 bits, None for a value of such a type) stops the application with the store and key.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from millstream.core.model.errors import MillstreamError, SerdeError, StoreError
+from millstream.core.model.serdes import Serde
+
+_STAMP: Final = struct.Struct(">q")
+
+
+class Values:
+    """Turns the entries of one store into bytes and back. Stateless.
+
+    Args:
+        store: The store's name, for errors.
+        serde: Serde of the values.
+        stamps: How many stamps an entry has around its value.
+    """
+
+    __slots__ = ("_deserialize", "_name", "_serialize", "accepts", "live", "stamps", "store")
+
+    def __init__(self, store: str, serde: Serde[Any], stamps: int = 0) -> None:
+        self.store = store
+        self.stamps = stamps
+        self.live = serde.immutable
+        self.accepts = serde.accepts
+        self._name = serde.name
+        self._serialize, self._deserialize = serde.serialize, serde.deserialize
+        for _ in range(stamps):
+            self._serialize, self._deserialize = _stamped(self._serialize, self._deserialize)
+
+    def encode(self, entry: Any) -> bytes | None:
+        """Give an entry as bytes, None if the serializer returns None.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        try:
+            data: bytes | None = self._serialize(entry)
+        except Exception as error:
+            raise SerdeError(f"store {self.store!r}: {_reason(error)}") from error
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """Give the entry that bytes stand for.
+
+        Raises:
+            StoreError: If the bytes cannot be read.
+        """
+        try:
+            return self._deserialize(data)
+        except Exception as error:
+            raise StoreError(
+                f"store {self.store!r}: {len(data)} stored bytes cannot be read as {self._name} ({error!r}); "
+                "was the store's value serde changed without a new store name?"
+            ) from error
+
+    def checked(self, entry: Any) -> Any:
+        """Return an entry, or None if the serializer returns None for it; it is tried out if its type does not tell.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        value = entry
+        for _ in range(self.stamps):
+            value = value[0]
+        return entry if type(value) in self.accepts or self.encode(entry) is not None else None
+
+    def kept(self, entry: Any) -> Any:
+        """Give what an overlay keeps of an entry: objects that cannot be changed as they are, all others as bytes.
+
+        None stays None, and so becomes an entry for which the serializer returns None: it is deleted.
+
+        Raises:
+            SerdeError: If the value does not fit the store's value serde.
+        """
+        if entry is None:
+            return None
+        return self.checked(entry) if self.live else self.encode(entry)
+
+    def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
+        """Give what a batch has put as changes.
+
+        Raises:
+            SerdeError: If a value does not fit, which could not be seen when it was put.
+        """
+        if not self.live:
+            return list(own.items())
+        serialize = self._serialize
+        changes: list[tuple[bytes, bytes | None]] = []
+        for key, entry in own.items():
+            try:
+                data = None if entry is None else serialize(entry)
+                if data is None and entry is not None:
+                    raise TypeError(
+                        f"serdes.{self._name} names the type in accepts=..., and serialises it to None"
+                    )
+                changes.append((key, data))
+            except Exception as error:
+                raise SerdeError(
+                    f"store {self.store!r}, key {key!r}: {_reason(error)}. The value was put in this micro-batch, and no "
+                    "error policy applies any more; correct the processor or function that put it"
+                ) from error
+        return changes
+
+
+def _stamped(serialize: Any, deserialize: Any) -> tuple[Any, Any]:
+    pack, unpack = _STAMP.pack, _STAMP.unpack_from
+
+    def to_bytes(entry: Any) -> bytes | None:
+        data: bytes | None = serialize(entry[0])
+        return None if data is None else pack(entry[1]) + data
+
+    def from_bytes(data: bytes) -> Any:
+        return (deserialize(data[8:]), unpack(data)[0])
+
+    return to_bytes, from_bytes
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"

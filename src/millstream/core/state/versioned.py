@@ -1,0 +1,249 @@
+"""Versioned store: the history of each key.
+
+A *version* is a value, or a deletion, with the time from which it is valid; it is valid until the next version of its key
+begins. The versions of a key lie side by side without gaps.
+
+    latest value       byte store of the store's name      key                          from (8) | value
+    earlier version    slice of the time it ends           closed key | from (8)        to (8) | 01 value or 00
+    latest deletion    slice of the time it begins         closed key | from (8)        OPEN (8) | 00
+
+So a version expires with the slice of its end, the latest value of a key never does, and a key that was deleted takes no
+room for ever. A read as of a time looks into the slices from that time on, at one entry each: in the first that holds a
+version that began by then, and still holds. The store's time is the largest timestamp put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from millstream.core.model.serdes import Serde
+from millstream.core.model.windowed import VersionedRecord
+from millstream.core.ports import ByteStores
+from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.keys import FOREVER, after, checked_time, closed, pack_time, time_at
+from millstream.core.state.objects import Objects
+from millstream.core.state.overlay import Overlay
+from millstream.core.state.slices import Slices
+from millstream.core.state.values import Values
+from millstream.core.topology.stores import LATEST, VersionedSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Version(NamedTuple):
+    """A version of a key; ``end`` is LATEST for the latest one, ``value`` None for a deletion."""
+
+    start: int
+    end: int
+    value: Any
+
+
+class VersionedStore(Generic[K, V]):
+    """A versioned store of one task. Owned by the task; not thread-safe.
+
+    Times are int milliseconds since the epoch.
+
+    Args:
+        spec: The store.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it.
+        memory: What :meth:`memory` gave last time.
+
+    Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
+    """
+
+    __slots__ = ("_latest", "_objects", "_slices", "_task", "name")
+
+    def __init__(
+        self, spec: VersionedSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
+    ) -> None:
+        self.name = spec.name
+        self._objects: Objects[K, V] = Objects(spec, more_stamps=1)
+        self._latest = Overlay(self._objects.values, stores.open(spec.name))
+        self._slices = Slices(spec, Values(spec.name, _earlier(spec.value), 1), stores, memory)
+        self._task = task
+
+    def put(self, key: K, value: V | None, timestamp: int) -> int | None:
+        """Add a version; None as its value is a deletion. A version of the same timestamp is replaced.
+
+        A version older than the history retention is left out and counted as a dropped record.
+
+        Returns:
+            The timestamp of the next version, until which this one is valid; ``ms.stores.LATEST`` (-1) if there is none;
+            None if the version was left out.
+
+        Raises:
+            StoreError: If the key is None, or the timestamp is not a time.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        stored = self._objects.key_bytes(key)
+        checked_time(self.name, "a timestamp", timestamp)
+        return self.insert(stored, value, timestamp)
+
+    def delete(self, key: K, timestamp: int) -> VersionedRecord | None:
+        """Add a deletion; give the version that was valid at that time, or None.
+
+        Raises:
+            StoreError: If the key is None, or the timestamp is not a time.
+        """
+        stored = self._objects.key_bytes(key)
+        checked_time(self.name, "a timestamp", timestamp)
+        if self._left_out(timestamp):
+            return None
+        old = self.fetch(stored, timestamp)
+        self._insert(stored, None, timestamp)
+        return old
+
+    def get(self, key: K, as_of: int | None = None) -> VersionedRecord | None:
+        """Give the latest version of a key, or the one that was valid at a time; None if there is none or it is a deletion.
+
+        Args:
+            key: The key.
+            as_of: The time. Further back than the history retention, only a latest version that old is found.
+
+        Returns:
+            Value and timestamp of the version.
+
+        Raises:
+            StoreError: If the key is None.
+            SerdeError: If the key does not fit the store's key serde.
+        """
+        return self.fetch(self._objects.key_bytes(key), FOREVER if as_of is None else as_of)
+
+    def fetch(self, key: bytes, time: int) -> VersionedRecord | None:
+        """Give the version of a serialised key that was valid at a time, for the engine."""
+        latest = self._latest.get(key)
+        if latest is not None and latest[1] <= time:
+            return VersionedRecord(*latest)
+        if time < self._slices.horizon:
+            return None
+        found = self._earlier_at(key, time)
+        if found is None or found.value is None:
+            return None
+        return VersionedRecord(found.value, found.start, found.end)
+
+    def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
+        """Add a version of a serialised key, for the engine; see :meth:`put`."""
+        return None if self._left_out(timestamp) else self._insert(key, value, timestamp)
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, and forget it; see ``Store``."""
+        history = self._slices.drain()
+        latest = self._latest.drain()
+        return Drained({self.name: latest, **history.changes} if latest else history.changes, history.dropped)
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return self._slices.memory()
+
+    def _left_out(self, timestamp: int) -> bool:
+        if timestamp < self._slices.horizon:
+            self._task.drop("expired version")
+            return True
+        self._slices.observe(timestamp)
+        return False
+
+    def _insert(self, key: bytes, value: Any, timestamp: int) -> int:
+        """Put a version between those that are there: the one that is valid then ends where the new one begins."""
+        if value is not None and self._objects.values.checked((value, timestamp)) is None:
+            value = None
+        before = self._at(key, timestamp)
+        if before is None:
+            end = self._next_start(key, timestamp)
+        else:
+            end = before.end
+            if before.start < timestamp:
+                self._move(key, before, timestamp)
+            else:
+                self._remove(key, before)
+        self._add(key, _Version(timestamp, end, value))
+        return end
+
+    # Where versions lie.
+
+    def _at(self, key: bytes, time: int) -> _Version | None:
+        """Give the version that is valid at a time, deletions included."""
+        latest = self._last(key)
+        if latest is not None and latest.start <= time:
+            return latest
+        return self._earlier_at(key, time)
+
+    def _last(self, key: bytes) -> _Version | None:
+        """Give the latest version: a value, or a deletion that no value has followed."""
+        latest = self._latest.get(key)
+        if latest is not None:
+            return _Version(latest[1], LATEST, latest[0])
+        prefix = closed(key)
+        for held in self._slices.newest_first():
+            found = next(held.rows.scan(prefix, after(key), reverse=True), None)
+            if found is not None:
+                version = _read(*found)
+                return version if version.end == LATEST else None
+        return None
+
+    def _earlier_at(self, key: bytes, time: int) -> _Version | None:
+        prefix = closed(key)
+        low, high = prefix + pack_time(0), prefix + pack_time(min(time, FOREVER) + 1)
+        for held in self._slices.between(time, FOREVER):
+            found = next(held.rows.scan(low, high, reverse=True), None)
+            if found is not None:
+                version = _read(*found)
+                if version.end > time or version.end == LATEST:
+                    return version
+        return None
+
+    def _next_start(self, key: bytes, time: int) -> int:
+        """Give where the first version after a time begins, if none is valid at that time; LATEST if there is none."""
+        prefix = closed(key)
+        low, high = prefix + pack_time(time + 1), prefix + pack_time(FOREVER + 1)
+        for held in self._slices.between(time, FOREVER):
+            found = next(held.rows.scan(low, high), None)
+            if found is not None:
+                return _read(*found).start
+        latest = self._latest.get(key)
+        return LATEST if latest is None else int(latest[1])
+
+    def _add(self, key: bytes, version: _Version) -> None:
+        if version.end == LATEST and version.value is not None:
+            self._latest.put(key, (version.value, version.start))
+            return
+        held = self._slices.to_write(_slice_time(version))
+        if held is not None:
+            held.rows.put(closed(key) + pack_time(version.start), (version.value, version.end))
+
+    def _remove(self, key: bytes, version: _Version) -> None:
+        if version.end == LATEST and version.value is not None:
+            self._latest.put(key, None)
+            return
+        held = self._slices.at(_slice_time(version))
+        if held is not None:
+            held.rows.put(closed(key) + pack_time(version.start), None)
+
+    def _move(self, key: bytes, version: _Version, end: int) -> None:
+        """Let a version end, which may move it to another slice."""
+        self._remove(key, version)
+        self._add(key, version._replace(end=end))
+
+
+def _slice_time(version: _Version) -> int:
+    return version.start if version.end == LATEST else version.end
+
+
+def _read(stored: bytes, entry: Any) -> _Version:
+    value, end = entry
+    return _Version(time_at(stored, -8), end, value)
+
+
+def _earlier(of: Serde[Any]) -> Serde[Any]:
+    """Make the serde of a value or a deletion."""
+
+    def serialize(value: Any) -> bytes:
+        return b"\x00" if value is None else b"\x01" + of.serialize(value)
+
+    def deserialize(data: bytes) -> Any:
+        return of.deserialize(data[1:]) if data[:1] == b"\x01" else None
+
+    accepts = (*of.accepts, type(None)) if of.accepts else ()
+    return Serde(f"version({of.name})", serialize, deserialize, of.immutable, accepts)

@@ -1,0 +1,266 @@
+"""Window store: values by key and start of a window.
+
+Entries lie in the slice of their window's start, in one of two orders (``millstream.core.state.layouts``).
+
+The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
+millisecond; a put is refused, and counted as dropped, once the slice it belongs to has expired. That is what the window
+store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time.md). A *strict* store refuses all that
+cannot be read, as the in-memory store of Kafka Streams does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar, overload
+
+from millstream.core.model.windowed import Windowed, window_end
+from millstream.core.ports import ByteStores
+from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.keys import FOREVER, checked_time
+from millstream.core.state.layouts import ByKey, ByTime, Layout
+from millstream.core.state.objects import Objects
+from millstream.core.state.overlay import Overlay
+from millstream.core.state.slices import Slices
+from millstream.core.topology.stores import WindowSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Share = tuple[Callable[[bytes], bytes], Overlay]
+"""A window's share of a store: gives the place of a serialised key, and the rows to find it in."""
+
+_NUMBER: Final = struct.Struct(">I")
+_MAX_NUMBER: Final = (1 << 31) - 1
+
+
+class WindowStore(Generic[K, V]):
+    """A window store of one task. Owned by the task; not thread-safe.
+
+    Times are int milliseconds since the epoch; both ends of a range of time are included. Iterators see the batch's own
+    writes up to the moment they are made. Those over one key come in the order of time, those over several keys in the
+    order of the serialised keys, then of time; in a store by time, in the order of time, then of the serialised keys.
+
+    Args:
+        spec: The store.
+        stores: Committed content of the task's byte stores.
+        task: The task, as far as a store may know it.
+        memory: What :meth:`memory` gave last time.
+
+    Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
+    """
+
+    __slots__ = (
+        "_count",
+        "_duplicates",
+        "_expired",
+        "_layout",
+        "_objects",
+        "_size",
+        "_slices",
+        "_task",
+        "_to_write",
+        "_windows",
+        "name",
+    )
+
+    def __init__(
+        self, spec: WindowSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
+    ) -> None:
+        self.name = spec.name
+        self._objects: Objects[K, V] = Objects(spec)
+        self._slices = Slices(spec, self._objects.values, stores, memory)
+        self._to_write = self._slices.to_write_readable if spec.strict else self._slices.to_write
+        self._task = task
+        self._size = spec.size_ms
+        self._windows = spec.windows
+        self._duplicates = spec.retain_duplicates
+        self._expired = spec.expired
+        self._count: int = memory.get("count", 0)
+        self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
+
+    def put(self, key: K, value: V | None, window_start: int) -> None:
+        """Set the value of a key in a window; None deletes it, or does nothing where duplicates are kept.
+
+        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
+        reads could not see.
+
+        Raises:
+            StoreError: If the key is None, or the start is not a time.
+            SerdeError: If key or value do not fit the store's serdes.
+        """
+        checked_time(self.name, "the start of a window", window_start)
+        stored = self._layout.stored(self._objects.key_bytes(key), window_start)
+        kept = self._objects.kept(value)
+        if self._duplicates:
+            if kept is None:
+                return
+            self._count = (self._count + 1) & _MAX_NUMBER
+            stored += _NUMBER.pack(self._count)
+        self._slices.observe(window_start)
+        held = self._to_write(window_start)
+        if held is None:
+            self._task.drop(self._expired)
+        else:
+            held.rows.keep(stored, kept)
+
+    @overload
+    def fetch(self, key: K, time_from: int) -> V | None: ...
+    @overload
+    def fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]: ...
+    def fetch(self, key: K, time_from: int, time_to: int | None = None) -> Any:
+        """Give the value of a key in the window that starts at a time; with two times, iterate over the windows between.
+
+        Args:
+            key: The key.
+            time_from: Start of the window, or the first start.
+            time_to: The last start.
+
+        Returns:
+            The value or None (the value put last, where duplicates are kept); with two times, pairs of start and value in
+            the order of time.
+        """
+        if time_to is not None:
+            return self._fetch(key, time_from, time_to, reverse=False)
+        if self._duplicates:
+            found = next(self._fetch(key, time_from, time_from, reverse=True), None)
+            return None if found is None else found[1]
+        return self._fetch_one(key, time_from)
+
+    def reverse_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]:
+        """Iterate backwards over a key's windows that start between two times."""
+        return self._fetch(key, time_from, time_to, reverse=True)
+
+    def fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None leaves a side open."""
+        return self._fetch_range(key_from, key_to, time_from, time_to, reverse=False)
+
+    def reverse_fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over the windows of ``key_from <= key <= key_to`` that start between two times."""
+        return self._fetch_range(key_from, key_to, time_from, time_to, reverse=True)
+
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over all windows that start between two times."""
+        return self._fetch_range(None, None, time_from, time_to, reverse=False)
+
+    def reverse_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over all windows that start between two times."""
+        return self._fetch_range(None, None, time_from, time_to, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over everything that has not expired."""
+        return self._fetch_range(None, None, 0, FOREVER, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate backwards over everything that has not expired."""
+        return self._fetch_range(None, None, 0, FOREVER, reverse=True)
+
+    def read(self, key: bytes, start: int) -> Any:
+        """Give the entry of a serialised key's window, also if it can no longer be read but is still there; or None."""
+        held = self._slices.at(start)
+        return None if held is None else held.rows.get(self._layout.stored(key, start))
+
+    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
+        """Iterate over all windows that start between two times, also those that can no longer be read but are still there."""
+        slices = self._slices.between(time_from, time_to)
+        return self._with_windows(
+            self._layout.of_keys(slices, None, None, max(time_from, 0), time_to, reverse=False)
+        )
+
+    @property
+    def oldest(self) -> int:
+        """The first start that reads can see."""
+        return self._slices.oldest
+
+    def gone_at(self, start: int) -> int:
+        """Give the store's time at which windows from a start on begin to be dropped."""
+        return self._slices.gone_at(start)
+
+    def open_window(self, start: int) -> Share | None:
+        """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
+
+        The store's time sees the start, as with a put. The share may be used until the store's time has passed the start by
+        the retention; the operator knows when.
+
+        Args:
+            start: Start of the windows, ms since the epoch.
+
+        Returns:
+            The share, or None if its slice of time has expired, which is counted as a dropped record.
+        """
+        self.observe(start)
+        rows = self.rows_to_write(start)
+        if rows is None:
+            self._task.drop(self._expired)
+            return None
+        return self._layout.in_window(start), rows
+
+    def observe(self, start: int) -> None:
+        """Let the store's time see the start of a window that was written."""
+        self._slices.observe(start)
+
+    def rows_to_write(self, start: int) -> Overlay | None:
+        """Give the rows of the windows with a start, None if their slice has expired; the store's time does not see it."""
+        held = self._to_write(start)
+        return None if held is None else held.rows
+
+    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
+        return self._layout.places(keys, starts)
+
+    def start_of(self, place: bytes) -> int:
+        """Give the start of the window whose entry lies in a place."""
+        return self._layout.start_of(place)
+
+    def drain(self) -> Drained:
+        """Give what has changed since the last call, and forget it; see ``Store``."""
+        return self._slices.drain()
+
+    def memory(self) -> dict[str, Any]:
+        """Give what must survive besides the content; see ``Store``."""
+        return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
+
+    def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:
+        return max(time_from, self._slices.oldest), min(time_to, FOREVER)
+
+    def _fetch_one(self, key: K, start: int) -> V | None:
+        serialised = self._objects.key_bytes(key)
+        held = self._slices.at(start) if start >= self._slices.oldest else None
+        if held is None:
+            return None
+        found: V | None = self._objects.value(held.rows.get(self._layout.stored(serialised, start)))
+        return found
+
+    def _fetch(self, key: K, time_from: int, time_to: int, *, reverse: bool) -> Iterator[tuple[int, V]]:
+        serialised, value = self._objects.key_bytes(key), self._objects.value
+        first, last = self._clipped(time_from, time_to)
+        if first > last:
+            return iter(())
+        slices = self._slices.between(first, last)
+        found = self._layout.of_key(slices, serialised, first, last, reverse=reverse)
+        return ((start, value(entry)) for start, entry in found)
+
+    def _fetch_range(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        low = None if key_from is None else self._objects.key_bytes(key_from)
+        high = None if key_to is None else self._objects.key_bytes(key_to)
+        first, last = self._clipped(time_from, time_to)
+        if first > last:
+            return iter(())
+        slices = self._slices.between(first, last)
+        found = self._layout.of_keys(slices, low, high, first, last, reverse=reverse)
+        return self._with_windows(found)
+
+    def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
+        key_of, value, size = self._objects.key, self._objects.value, self._size
+        if self._windows is not None:
+            end_of = self._windows.end_of
+            for key, start, entry in found:
+                yield Windowed(key_of(key), start, end_of(start)), value(entry)
+        for key, start, entry in found:
+            yield Windowed(key_of(key), start, window_end(start, size)), value(entry)

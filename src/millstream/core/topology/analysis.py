@@ -1,0 +1,185 @@
+"""Analysis of a sub-topology: which part of it several threads may run, and which of its tables have a cache.
+
+**Fronts** (KIP-408). The *front* of a source is what a record of it meets before it comes to anything that remembers: the operators without state
+behind the source, and the sinks among them. No function in it can see what another record has done, so the functions of many
+records may be called at once. What they do to the world inside, their *effects*, is applied later, in the order of the records.
+
+The front ends where a record comes to a node of another kind, and, for the same record, with all that follows in program order:
+a function that is called behind a stateful operator there is called behind it in a front, too. So a record sees its functions
+in one order, however many threads there are. Branches exclude each other, so each has an end of its own.
+
+**Caches.** What a cache is, is said in ``millstream.core.engine.caching``. A table has one if it is kept in a store and forwards a change
+with each update. Versioned tables have none, since all their versions count; nor have aggregations that give results at the
+close of windows, which give each once anyway; nor have streams that are joined, whose records are no updates of each other.
+The aggregations of a cogroup have one in common, behind them.
+
+Source: the stores that Kafka Streams wraps in a caching store (``Materialized.withCachingEnabled``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.core.model.expressions import Expression
+from millstream.core.topology import nodes as n
+from millstream.core.topology.nodes import Late
+from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.stores import VersionedSpec
+
+
+@dataclass(frozen=True)
+class Border(n.Node):
+    """An end of a front: what comes here goes on at the node of this name, in the task's own thread."""
+
+
+_FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
+    n.Filter: lambda node: (node.predicate,),
+    n.WithKey: lambda node: (),
+    n.Map: lambda node: (node.mapper,),
+    n.MapValues: lambda node: (node.mapper,),
+    n.SelectKey: lambda node: (node.mapper,),
+    n.FlatMap: lambda node: (node.mapper,),
+    n.FlatMapValues: lambda node: (node.mapper,),
+    n.Peek: lambda node: (node.action,),
+    n.Pass: lambda node: (),
+    n.Branch: lambda node: node.predicates,
+    n.Sink: lambda node: (node.topic, node.partitioner),
+}
+"""The kinds of nodes that a front is made of, with what each may call."""
+
+
+def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
+    """Return the front of a source, as a sub-topology of its own that ends in borders.
+
+    Args:
+        sub: Where the source belongs.
+        source: The source.
+
+    Returns:
+        None if the front calls no function of the user: threads would gain nothing.
+
+    Example:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> table = builder.stream("in").map_values(str.upper).group_by_key().count()
+        >>> (sub,) = builder.build().plan("app").subtopologies
+        >>> [type(node).__name__ for node in front_of(sub, sub.sources[0]).nodes.values()]
+        ['Source', 'MapValues', 'Border']
+    """
+    borders: frozenset[str] = frozenset()
+    while (found := _Walk(sub, source, borders)).borders != borders:
+        borders = found.borders
+    inside = [sub.nodes[name] for name in found.inside - borders]
+    if not any(_calls_functions(node) for node in inside):
+        return None
+    return SubTopology(sub.id, {name: found.node(name) for name in sub.nodes if name in found.known}, {})
+
+
+def calls_in_order(sub: SubTopology) -> bool:
+    """Return whether a stateless sub-topology calls functions of the user, which see the records of a partition in their order.
+
+    A timestamp extractor is one, and is given the time of the partition. Expressions see one record at a time, and serdes are
+    not asked in an order.
+
+    Args:
+        sub: The sub-topology; all its nodes are pure.
+
+    Example:
+        >>> import millstream as ms
+        >>> def one_of(change):
+        ...     builder = ms.StreamsBuilder()
+        ...     change(builder.stream("in")).to("out")
+        ...     return builder.build().plan("app").subtopologies[0]
+        >>> calls_in_order(one_of(lambda stream: stream.map_values(str.upper)))
+        True
+        >>> calls_in_order(one_of(lambda stream: stream.filter(ms.col("amount") > 10)))
+        False
+    """
+    return any(source.timestamp is not None for source in sub.sources) or any(
+        type(node) not in _FUNCTIONS or _calls_functions(node)
+        for node in sub.nodes.values()
+        if not isinstance(node, n.Source)
+    )
+
+
+def _calls_functions(node: n.Node) -> bool:
+    called = _FUNCTIONS[type(node)](node) if type(node) in _FUNCTIONS else ()
+    return any(callable(function) and not isinstance(function, Expression) for function in called)
+
+
+class _Walk:
+    """A walk through a front in program order.
+
+    A node that several ways lead to may be inside on one and behind the end on another. It is made a border, and the walk is
+    repeated until there is no such node.
+    """
+
+    def __init__(self, sub: SubTopology, source: n.Source, borders: frozenset[str]) -> None:
+        self._sub = sub
+        self._source = source
+        self._known_borders = borders
+        self._found: set[str] = set(borders)
+        self.inside: set[str] = set()
+        self._children(source, ended=False)
+        self.borders = frozenset(self._found)
+
+    @property
+    def known(self) -> set[str]:
+        """Names of the source, of what is inside, and of the borders that were come to."""
+        return {self._source.name, *self.inside, *self._found}
+
+    def node(self, name: str) -> n.Node:
+        """Return a node of the front."""
+        node = self._sub.nodes[name]
+        return Border(name, node.parents) if name in self.borders else node
+
+    def _children(self, node: n.Node, *, ended: bool) -> bool:
+        """Walk through what follows a node; tell whether the front has ended for what comes next in program order."""
+        if isinstance(node, n.Branch):
+            ends = [self._visit(child, ended=ended) for child in self._sub.children(node.name)]
+            return any(ends)
+        for child in self._sub.children(node.name):
+            ended = self._visit(child, ended=ended)
+        return ended
+
+    def _visit(self, node: n.Node, *, ended: bool) -> bool:
+        if ended or type(node) not in _FUNCTIONS or node.name in self._known_borders:
+            self._found.add(node.name)
+            return True
+        self.inside.add(node.name)
+        return self._children(node, ended=False)
+
+
+def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
+    """Return the nodes whose updates may wait in a cache.
+
+    Args:
+        sub: The sub-topology.
+    """
+    return tuple(
+        node for node in sub.nodes.values() if isinstance(node, n.Materialised) and _is_cached(node, sub)
+    )
+
+
+def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
+    """Return the height of each node: the most cached ones that follow one another behind it, itself included.
+
+    Args:
+        sub: The sub-topology.
+        cached: The names of the nodes that have a cache.
+    """
+    heights: dict[str, int] = {}
+    for name in reversed(list(sub.nodes)):
+        behind = max((heights[child.name] for child in sub.children(name)), default=0)
+        heights[name] = behind + (name in cached)
+    return heights
+
+
+def _is_cached(node: n.Materialised, sub: SubTopology) -> bool:
+    emit = getattr(node, "emit", None)
+    if not node.store.cache or isinstance(node.store, VersionedSpec) or (emit is not None and emit.at_close):
+        return False
+    children = [child for child in sub.children(node.name) if not isinstance(child, Late)]
+    return bool(children) and not any(isinstance(child, n.Cogroup) for child in children)

@@ -1,0 +1,339 @@
+"""Evolution: how an edited topology continues the checkpoint of an earlier one.
+
+State is found by its *task*, and so by the number of its sub-topology. ``split`` numbers sub-topologies in the order in
+which a program begins them, and that order changes with every source that is added in front. So a checkpoint remembers the
+*parts* it has state for: per number the topics and the stores of the sub-topology. An edited topology takes its numbers
+from there:
+
+1. A sub-topology takes the number of the part that has its stores. Stores are found by their names, so this is certain. If
+   its stores come from two parts, or two sub-topologies want one part, state would have to move between tasks: refused.
+2. Any other takes the number of the part with which it has the most source topics in common.
+3. What is left is new, and gets a number that no part ever had.
+
+How records reach the tasks of a part that has stores must stay as it is, see ``millstream.core.topology.routing``.
+
+A part whose sub-topology is gone keeps its number for ever, without topics: its state is deleted, and its number is not
+given away, so that nothing new ever finds something old. In a plan, such a number is a sub-topology without nodes.
+
+See docs/decisions/0018-edited-topologies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
+from millstream.core.model.ids import TaskId
+from millstream.core.model.positions import positions_from_json
+from millstream.core.model.topics import checked_name
+from millstream.core.topology.internal import repartition_topic
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.patterns import mark_of
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.routing import Routing
+
+V = TypeVar("V")
+
+
+class Part(NamedTuple):
+    """What a checkpoint remembers of the sub-topology of a number.
+
+    Attributes:
+        topics: Its source topics, and the marks of its patterns; none if the sub-topology is gone.
+        stores: Its stores.
+        tasks: The largest number of tasks it ever had.
+    """
+
+    topics: tuple[str, ...]
+    stores: tuple[str, ...]
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What the last offset of a checkpoint says about the topology that made it; empty without a checkpoint.
+
+    Attributes:
+        stores: Fingerprint per store.
+        internal: Number of partitions per repartition topic.
+        parts: The parts by number.
+        topic_ids: The broker's id of each topic that was read.
+        positions: Per topic and partition the first offset that was not planned.
+        unfinished: The stores of unfinished records of asynchronous operators.
+        routing: How records reach tasks; None if an older Millstream wrote the offset.
+    """
+
+    stores: Mapping[str, str] = field(default_factory=dict)
+    internal: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    unfinished: frozenset[str] = frozenset()
+    routing: Routing | None = None
+
+    @classmethod
+    def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
+        """Read an offset as the planner writes it; what an older Millstream did not write is not remembered."""
+        return cls(
+            offset.get("stores", {}),
+            offset.get("internal", {}),
+            parts_from_json(offset.get("parts", {})),
+            offset.get("topic_ids", {}),
+            positions_from_json(offset.get("topics", {})),
+            frozenset(offset.get("unfinished", ())),
+            Routing.from_json(offset["routing"]) if "routing" in offset else None,
+        )
+
+    def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
+        """Return the same with new names of stores, and of the repartitions that are named after them.
+
+        Args:
+            names: New name per old name.
+            application_id: What repartitions are named after.
+
+        Raises:
+            IncompatibleTopologyError: If a name to be changed is not there, or its new name is there too.
+        """
+        for old, new in names.items():
+            _check_rename(old, new, self.stores)
+        parts = {
+            number: part._replace(stores=tuple(names.get(store, store) for store in part.stores))
+            for number, part in self.parts.items()
+        }
+        topics = {
+            repartition_topic(application_id, a): repartition_topic(application_id, b)
+            for a, b in names.items()
+        }
+        internal = {**with_new_names(self.internal, topics), **self.internal}
+        stores = with_new_names(self.stores, names)
+        unfinished = frozenset(names.get(store, store) for store in self.unfinished)
+        routing = None if self.routing is None else self.routing.renamed(names, topics)
+        return replace(
+            self, stores=stores, internal=internal, parts=parts, unfinished=unfinished, routing=routing
+        )
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What a running topology passes on through the checkpoint, and what it took over under another name.
+
+    Attributes:
+        parts: The parts by number, the gone ones included.
+        topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, as far as it gives them.
+        renamed_stores: New name per old name of a store.
+        appeared: Topics that a pattern matches now and that were not there when it was looked for them last.
+        routing: How records reach tasks.
+    """
+
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    renamed_stores: Mapping[str, str] = field(default_factory=dict)
+    appeared: frozenset[str] = frozenset()
+    routing: Routing = field(default_factory=Routing)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the offset carries."""
+        parts = {
+            str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
+        }
+        return {"parts": parts, "topic_ids": dict(self.topic_ids), "routing": self.routing.to_json()}
+
+    def gone_tasks(self) -> list[TaskId]:
+        """Return the tasks of all parts whose sub-topology is gone."""
+        return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
+
+
+def parts_from_json(data: Mapping[str, Any]) -> dict[int, Part]:
+    """Read the parts as :meth:`Lineage.to_json` gives them."""
+    return {int(n): Part(tuple(topics), tuple(stores), tasks) for n, (topics, stores, tasks) in data.items()}
+
+
+def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
+    """Return a plan with the numbers of sub-topologies under which a checkpoint has their state.
+
+    Args:
+        plan: The plan, numbered by ``split``.
+        before: The parts of the checkpoint, stores under their new names.
+
+    Returns:
+        The same plan with other numbers; numbers of parts that are gone are sub-topologies without nodes.
+
+    Raises:
+        IncompatibleTopologyError: If state would have to move from one task to another.
+    """
+    number_of = _matched(plan.subtopologies, before)
+    placed = {number_of[sub.id]: replace(sub, id=number_of[sub.id]) for sub in plan.subtopologies}
+    count = max([*placed, *before], default=-1) + 1
+    subs = tuple(placed.get(number) or SubTopology(number, {}, {}) for number in range(count))
+    internal = {
+        name: replace(topic, upstream=number_of[topic.upstream], downstream=number_of[topic.downstream])
+        for name, topic in plan.internal_topics.items()
+    }
+    global_parts = tuple(replace(part, id=number) for number, part in enumerate(plan.global_parts, count))
+    return replace(plan, subtopologies=subs, internal_topics=internal, global_parts=global_parts)
+
+
+def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int, Part]:
+    """Return the parts that the checkpoint of a running plan has to remember.
+
+    Args:
+        plan: The plan, with the numbers of :func:`continued`.
+        layout: Its tasks.
+        before: The parts of the checkpoint so far.
+    """
+    tasks = {number: part.tasks for number, part in before.items()}
+    for task in layout.tasks:
+        tasks[task.subtopology] = max(tasks.get(task.subtopology, 0), task.partition + 1)
+    return {sub.id: Part(sub.origins, tuple(sub.stores), tasks.get(sub.id, 0)) for sub in plan.subtopologies}
+
+
+def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
+    """Return the topics that patterns match now and did not before: all of their records belong to the stream."""
+    looked_for = {topic for part in before.parts.values() for topic in part.topics}
+    return frozenset(
+        topic
+        for sub in plan.subtopologies
+        for source in sub.sources
+        if source.pattern is not None and mark_of(source.pattern) in looked_for
+        for topic in source.topics
+        if topic not in before.positions
+    )
+
+
+def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse a topology that cannot read the stores of the checkpoint.
+
+    Raises:
+        IncompatibleTopologyError: If a store has another kind, other serdes, or has moved to another sub-topology.
+    """
+    for store, fingerprint in before.items():
+        if store in now and now[store] != fingerprint:
+            raise IncompatibleTopologyError(
+                f"store {store!r} is {now[store]!r} in this topology, but {fingerprint!r} in the checkpoint, so its content "
+                "cannot be read. Give the changed store a new name (it starts empty), go back to the old topology, or "
+                "start over with another application id or checkpoint_location"
+            )
+
+
+def newly_gone(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskId]:
+    """Return the tasks whose state is to be deleted in the micro-batch between two offsets."""
+    before = parts_from_json(start.get("parts", {}))
+    after = parts_from_json(end.get("parts", {}))
+    gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
+    return _tasks(gone, before)
+
+
+def _tasks(numbers: Iterable[int], parts: Mapping[int, Part]) -> list[TaskId]:
+    return [TaskId(number, index) for number in sorted(numbers) for index in range(parts[number].tasks)]
+
+
+def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
+    """Return the number in the checkpoint for each number of ``split``."""
+    rest = list(subs)
+    numbers = _by_stores(rest, before)
+    rest = [sub for sub in rest if sub.id not in numbers]
+    common = sorted(
+        (-len(shared), number, sub.id)
+        for sub in rest
+        for number, part in before.items()
+        if (shared := set(part.topics).intersection(sub.origins))
+    )
+    for _, number, sub_id in common:
+        if sub_id not in numbers and number not in numbers.values():
+            numbers[sub_id] = number
+    unused = max(before, default=-1) + 1
+    for sub in rest:
+        if sub.id not in numbers:
+            numbers[sub.id], unused = unused, unused + 1
+    return numbers
+
+
+def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
+    home = {store: number for number, part in before.items() for store in part.stores}
+    numbers: dict[int, int] = {}
+    taken: dict[int, str] = {}
+    for sub in subs:
+        kept = {store: home[store] for store in sub.stores if store in home}
+        if len(set(kept.values())) > 1:
+            raise _would_move(f"{_listed(kept)} are in one part of this topology", "in different parts")
+        for store, number in kept.items():
+            if taken.get(number, store) not in sub.stores:
+                raise _would_move(
+                    f"{_listed([taken[number], store])} are in different parts of this topology",
+                    "in one part",
+                )
+            taken[number] = store
+            numbers[sub.id] = number
+    return numbers
+
+
+def _would_move(now: str, before: str) -> IncompatibleTopologyError:
+    return IncompatibleTopologyError(
+        f"the stores {now}, but the checkpoint has them {before}: their content would have to move from one task to another, "
+        "which cannot be done. Give one of them a new name (it starts empty), go back to the old topology, or start over "
+        "with another application id or checkpoint_location"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+# Names of stores.
+
+
+def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
+    """Return a mapping by store, or by user of a store (``with_number``), with the new names of stores.
+
+    Example:
+        >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})
+        {'visitors': 1, 'visitors#1': 2, 'counts': 3}
+    """
+    return {_with_new_name(store, names): value for store, value in by_store.items()}
+
+
+def _with_new_name(store: str, names: Mapping[str, str]) -> str:
+    name, mark, number = store.partition("#")
+    return names.get(name, name) + mark + number
+
+
+def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[str, str]:
+    """Check new names of stores against the topology that uses them.
+
+    Args:
+        names: New name per old name.
+        stores: The stores of the topology.
+
+    Raises:
+        SettingsError: If a new name is no store of the topology, an old one still is, or a name is given twice.
+    """
+    for old, new in names.items():
+        checked_name(old, "store")
+        if new not in stores:
+            raise SettingsError(
+                f"renamed_stores says that {old!r} is now {new!r}, but the topology has no store {new!r}; its stores are "
+                f"{', '.join(map(repr, sorted(stores))) or 'none'}"
+            )
+        if old in stores:
+            raise SettingsError(
+                f"renamed_stores says that {old!r} is now {new!r}, but the topology still has a store {old!r}. Rename in one "
+                "start, and reuse the old name in a later one, when renamed_stores no longer has it"
+            )
+    if len(set(names.values())) < len(names):
+        raise SettingsError("renamed_stores gives one new name to two old stores; one store cannot hold both")
+    return dict(names)
+
+
+def _check_rename(old: str, new: str, known: Mapping[str, str]) -> None:
+    if old in known and new in known:
+        raise IncompatibleTopologyError(
+            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has both, so nobody can say whose content is "
+            f"meant. To keep {new!r} and drop {old!r}, leave it out of renamed_stores"
+        )
+    if known and old not in known and new not in known:
+        raise IncompatibleTopologyError(
+            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has neither; its stores are "
+            f"{', '.join(map(repr, sorted(known)))}. Correct the old name, or leave it out"
+        )

@@ -1,0 +1,196 @@
+"""Layout: a plan over the partitions of its topics.
+
+The *default grouper* puts the same partition number of all topics of a sub-topology into one *partition group* (KIP-28,
+"Partition Distribution"); a group and a sub-topology make a task. Topics whose records meet in one store must be
+*co-partitioned*: equal numbers of partitions, or a key's state would be torn into two tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from millstream.core.model.errors import CoPartitioningError, TopicNotFoundError, TopologyError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import PartitionGrouper
+from millstream.core.topology.nodes import Source
+from millstream.core.topology.plan import Plan, SubTopology
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Partition counts and tasks of a plan.
+
+    Attributes:
+        partitions: Number of partitions of each topic that is read, internal ones included.
+        tasks: The partitions of each task.
+    """
+
+    partitions: Mapping[str, int]
+    tasks: Mapping[TaskId, frozenset[TopicPartition]]
+
+    @cached_property
+    def task_of(self) -> Mapping[TopicPartition, TaskId]:
+        """The task that processes each partition."""
+        return {partition: task for task, group in self.tasks.items() for partition in group}
+
+
+def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
+    """Group partitions by their number (KIP-28's default; Kafka Streams: ``PartitionGrouper``).
+
+    Args:
+        partitions: The topics of one sub-topology with their numbers of partitions.
+
+    Returns:
+        One group per partition number; the index of a group is its task's number.
+
+    Example:
+        >>> [sorted(map(str, group)) for group in default_grouper({"a": 2, "b": 1})]
+        [['a-0', 'b-0'], ['a-1']]
+    """
+    return [
+        frozenset(TopicPartition(topic, number) for topic, count in partitions.items() if number < count)
+        for number in range(max(partitions.values(), default=0))
+    ]
+
+
+def lay_out(
+    plan: Plan,
+    external: Mapping[str, int],
+    grouper: PartitionGrouper = default_grouper,
+    kept: Mapping[str, int] | None = None,
+) -> Layout:
+    """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
+
+    Args:
+        plan: The plan.
+        external: Partition counts of the external topics, as the broker gives them.
+        grouper: Forms the partition groups of a sub-topology.
+        kept: Numbers that repartitions had before: one that does not ask for a number keeps it, however many partitions
+            have been added to the topics in front of it since, because its keys have their state in as many tasks.
+
+    Raises:
+        TopicNotFoundError: If an external topic is missing, or none that gives a repartition its number of partitions.
+        CoPartitioningError: If topics that meet in a store have different counts.
+        TopologyError: If the grouper loses or repeats a partition.
+    """
+    missing = [topic for topic in plan.external_topics if topic not in external]
+    if missing:
+        raise missing_topics(missing)
+    counts = {topic: external[topic] for topic in plan.external_topics}
+    _count_internal_topics(plan, counts, kept or {})
+    for sub in plan.subtopologies:
+        _check_copartitioning(sub, counts)
+    tasks: dict[TaskId, frozenset[TopicPartition]] = {}
+    for sub in plan.subtopologies:
+        for number, group in enumerate(_checked_groups(sub, counts, grouper)):
+            tasks[TaskId(sub.id, number)] = frozenset(group)
+    return Layout(counts, tasks)
+
+
+def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
+    """Make the error for source topics that the broker does not have."""
+    names = ", ".join(repr(topic) for topic in topics)
+    return TopicNotFoundError(
+        f"the topology reads {names}, which the broker does not have. Source topics are never created for you, because "
+        f"nobody else knows their number of partitions: create them first, for example with "
+        f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
+    )
+
+
+def _count_internal_topics(plan: Plan, counts: dict[str, int], kept: Mapping[str, int]) -> None:
+    """Add the counts of the internal topics, each when what it takes its count from is known."""
+    waiting = dict(plan.internal_topics)
+    for topic in list(waiting.values()):
+        wanted = topic.partitions or kept.get(topic.name)
+        if wanted is not None:
+            counts[topic.name] = wanted
+            del waiting[topic.name]
+    while waiting:
+        complete = [name for name in waiting if not any(t in waiting for t in _upstream_topics(plan, name))]
+        if not complete:  # parts that send to each other: begin with one that also reads something known
+            complete = [name for name in waiting if any(t in counts for t in _upstream_topics(plan, name))][
+                :1
+            ]
+        if not complete:
+            raise TopologyError(
+                f"the repartitions {', '.join(sorted(waiting))} take their numbers of partitions from each other; "
+                "give one of them repartition(partitions=...)"
+            )
+        for name in complete:
+            counts[name] = _inherited_count(plan, name, counts)
+            del waiting[name]
+
+
+def _upstream_topics(plan: Plan, topic: str) -> list[str]:
+    upstream = plan.subtopologies[plan.internal_topics[topic].upstream]
+    return [source for source in upstream.source_topics if source != topic]
+
+
+def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
+    """Take the count of the topics that meet this one in a store, else the largest count upstream of all that meet."""
+    alike = [topic]
+    for meeting in _meetings(plan.subtopology_of[topic]):
+        if topic in meeting:
+            known = [counts[other] for other in meeting if other in counts]
+            if known:
+                return known[0]
+            alike.extend(meeting)
+    upstream = (source for name in alike for source in _upstream_topics(plan, name))
+    found = [counts[source] for source in upstream if source in counts]
+    if not found:
+        raise TopicNotFoundError(
+            f"no topic matches the pattern in front of repartition {topic!r} yet, and from these topics it takes its number of "
+            "partitions. Create one of them first, correct the pattern, or give the stream repartition(partitions=...)"
+        )
+    return max(found)
+
+
+def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
+    """Return the sources whose records reach each store of a sub-topology."""
+    reach: dict[str, dict[str, Source]] = {}
+    per_store: dict[str, dict[str, Source]] = {}
+    for node in sub.nodes.values():
+        own = reach[node.name] = {node.name: node} if isinstance(node, Source) else {}
+        for parent in node.parents:
+            own.update(reach[parent])
+        for store in node.store_names:
+            per_store.setdefault(store, {}).update(own)
+    return {store: tuple(sources.values()) for store, sources in per_store.items()}
+
+
+def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
+    """Return the sets of source topics whose records reach one store."""
+    per_store = (
+        {topic for source in sources for topic in source.topics}
+        for sources in sources_of_stores(sub).values()
+    )
+    return [tuple(sorted(topics)) for topics in per_store if len(topics) > 1]
+
+
+def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:
+    for meeting in _meetings(sub):
+        if len({counts[topic] for topic in meeting}) > 1:
+            shown = ", ".join(f"{topic!r} has {counts[topic]}" for topic in meeting)
+            raise CoPartitioningError(
+                f"these topics meet in one store of sub-topology {sub.id}, so they need equal numbers of partitions, but "
+                f"{shown}. Put repartition(partitions=...) behind one of the streams, or make the topics alike: with "
+                "different numbers one key would live in two tasks and its results would be wrong"
+            )
+
+
+def _checked_groups(
+    sub: SubTopology, counts: Mapping[str, int], grouper: PartitionGrouper
+) -> Sequence[frozenset[TopicPartition]]:
+    mine = {topic: counts[topic] for topic in sub.source_topics}
+    if not mine:
+        return []  # a part that the topology no longer has
+    groups = grouper(mine)
+    wanted = sorted(TopicPartition(topic, number) for topic, count in mine.items() for number in range(count))
+    if sorted(partition for group in groups for partition in group) != wanted:
+        raise TopologyError(
+            f"the partition grouper must put each partition of sub-topology {sub.id} into exactly one group; "
+            f"it was given {mine} and gave {[sorted(map(str, group)) for group in groups]}"
+        )
+    return groups

@@ -1,0 +1,152 @@
+"""Patterns: sources that read every topic whose whole name a regular expression matches.
+
+A topology with a pattern does not say which topics it reads; the cluster does. So a pattern is *resolved* against the names
+of the topics that exist before the topology is split, and everything behind that sees plain sources with plain topics. When
+topics appear or disappear it is resolved again (see docs/decisions/0042-topics-by-pattern.md).
+
+A pattern never means an internal topic: neither the broker's own (``__consumer_offsets``), nor one that the application has made
+itself, whose records would come back to it.
+
+The *mark* of a pattern stands for it among the topics of a sub-topology. A checkpoint keeps it, so that a restart finds the state
+of the sub-topology also when none of the topics is the same as before. No topic can have such a name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.internal import is_internal
+from millstream.core.topology.nodes import Node, Source
+
+
+def mark_of(pattern: re.Pattern[str]) -> str:
+    """Return the mark of a pattern.
+
+    Example:
+        >>> mark_of(re.compile("orders-.*"))
+        '/orders-.*/'
+    """
+    return f"/{pattern.pattern}/"
+
+
+def matches(pattern: re.Pattern[str], topic: str) -> bool:
+    """Tell whether a pattern means a topic: it matches the whole name, and the name is none of the broker's own."""
+    return not topic.startswith("__") and pattern.fullmatch(topic) is not None
+
+
+def source_of(sources: Iterable[Source], topic: str) -> Source | None:
+    """Return the source whose pattern means a topic; None if no pattern does."""
+    return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
+
+
+def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
+    """Return the source that a stream of the same topics, or of an equal pattern, reads too; None if there is none.
+
+    Args:
+        sources: The sources of streams so far.
+        node: What would read the topics once more.
+
+    Raises:
+        TopologyError: If the two are to read the same topics differently.
+
+    Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, which lets the first extractor and the first serdes win.
+    """
+    found = next((other for other in sources if _reads(other) == _reads(node)), None)
+    if found is None:
+        return None
+    for what in ("key", "value", "timestamp", "offset_reset"):
+        one, other = getattr(found, what), getattr(node, what)
+        if one != other:
+            raise TopologyError(
+                f"{_said(node)} is read twice, by {found.name!r} with {what}={one!r} and by {node.name!r} with {what}={other!r}. "
+                f"Both streams are read by one source; give both the same {what}"
+            )
+    return found
+
+
+def _reads(source: Source) -> object:
+    pattern = source.pattern
+    return frozenset(source.topics) if pattern is None else (pattern.pattern, pattern.flags)
+
+
+def _said(source: Source) -> str:
+    if source.pattern is not None:
+        return f"the pattern {source.pattern.pattern!r}"
+    return f"topic {', '.join(map(repr, source.topics))}"
+
+
+def check_one_source(sources: Iterable[Source], topic: str) -> None:
+    """Refuse a topic that several sources mean, now that its name is known.
+
+    Raises:
+        TopologyError: If a pattern means a topic that another source reads.
+    """
+    meant = [s for s in sources if topic in s.topics or (s.pattern is not None and matches(s.pattern, topic))]
+    if len(meant) > 1:
+        raise _two_sources(topic, meant[0].name, meant[1])
+
+
+def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
+    by = "" if second.pattern is None else f" by its pattern {second.pattern.pattern!r}"
+    return TopologyError(
+        f"topic {topic!r} would have two sources: {first!r}, and {second.name!r}{by}. Make the pattern leave it out, or give the "
+        "stream of one source to both places"
+    )
+
+
+def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
+    """Assign each source with a pattern the topics that it means.
+
+    Args:
+        nodes: The nodes by name.
+        existing: The names of all topics.
+        application_id: Whose internal topics no pattern means.
+
+    Returns:
+        The nodes in their order.
+
+    Raises:
+        TopologyError: If two sources mean one topic.
+
+    Source: ``InternalTopologyBuilder.addSubscribedTopicsFromMetadata``.
+    """
+    taken = {topic: node.name for node in nodes.values() if isinstance(node, Source) for topic in node.topics}
+    found: dict[str, Node] = {}
+    for name, node in nodes.items():
+        found[name] = node
+        if not isinstance(node, Source) or node.pattern is None:
+            continue
+        topics = tuple(
+            topic
+            for topic in sorted(existing)
+            if matches(node.pattern, topic) and not is_internal(application_id, topic)
+        )
+        for topic in topics:
+            if taken.setdefault(topic, name) != name:
+                raise _two_sources(topic, taken[topic], node)
+        found[name] = dataclasses.replace(node, topics=topics)
+    return found
+
+
+def check_overlap(node: Source, others: Iterable[Source]) -> None:
+    """Refuse a pattern that means a topic that another source names, as far as that is known before anything connects.
+
+    Raises:
+        TopologyError: If it does, or if another source has an equal pattern.
+    """
+    for other in others:
+        if node.pattern is not None and _reads(node) == _reads(other):
+            raise TopologyError(
+                f"the pattern {node.pattern.pattern!r} has two sources, {other.name!r} and {node.name!r}; "
+                "read it once and give its stream to both places"
+            )
+        for pattern, topics in ((node.pattern, other.topics), (other.pattern, node.topics)):
+            both = [topic for topic in topics if pattern is not None and matches(pattern, topic)]
+            if pattern is not None and both:
+                raise TopologyError(
+                    f"topic {both[0]!r} has two sources, {other.name!r} and {node.name!r}: the pattern {pattern.pattern!r} "
+                    "matches it too. Make the pattern leave it out, or read it once and give its stream to both places"
+                )

@@ -1,0 +1,255 @@
+"""The plan: a topology that was checked and split into sub-topologies, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from millstream.core.topology.asynchronous import kept_by
+from millstream.core.topology.internal import changelog_topic, commits_topic
+from millstream.core.topology.nodes import Node, Sink, Source
+from millstream.core.topology.patterns import mark_of
+from millstream.core.topology.stores import StoreSpec
+
+
+@dataclass(frozen=True)
+class SubTopology:
+    """A connected part of a topology: what one task runs.
+
+    Attributes:
+        id: Its number, in the order in which the parts were begun.
+        nodes: The nodes by name, parents before children.
+        stores: The stores by name.
+        global_stores: The global stores that its nodes may read, by name.
+    """
+
+    id: int
+    nodes: Mapping[str, Node]
+    stores: Mapping[str, StoreSpec]
+    global_stores: Mapping[str, StoreSpec] = field(default_factory=dict)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The nodes that read topics."""
+        return tuple(node for node in self.nodes.values() if isinstance(node, Source))
+
+    @cached_property
+    def source_topics(self) -> tuple[str, ...]:
+        """The topics read, internal ones included."""
+        return tuple(topic for source in self.sources for topic in source.topics)
+
+    @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """The topics read, and the marks of the patterns that chose them."""
+        patterns = (source.pattern for source in self.sources)
+        return (*self.source_topics, *(mark_of(pattern) for pattern in patterns if pattern is not None))
+
+    @cached_property
+    def stateless(self) -> bool:
+        """Whether every node is pure."""
+        return all(node.pure for node in self.nodes.values())
+
+    @cached_property
+    def finishes_later(self) -> bool:
+        """Whether a node finishes records after they were handed to it: it calls the world outside, or acknowledges."""
+        return bool(kept_by(self.nodes.values()))
+
+    def children(self, name: str) -> tuple[Node, ...]:
+        """Return the nodes that a node hands its output to, in the order in which they were added."""
+        return tuple(node for node in self.nodes.values() if name in node.parents)
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """A repartition topic.
+
+    Attributes:
+        name: ``<application id>-<name>-repartition``.
+        partitions: The wanted number of partitions, None to take it from the topics around it.
+        upstream: Sub-topology that sends to it.
+        downstream: Sub-topology that reads it.
+        through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
+    """
+
+    name: str
+    partitions: int | None
+    upstream: int
+    downstream: int
+    through_shuffle: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked topology, split into sub-topologies.
+
+    Attributes:
+        application_id: What internal topics are named after.
+        subtopologies: In the order of their numbers.
+        internal_topics: Repartition topics by name.
+        global_parts: What fills the global stores, numbered behind the sub-topologies.
+    """
+
+    application_id: str
+    subtopologies: tuple[SubTopology, ...]
+    internal_topics: Mapping[str, InternalTopic]
+    global_parts: tuple[SubTopology, ...] = ()
+
+    @cached_property
+    def subtopology_of(self) -> Mapping[str, SubTopology]:
+        """The sub-topology that reads each topic."""
+        return {topic: sub for sub in self.subtopologies for topic in sub.source_topics}
+
+    @cached_property
+    def global_part_of(self) -> Mapping[str, SubTopology]:
+        """The global part that reads each topic of a global store."""
+        return {topic: part for part in self.global_parts for topic in part.source_topics}
+
+    @cached_property
+    def external_topics(self) -> tuple[str, ...]:
+        """The topics read that must exist before the application starts."""
+        return tuple(topic for topic in self.subtopology_of if topic not in self.internal_topics)
+
+    @cached_property
+    def has_patterns(self) -> bool:
+        """Whether it depends on the cluster which topics are read."""
+        return any(source.pattern is not None for sub in self.subtopologies for source in sub.sources)
+
+    @cached_property
+    def chosen_topics(self) -> frozenset[str]:
+        """The topics that are read because a pattern matches them, not because the program names them."""
+        sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
+        return frozenset(topic for source in sources for topic in source.topics)
+
+    @cached_property
+    def keepers(self) -> frozenset[str]:
+        """Names of the stores that hold unfinished records of asynchronous operators."""
+        return frozenset(
+            store for sub in self.subtopologies for store in kept_by(sub.nodes.values()).values()
+        )
+
+    @cached_property
+    def broker_topics(self) -> tuple[str, ...]:
+        """The topics read from the broker, internal ones included."""
+        through_shuffle = {topic.name for topic in self.internal_topics.values() if topic.through_shuffle}
+        return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
+
+    @cached_property
+    def repartition_topics(self) -> frozenset[str]:
+        """The repartition topics that are on the broker, not in Spark's shuffle."""
+        return frozenset(self.broker_topics).intersection(self.internal_topics)
+
+    @cached_property
+    def changelogs(self) -> Mapping[str, str]:
+        """The changelog topic of each store that has one."""
+        return {
+            store.name: changelog_topic(self.application_id, store.name)
+            for sub in self.subtopologies
+            for store in sub.stores.values()
+            if store.changelog == "kafka"
+        }
+
+    @property
+    def purged_topics(self) -> tuple[str, ...]:
+        """The internal topics on the broker that are deleted from as far as they have been processed."""
+        return tuple(topic.name for topic in self.internal_topics.values() if not topic.through_shuffle)
+
+    @property
+    def commits_topic(self) -> str:
+        """The internal topic that holds the marks of delivered batches, and the snapshots of tasks with changelogs."""
+        return commits_topic(self.application_id)
+
+    @cached_property
+    def sink_topics(self) -> tuple[str, ...]:
+        """The fixed names of topics that results are sent to, without internal ones."""
+        names = (
+            node.topic
+            for sub in self.subtopologies
+            for node in sub.nodes.values()
+            if isinstance(node, Sink) and isinstance(node.topic, str)
+        )
+        return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
+
+    @cached_property
+    def places_in_any_topic(self) -> bool:
+        """Whether a sink chooses partitions of topics that a function names, so that any topic's number of partitions counts."""
+        sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
+        return any(
+            (sink.partitioner is not None or sink.window_bytes) and not isinstance(sink.topic, str)
+            for sink in sinks
+        )
+
+    def runs_before_shuffle(self, sub: SubTopology) -> bool:
+        """Return whether a sub-topology runs where its records are read."""
+        return sub.stateless and not any(
+            self.internal_topics[topic].through_shuffle
+            for topic in sub.source_topics
+            if topic in self.internal_topics
+        )
+
+    def store_fingerprints(self) -> dict[str, str]:
+        """Return per store what a restart must find unchanged: its sub-topology, kind and serdes."""
+        return {
+            store.name: f"sub-topology {sub.id}, {store.fingerprint}"
+            for sub in self.subtopologies
+            for store in sub.stores.values()
+        }
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+def plan_text(plan: Plan) -> str:
+    """Say what an application will read, keep and write."""
+    return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
+
+
+def plan_lines(
+    plan: Plan, notes: Mapping[int, str], partitions: Mapping[str, int] | None = None
+) -> list[str]:
+    """Say in lines what an application will read, keep and write.
+
+    Args:
+        plan: The plan.
+        notes: What to add about sub-topologies, by number.
+        partitions: Numbers of partitions of the topics, once they are known.
+    """
+    lines: list[str] = []
+    for sub in (sub for sub in plan.subtopologies if sub.nodes):
+        where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
+        lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
+        lines.extend(f"    reads  {topic}{_how(plan, topic, partitions)}" for topic in sub.source_topics)
+        patterns = (source.pattern for source in sub.sources if source.pattern is not None)
+        lines.extend(f"    reads  topics that match {pattern.pattern}" for pattern in patterns)
+        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in sub.stores.values())
+        for node in sub.nodes.values():
+            if isinstance(node, Sink):
+                topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
+                lines.append(f"    writes {topic}{_how(plan, topic, None)}")
+    for part in plan.global_parts:
+        lines.append(f"  sub-topology {part.id} (for a global store, read by every task)")
+        lines.extend(f"    reads  {topic}" for topic in part.source_topics)
+        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in part.stores.values())
+    return lines
+
+
+def _kept(plan: Plan, store: StoreSpec) -> str:
+    notes = [store.fingerprint]
+    if store.engine is not None:
+        notes.append(f"engine {store.engine}")
+    if store.name in plan.changelogs:
+        notes.append(f"changelog {plan.changelogs[store.name]}")
+    return ", ".join(notes)
+
+
+def _how(plan: Plan, topic: str, partitions: Mapping[str, int] | None) -> str:
+    internal = plan.internal_topics.get(topic)
+    notes = [] if internal is None else ["Spark's shuffle" if internal.through_shuffle else "internal topic"]
+    if partitions is not None:
+        notes.append(counted(partitions[topic], "partition"))
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number with what it counts."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,158 @@
+"""Split: a topology becomes sub-topologies.
+
+A *sub-topology* is a connected part of the graph, where nodes that share a store count as connected. A repartition is the
+border between two of them: it becomes a sink to an internal topic in the one and a source of that topic in the other
+(Kafka Streams: ``InternalTopologyBuilder.makeNodeGroups``).
+
+A sub-topology is *stateless* when all its nodes are pure: no store, no processor of the user, no schedule. Such a part may
+run where its records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of
+any other part go through a Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
+
+The parts that fill global stores stand beside the sub-topologies, not among them: they make no tasks, so adding a global
+table renumbers nothing (see docs/decisions/0032-global-stores-beside-the-tasks.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.global_nodes import GlobalSource
+from millstream.core.topology.internal import repartition_topic
+from millstream.core.topology.nodes import Node, Process, Repartition, Sink, Source, WithKey
+from millstream.core.topology.plan import InternalTopic, Plan, SubTopology
+from millstream.core.topology.stores import StoreSpec
+
+
+def split(
+    application_id: str,
+    nodes: Mapping[str, Node],
+    stores: Mapping[str, StoreSpec],
+    *,
+    through_shuffle: bool = True,
+) -> Plan:
+    """Split a graph of nodes into sub-topologies.
+
+    Args:
+        application_id: What internal topics are named after.
+        nodes: Nodes by name, parents before children.
+        stores: Stores by name.
+        through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
+
+    Raises:
+        TopologyError: If two repartitions have one name.
+    """
+    expanded = _expand_repartitions(application_id, nodes)
+    groups: dict[bool, list[list[str]]] = {False: [], True: []}
+    for names in _connected(expanded):
+        groups[isinstance(expanded[names[0]], GlobalSource)].append(names)
+    first = len(groups[False])
+    global_parts = tuple(
+        _subtopology(i, names, expanded, stores) for i, names in enumerate(groups[True], first)
+    )
+    readable = {name: spec for part in global_parts for name, spec in part.stores.items()}
+    subs = tuple(
+        _reading(_subtopology(i, names, expanded, stores), readable) for i, names in enumerate(groups[False])
+    )
+    internal = _internal_topics(application_id, nodes, subs, allowed=through_shuffle)
+    return Plan(application_id, subs, internal, global_parts)
+
+
+def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
+    """Replace each repartition by (filter,) sink and source; children of the repartition follow the source."""
+    expanded: dict[str, Node] = {}
+    moved: dict[str, str] = {}
+    joined = _in_front_of_joins_of_null_keys(nodes)
+    for node in nodes.values():
+        parents = tuple(moved.get(parent, parent) for parent in node.parents)
+        if not isinstance(node, Repartition):
+            expanded[node.name] = dataclasses.replace(node, parents=parents)
+            continue
+        topic = repartition_topic(application_id, node.topic_name)
+        parts: list[Node] = []
+        dropping, sink, source = node.part_names
+        if node.drop_null_keys and node.name not in joined:
+            parts.append(WithKey(dropping, parents, node.count_null_keys))
+            parents = (dropping,)
+        parts.append(Sink(sink, parents, topic, node.key, node.value, node.partitioner))
+        parts.append(Source(source, (), (topic,), node.key, node.value))
+        moved[node.name] = parts[-1].name
+        for part in parts:
+            if part.name in nodes or part.name in expanded:
+                raise TopologyError(
+                    f"the name {part.name!r} is needed by repartition {node.name!r}; rename the other"
+                )
+            expanded[part.name] = part
+    return expanded
+
+
+def _in_front_of_joins_of_null_keys(nodes: Mapping[str, Node]) -> set[str]:
+    """Return the names of the nodes behind which a left or outer join of a stream follows, however far (KIP-962)."""
+    found: set[str] = set()
+    for node in reversed(list(nodes.values())):
+        if node.joins_null_keys or node.name in found:
+            found.update(node.parents)
+    return found
+
+
+def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
+    """Group the names of connected nodes; groups in the order of their first node (union-find)."""
+    root: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while root.setdefault(name, name) != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for node in nodes.values():
+        find(node.name)
+        for other in (*node.parents, *(f"store:{store}" for store in node.store_names)):
+            root[find(other)] = find(node.name)
+    groups: dict[str, list[str]] = {}
+    for name in nodes:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def _subtopology(
+    number: int, names: Iterable[str], nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec]
+) -> SubTopology:
+    members = {name: nodes[name] for name in names}
+    used = dict.fromkeys(store for node in members.values() for store in node.store_names)
+    return SubTopology(number, members, {store: stores[store] for store in used})
+
+
+def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTopology:
+    """Let a sub-topology read the global stores, if it has a node that can: a processor, or a join with one of them."""
+    can = any(node.global_store_names or isinstance(node, Process) for node in sub.nodes.values())
+    return dataclasses.replace(sub, global_stores=global_stores) if can else sub
+
+
+def _internal_topics(
+    application_id: str, nodes: Mapping[str, Node], subs: tuple[SubTopology, ...], *, allowed: bool
+) -> dict[str, InternalTopic]:
+    home = {name: sub for sub in subs for name in sub.nodes}
+    internal: dict[str, InternalTopic] = {}
+    ends = [
+        (node, home[node.part_names[1]], home[node.part_names[2]])
+        for node in nodes.values()
+        if isinstance(node, Repartition)
+    ]
+    before: set[int] = set()
+    behind: set[int] = set()
+    for node, upstream, downstream in ends:
+        topic = repartition_topic(application_id, node.topic_name)
+        if topic in internal:
+            raise TopologyError(
+                f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
+            )
+        # A query has one shuffle: what is before it cannot also be behind it.
+        through_shuffle = upstream.stateless and upstream.id not in behind and downstream.id not in before
+        through_shuffle = allowed and through_shuffle and upstream.id != downstream.id
+        if through_shuffle:
+            before.add(upstream.id)
+            behind.add(downstream.id)
+        internal[topic] = InternalTopic(topic, node.partitions, upstream.id, downstream.id, through_shuffle)
+    return internal

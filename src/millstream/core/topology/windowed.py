@@ -1,0 +1,272 @@
+"""Nodes of windowed aggregations, and the one that holds their updates back: a grouped stream becomes a table by key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from millstream.core.model.calendars import UnlimitedWindows, Windows
+from millstream.core.model.errors import TopologyError
+from millstream.core.model.serdes import Serde
+from millstream.core.model.suppressed import Suppressed
+from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
+from millstream.core.topology import nodes as n
+from millstream.core.topology.folds import Fold
+from millstream.core.topology.nodes import Materialised
+from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec, with_number
+
+
+class _GivesResults:
+    """What windowed aggregations have in common: when they give results, and where they find their time again."""
+
+    store: StoreSpec
+    emit: EmitStrategy
+    input: int
+
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store; the further inputs of a cogroup, which share one, add their numbers."""
+        return with_number(self.store.name, self.input)
+
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its emit strategy closes idle."""
+        return self.emit.close_idle_after_ms is not None
+
+
+class _KeepsOpen(_GivesResults):
+    """What aggregations have in common that keep beside their store what has not closed."""
+
+    open: StoreSpec | None
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the store of the results, and of that of the open ones."""
+        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
+
+
+@dataclass(frozen=True)
+class WindowedAggregate(_GivesResults, Materialised):
+    """Aggregates a grouped stream per key and window of a fixed size (``KStreamWindowAggregate``).
+
+    Attributes:
+        store: A window store, in the order of time if results are given when windows close.
+        windows: The windows.
+        emit: When results are given.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        fits: Whether every aggregate is known to fit the store's value serde, as a count does.
+        shared: Whether other nodes, each with a stream time of its own, write to the store too.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of these it is, counted from 0.
+    """
+
+    store: WindowSpec
+    windows: TimeWindows
+    emit: EmitStrategy
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    fits: bool = False
+    shared: bool = False
+    fold: Fold | None = None
+    input: int = 0
+
+
+@dataclass(frozen=True)
+class CalendarAggregate(_GivesResults, Materialised):
+    """Aggregates a grouped stream per key and window of the user's own (``KStreamWindowAggregate``).
+
+    Attributes:
+        store: A window store, in the order of time if results are given when windows close.
+        windows: The windows.
+        emit: When results are given.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of the aggregations it is that share the store, counted from 0.
+    """
+
+    store: WindowSpec
+    windows: Windows
+    emit: EmitStrategy
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    fold: Fold | None = None
+    input: int = 0
+
+
+@dataclass(frozen=True)
+class SlidingAggregate(_KeepsOpen, Materialised):
+    """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
+
+    Attributes:
+        store: A window store.
+        windows: The windows.
+        emit: When results are given.
+        open: The store of the windows that have not closed, in the order of their starts; None if results are given at
+            every record.
+        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        input: Which of the aggregations it is that share the store, counted from 0.
+    """
+
+    store: WindowSpec
+    windows: SlidingWindows
+    emit: EmitStrategy
+    open: StoreSpec | None
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    input: int = 0
+
+
+@dataclass(frozen=True)
+class SessionAggregate(_KeepsOpen, Materialised):
+    """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
+
+    Attributes:
+        store: A session store.
+        windows: The sessions.
+        emit: When results are given.
+        open: The store of the sessions that have not closed, in the order of their ends; None if results are given at
+            every record.
+        initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
+        aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
+        merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
+        fold: What the aggregator does, if it is no function of the user.
+        input: Which of the aggregations it is that share the store, counted from 0.
+    """
+
+    store: SessionSpec
+    windows: SessionWindows
+    emit: EmitStrategy
+    open: StoreSpec | None
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    merger: Callable[[Any, Any, Any], Any]
+    fold: Fold | None = None
+    input: int = 0
+
+
+_OTHER_KEYS = (n.Map, n.FlatMap, n.SelectKey, n.GroupTable, n.Process)
+_FROM_A_TOPIC = (n.Repartition, n.Source)
+
+
+@dataclass(frozen=True)
+class Suppress(n.Node):
+    """Holds updates back (``KTableSuppress``). Table to table.
+
+    Attributes:
+        key: Serde of the table's keys.
+        value: Serde of its values.
+        suppressed: How long, and in how large a buffer.
+        wait_ms: How long after its buffer time an update is given.
+        buffer: The store of what is held back, in the order of time.
+        places: The store that tells when a row was first held back; None where its window tells.
+        closes: The aggregations whose windows are closed together with those here when the input is idle.
+    """
+
+    key: Serde[Any]
+    value: Serde[Any]
+    suppressed: Suppressed
+    wait_ms: int
+    buffer: StoreSpec
+    places: StoreSpec | None
+    closes: tuple[str, ...] = ()
+
+    pure: ClassVar[bool] = False
+    table: ClassVar[bool] = True
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores of the buffer."""
+        return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
+
+    @property
+    def remembered_as(self) -> str:
+        """Name of the store of what is held back."""
+        return self.buffer.name
+
+    @property
+    def closes_idle(self) -> bool:
+        """Whether its setting closes idle."""
+        return self.suppressed.close_idle_after_ms is not None
+
+
+class Closing(NamedTuple):
+    """When the windows of a table close.
+
+    Attributes:
+        wait_ms: How long after their end, in stream time.
+        aggregations: The aggregations they come from.
+        apart: Whether records cross a topic between these and the table.
+    """
+
+    wait_ms: int
+    aggregations: tuple[str, ...]
+    apart: bool
+
+
+def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
+    """Find out when the windows of a table close: as late as those of any aggregation in front of it.
+
+    Args:
+        nodes: The nodes of the topology.
+        table: Name of the table's node.
+
+    Raises:
+        TopologyError: If its keys are no windows.
+
+    Source: ``GraphGraceSearchUtil``.
+    """
+    closing = _search(nodes, nodes[table])
+    if closing is None:
+        raise TopologyError(
+            f"{table!r} is not a table by key and window, so no window of it closes; suppress it with "
+            "ms.Suppressed.until_time_limit(...), or put windowed_by(...) before its aggregation"
+        )
+    return closing
+
+
+def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
+    if isinstance(node, (WindowedAggregate, SlidingAggregate, CalendarAggregate)):
+        if isinstance(node.windows, UnlimitedWindows):
+            raise TopologyError(
+                f"{node.name!r} aggregates by an unlimited window, which never closes, so nothing would ever come; suppress it "
+                "with ms.Suppressed.until_time_limit(...)"
+            )
+        return Closing(node.windows.grace_ms, (node.name,), apart=False)
+    if isinstance(node, SessionAggregate):
+        return Closing(node.windows.gap_ms + node.windows.grace_ms, (node.name,), apart=False)
+    if isinstance(node, _OTHER_KEYS):
+        return None
+    found = [closing for parent in node.parents if (closing := _search(nodes, nodes[parent])) is not None]
+    if not found:
+        return None
+    return Closing(
+        max(closing.wait_ms for closing in found),
+        tuple(dict.fromkeys(name for closing in found for name in closing.aggregations)),
+        isinstance(node, _FROM_A_TOPIC) or any(closing.apart for closing in found),
+    )
+
+
+def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
+    """Tell whether a table is by key and window, in the tasks that aggregate the records of the keys."""
+    closing = _search(nodes, nodes[table])
+    return closing is not None and not closing.apart
+
+
+def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
+    """Refuse to hold back the updates of a versioned table.
+
+    Raises:
+        TopologyError: If the table is one.
+    """
+    node = nodes[table]
+    if isinstance(node, (n.TableFilter, n.TableMapValues)):
+        check_no_versions(nodes, node.parents[0])
+    elif isinstance(getattr(node, "store", None), VersionedSpec):
+        raise TopologyError(
+            f"{table!r} is a versioned table: each of its updates changes its history, and holding some back would lose "
+            "them. Suppress a table without history_retention"
+        )

@@ -1,0 +1,164 @@
+"""Class archives: what a JVM loads at its start, kept parsed and verified for the next one.
+
+Most of a JVM's start goes into thousands of classes, which it looks up in its jars, parses and verifies. With an *archive* of them
+(class-data sharing) it maps a file instead. The first JVM notes the classes that it loads, which costs it nothing that can be
+measured. Another one makes the archive of these notes, with the lowest priority, and outlives the program if need be.
+
+Archives lie in a directory of the cache that only this user may enter. An archive belongs to a Java and to jars, by their names,
+sizes and times; the JVM looks at them again, and runs without an archive that does not fit. Two programs at once do no harm: one of
+them makes the archive, under a lock, and renames it into its place.
+
+Rejected: ``-XX:ArchiveClassesAtExit`` and ``-XX:+AutoCreateSharedArchive``, by which the program's own JVM makes the archive when it
+ends. Whoever presses Ctrl-C waits for it, and a JVM that is killed makes none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, final
+
+from millstream.drivers.cache import cache_directory
+from millstream.drivers.java import runtime_of
+from millstream.drivers.private import is_private, locked, make_private, process_directory
+
+_SWITCH: Final = "MILLSTREAM_CLASS_ARCHIVES"
+_OFF: Final = ("off", "false", "no", "0")
+_KEPT: Final = 3
+"""Archives of a program that are kept, the last used: environments that are used in turn have jars and archives of their own."""
+_SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+_MAKE: Final = """partial=$1 archive=$2 notes=$3; shift 3
+{
+  if nice -n 19 "$@" && { sync "$partial" || sync; }
+  then mv -f "$partial" "$archive"
+  else : >"$archive"  # empty: not tried again
+  fi
+  rm -f "$partial" "$notes"
+} >/dev/null 2>&1 &
+"""
+
+
+@final
+class ClassArchive:
+    """The archive for JVMs that run one program from one directory of jars. ``MILLSTREAM_CLASS_ARCHIVES=off`` does without.
+
+    Args:
+        program: What runs, part of the file's name.
+        java: The command that runs it.
+        jars: Directory of its jars.
+
+    Attributes:
+        file: The archive, which may not be there yet; empty if it could not be made.
+
+    Example:
+        >>> archive = ClassArchive("kafka", "/usr/bin/java", Path("/opt/kafka/libs"))
+        >>> command = ["java", *archive.options(note=True), "-cp", "/opt/kafka/libs/*", "kafka.Kafka"]
+        >>> archive.make("/opt/kafka/libs/*")  # when the program has started
+    """
+
+    def __init__(self, program: str, java: str, jars: Path) -> None:
+        self._program = program
+        self._java = java
+        self._directory = cache_directory() / "classes"
+        self.file = self._directory / f"{program}-{_key(java, jars)}.jsa"
+        self._notes: Path | None = None
+        self._wanted = _is_wanted(java)
+
+    def options(self, *, note: bool = False) -> list[str]:
+        """Return the options by which a JVM uses the archive; without an archive none.
+
+        Args:
+            note: If there is no archive, the JVM is to note what it loads, for :meth:`make`.
+        """
+        if not self._wanted:
+            return []
+        try:
+            size = self.file.stat().st_size if is_private(self._directory) else 0
+        except OSError:
+            return self._noting() if note else []
+        if size == 0:
+            return []
+        with suppress(OSError):
+            os.utime(self.file)  # used
+        return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", *_SILENT]
+
+    @property
+    def noted(self) -> bool:
+        """Whether a JVM was told to note its classes, and no archive has been begun since."""
+        return self._notes is not None
+
+    def make(self, class_path: str) -> None:
+        """Begin to make the archive, if the JVM has noted its classes and no other program is at it; returns at once.
+
+        Args:
+            class_path: The class path of the JVM, as it was told.
+        """
+        if self._notes is None:
+            return
+        notes, self._notes = self._notes, None
+        with suppress(OSError):
+            make_private(self._directory)
+            lock = locked(self._directory / f"{self._program}.lock")
+            if lock is not None:
+                with lock:
+                    if not self.file.exists():
+                        self._begin(notes, class_path, lock.fileno())
+
+    def _noting(self) -> list[str]:
+        self._notes = process_directory() / f"{self.file.stem}.{id(self)}.classes"
+        return [f"-XX:DumpLoadedClassList={self._notes}"]
+
+    def _begin(self, notes: Path, class_path: str, lock: int) -> None:
+        """Start the JVM that makes the archive; it inherits the lock."""
+        self._remove_old()
+        text = notes.read_text()
+        partial, kept = self.file.with_suffix(".partial"), self.file.with_suffix(".classes")
+        kept.write_text(text[: text.rfind("\n") + 1])  # the JVM is still writing
+        making = ["-Xshare:dump", "-XX:TieredStopAtLevel=1", f"-XX:SharedClassListFile={kept}"]
+        making += [f"-XX:SharedArchiveFile={partial}", "-cp", class_path]
+        subprocess.run(
+            ["/bin/sh", "-c", _MAKE, "sh", str(partial), str(self.file), str(kept), self._java, *making],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[lock],
+            process_group=0,
+            check=False,
+        )
+
+    def _remove_old(self) -> None:
+        for pattern in ("partial", "classes"):
+            for left in self._directory.glob(f"{self._program}-*.{pattern}"):
+                left.unlink(missing_ok=True)
+        used = sorted(self._directory.glob(f"{self._program}-*.jsa"), key=lambda file: -file.stat().st_mtime)
+        for old in used[_KEPT - 1 :]:
+            old.unlink(missing_ok=True)
+
+
+def _is_wanted(java: str) -> bool:
+    return os.environ.get(_SWITCH, "").lower() not in _OFF and _release(java) is not None
+
+
+@cache
+def _release(java: str) -> str | None:
+    """Return what a Java says about itself, in a file; None if it says nothing, or has archives of another kind."""
+    runtime = runtime_of(java)
+    try:
+        text = (runtime / "release").read_text()
+    except OSError:
+        return None
+    return None if "openj9" in text.lower() else f"{runtime}\n{text}"
+
+
+def _key(java: str, jars: Path) -> str:
+    facts = [str(_release(java)), platform.machine(), str(jars)]
+    with suppress(OSError):
+        for jar in sorted(jars.glob("*.jar")):
+            about = jar.stat()
+            facts.append(f"{jar.name} {about.st_size} {about.st_mtime_ns}")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]

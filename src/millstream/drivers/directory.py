@@ -1,0 +1,206 @@
+"""The directory of a local copy: what does not depend on the engine.
+
+Beside an engine's own files lie
+
+* ``parked-<number>-<token>``: the changes of a batch that is not known to be committed yet. Several are kept, because a copy
+  may be some versions behind: then it follows them one by one and the log is not read.
+* ``boot-id``: nothing here is ever synced to disk, so after a crash of the operating system, told by its boot id, the whole
+  directory is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
+from millstream.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.state import parked
+
+log = logging.getLogger("millstream.state")
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_MARK: Final = "boot-id"
+_KEY, _VALUE = itemgetter(0), itemgetter(1)
+
+DEFAULT_MEMORY_BYTES: Final = 512 << 20
+"""How much memory of a worker its local copies may take, if nothing is said."""
+
+MISSING: Final = "the local copy is missing"
+OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
+OTHER_FORMAT: Final = "the local copy was made by another version of Millstream"
+DAMAGED: Final = "the local copy was damaged"
+
+
+class CopyDirectory:
+    """One local copy's directory. Owned by the copy.
+
+    Args:
+        path: Where it is.
+        kept: How many parked versions are kept.
+
+    Attributes:
+        why_empty: Why an empty copy is empty, for people.
+        damage: That the copy is damaged, from when it was found until it is thrown away.
+    """
+
+    def __init__(self, path: str, kept: int) -> None:
+        self.path = Path(path)
+        self.damage: DamagedCopyError | None = None
+        self.why_empty = MISSING
+        self._kept = kept
+
+    def prepare(self) -> None:
+        """Make the directory, and empty it if its content cannot be trusted.
+
+        Raises:
+            StoreError: If it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            boot = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b""
+            marker = self.path / _BOOT_MARK
+            found = marker.read_bytes() if marker.exists() else None
+            if found != boot:
+                self.clear(MISSING if found is None else OTHER_BOOT)
+                marker.write_bytes(boot)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def clear(self, why: str) -> None:
+        """Remove the copy's content.
+
+        Args:
+            why: Why it is empty from now on.
+        """
+        self.why_empty = why
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _BOOT_MARK:
+                path.unlink(missing_ok=True)
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
+        """Keep the changes of a batch that is not committed yet; those of long ago are removed.
+
+        Raises:
+            StoreError: If they cannot be written.
+        """
+        target = self._file(version)
+        partial = target.with_suffix(f".{os.getpid()}.partial")
+        try:
+            partial.write_bytes(parked.encode(changes, dropped))
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise self.failed(error) from error
+        for old in self.path.glob("parked-*"):
+            number = int(old.name.split("-")[1])
+            if number <= version.number - self._kept and old != target:
+                old.unlink(missing_ok=True)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+        try:
+            return parked.decode(self._file(version).read_bytes())
+        except OSError:
+            return None
+        except StoreError as error:
+            log.warning("parked changes in %s cannot be used, the log is read instead: %s", self.path, error)
+            return None
+
+    def damaged(self, what: str) -> DamagedCopyError:
+        """Remember that the copy is damaged, and say so: whoever reads may be a function of the user that goes on.
+
+        Args:
+            what: What was found where.
+        """
+        self.damage = DamagedCopyError(
+            f"the local copy in {self.path} is damaged: {what}. It is thrown away and rebuilt from the log; if this happens "
+            "again, look at the disk and the memory of the host"
+        )
+        return self.damage
+
+    def throw_away(self) -> None:
+        """Empty the directory if the copy was found to be damaged. No file of it may be open."""
+        if self.damage is not None:
+            self.damage = None
+            self.clear(DAMAGED)
+
+    def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
+        """Say that the copy has another version than its user has seen.
+
+        Args:
+            seen: The version that was seen.
+            found: The version that is there.
+        """
+        return CopyMovedError(
+            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was at work: another "
+            "attempt writes it, perhaps on an executor that has outlived its application. If it happens again, stop that one"
+        )
+
+    def failed(self, error: Exception) -> StoreError:
+        """Say that the directory cannot be used."""
+        return StoreError(
+            f"the local copy in {self.path} cannot be used: {error}. Check that the disk has space and that the directory "
+            "belongs to this user, or choose another with the setting state_dir; the copy may be deleted while the "
+            "application is stopped, it is rebuilt from the log"
+        )
+
+    def _file(self, version: Version) -> Path:
+        return self.path / f"parked-{version.number}-{version.token}"
+
+
+def in_parts(
+    changes: Mapping[str, Iterable[StoreChange]], budget: int, entry_bytes: int
+) -> list[dict[str, list[StoreChange]]]:
+    """Sort changes by key and cut them into parts, one per transaction of an engine. There is always one.
+
+    Args:
+        changes: Changes by byte store.
+        budget: Bytes that a transaction may take.
+        entry_bytes: What a change takes in it beside its value.
+    """
+    parts: list[dict[str, list[StoreChange]]] = []
+    room = 0
+    for store, items in changes.items():
+        ordered = sorted(items, key=_KEY)
+        values = sum(map(len, filter(None, map(_VALUE, ordered))))
+        each = entry_bytes + values // max(len(ordered), 1)
+        at = 0
+        while at < len(ordered):
+            if room < each:
+                parts.append({})
+                room = max(budget, each)
+            piece = parts[-1][store] = ordered[at : at + room // each]
+            room -= len(piece) * each
+            at += len(piece)
+    return parts or [{}]
+
+
+def on_its_way(held: Version | None, version: Version) -> Version:
+    """Give the version of a copy of which some changes are written, and others not yet."""
+    if version.toward or version.number < 0:
+        return version
+    return RESTORING if held is None else held._replace(toward=version.token)
+
+
+def version_to_bytes(version: Version) -> bytes:
+    """Write a version for a copy's own files.
+
+    Example:
+        >>> version_from_bytes(version_to_bytes(Version(7, "ab", "cd")))
+        Version(number=7, token='ab', toward='cd')
+    """
+    return f"{version.number} {version.token} {version.toward}".encode()
+
+
+def version_from_bytes(data: bytes) -> Version:
+    """Read what :func:`version_to_bytes` gave."""
+    number, token, toward = data.decode().split(" ")
+    return Version(int(number), token, toward)

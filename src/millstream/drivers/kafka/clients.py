@@ -1,0 +1,158 @@
+"""Client settings, and clients that outlive a micro-batch.
+
+A client costs a connection, so each Python process keeps the ones it has made (:func:`warm`): only module globals outlive
+a micro-batch in a Spark worker. The Spark driver lets those of an application go when it has ended (:func:`hang_up`), and any
+process all of them before Python ends (:mod:`millstream.drivers.kafka.ending`). Settings are plain dicts of librdkafka's names,
+made once by ``millstream.edge.settings``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    MillstreamError,
+    SettingsError,
+    TopicNotFoundError,
+)
+from millstream.drivers.kafka.ending import Ending
+from millstream.drivers.kafka.secret import with_secrets
+
+Client = TypeVar("Client")
+ClientSettings = Mapping[str, Any]
+"""librdkafka's settings by name, with ``bootstrap.servers`` and security."""
+
+log = logging.getLogger("millstream.kafka")
+_THEIRS = logging.getLogger("millstream.librdkafka")
+
+_WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+_ENDING = Ending(_WARM.clear)
+_NO_BROKER = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._NOENT,
+}
+NOT_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+"""What brokers answer while coordinators and leaders come up or move; asked again, they will know."""
+_NO_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+_NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
+
+
+def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
+    """Give the process's client of a kind with these settings, made when it is first asked for.
+
+    Args:
+        make: Class or function that makes a client of a dict of settings.
+        settings: librdkafka's settings.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value.
+    """
+    name = f"{make.__module__}.{make.__qualname__}"
+    identity = (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
+    client: Client | None = _WARM.get(identity)
+    if client is None:
+        _ENDING.prepare()
+        client = _WARM[identity] = made(make, settings)
+    return client
+
+
+def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
+    """Make a client.
+
+    Args:
+        make: Class or function that makes a client of a dict of settings.
+        settings: librdkafka's settings; references to secrets are followed here, and nowhere else.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is not where it should be.
+    """
+    try:
+        return make({"logger": _THEIRS, **with_secrets(settings)})
+    except KafkaException as error:
+        if error.args[0].code() not in _NOT_SETTABLE:
+            raise
+        raise SettingsError(
+            f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
+            "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
+        ) from None
+
+
+def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
+    """Make a client that connects to nobody, and let it go.
+
+    Args:
+        make: Class or function that makes a client of a dict of settings.
+        settings: librdkafka's settings.
+
+    Raises:
+        SettingsError: If librdkafka does not know a setting or refuses its value.
+    """
+    made(make, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
+
+
+def discard(client: Any) -> None:
+    """Forget a client that is in a state nobody wants to reuse."""
+    for identity in [i for i, known in _WARM.items() if known is client]:
+        del _WARM[identity]
+
+
+def hang_up(settings: ClientSettings) -> None:
+    """Forget the clients that were made with these settings, whatever others they have; who uses one still may.
+
+    Args:
+        settings: librdkafka's settings.
+    """
+    theirs = {(key, str(value)) for key, value in settings.items()}
+    for identity in [one for one in tuple(_WARM) if theirs.issubset(one[1])]:
+        _WARM.pop(identity, None)
+
+
+def is_unavailable(error: KafkaError) -> bool:
+    """Tell whether an error says that no broker answers, so that waiting may help."""
+    return error.code() in _NO_BROKER or error.code() in NOT_READY or error.retriable()
+
+
+def translated(error: KafkaException, doing: str, servers: str) -> MillstreamError:
+    """Make an error for people of an error of the client.
+
+    Args:
+        error: What the client raised.
+        doing: What was being done, as in "reading topic 'lines'".
+        servers: The bootstrap servers.
+    """
+    cause = error.args[0]
+    if isinstance(cause, KafkaError) and is_unavailable(cause):
+        return BrokerUnavailableError(
+            f"no Kafka broker answers at {servers} (while {doing}: {cause.str()}). Check that the broker runs, that "
+            "bootstrap_servers is right and reachable from here, and that its advertised.listeners are too"
+        )
+    if isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
+        return TopicNotFoundError(
+            f"the broker at {servers} has no such topic or partition (while {doing}: {cause.str()}). If it was deleted, create it again with "
+            "as many partitions, and start over with another application id or checkpoint_location"
+        )
+    return MillstreamError(
+        f"Kafka refused {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}"
+    )

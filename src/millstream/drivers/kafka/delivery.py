@@ -1,0 +1,344 @@
+"""What one Spark partition sends in one micro-batch, in a transaction; see ``transactions`` for the whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import BatchId
+from millstream.core.topology.internal import commits_topic
+from millstream.drivers.kafka.clients import ClientSettings, discard, is_unavailable, made, translated, warm
+from millstream.drivers.kafka.marks import Marks, mark_of, mark_offset, mark_record, taken_over
+from millstream.drivers.kafka.overdue import Overdue, Stopwatch, within
+from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
+
+log = logging.getLogger("millstream.kafka")
+
+Answer = TypeVar("Answer")
+
+_STEP_S = 10.0
+_GRACE_S = 5.0
+"""How much longer than its time limit a call may take before it is given up."""
+_RETRY_S = 0.05
+_YIELD_S = 5.0
+"""How long a delivery that has lost its id lets another attempt of the same batch finish, before it takes the id back."""
+_FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+_LOST: Final = _FENCED | {KafkaError._FATAL, KafkaError._STATE}
+"""What a producer says that cannot be used any more."""
+_TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._MSG_TIMED_OUT}
+"""What records are reported with that an aborted transaction takes back, or that were not sent while it was open."""
+
+
+@dataclass(frozen=True)
+class TransactionSpec:
+    """How an application sends in transactions.
+
+    Attributes:
+        settings: Producer settings.
+        consumer: Consumer settings, to read the marks with.
+        application_id: The group whose offsets are committed, and the prefix of the transactional ids.
+        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
+    """
+
+    settings: ClientSettings = field(repr=False)
+    consumer: ClientSettings = field(repr=False)
+    application_id: str
+    patience_s: float
+    timeout_ms: int
+
+    def marks(self) -> Marks:
+        """Return the marks of the application."""
+        return Marks(self.consumer, self.application_id, _STEP_S)
+
+    def producer_settings(self, partition: int) -> dict[str, Any]:
+        """Return the settings of the producer of a Spark partition."""
+        return {
+            **DEFAULTS,
+            **self.settings,
+            "transactional.id": f"{self.application_id}-{partition}",
+            "transaction.timeout.ms": self.timeout_ms,
+        }
+
+
+class Transaction:
+    """One transaction. Owned by one Spark task."""
+
+    repeatable = True
+
+    def __init__(self, spec: TransactionSpec, partition: int) -> None:
+        self._spec = spec
+        self._servers = str(spec.settings.get("bootstrap.servers"))
+        self._mark = ClientPartition(commits_topic(spec.application_id), partition)
+        self._place = TopicPartition(self._mark.topic, partition)
+        self._batch = BatchId("", -1)
+        self._watch = Stopwatch()
+        self._lost = self._overtaken = False
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Take the transactional id over with a new producer, whatever has become of the one before."""
+        deadline = monotonic() + self._spec.patience_s
+        doing = "taking over the transactional id"
+        while True:
+            self._failing = made(FailingProducer, self._spec.producer_settings(self._mark.partition))
+            self._producer = self._failing.producer
+            try:
+                self._insist(doing, self._producer.init_transactions)
+            except (KafkaException, Overdue) as error:
+                if isinstance(error, KafkaException) and error.args[0].code() not in _LOST:
+                    raise translated(error, doing, self._servers) from error
+                if monotonic() > deadline:
+                    raise self._no_answer(doing, error.args[0]) from error
+                log.warning("%s once more: %s", doing, error.args[0])
+            else:
+                self._lost = self._overtaken = False
+                return
+
+    def claim(self, checkpoint: str, owners: Collection[str | None]) -> bool:
+        """Write the mark of a checkpoint that has delivered nothing, unless the partition belongs to none of these.
+
+        Args:
+            checkpoint: Its id.
+            owners: Whose mark it may replace; None is none.
+
+        Returns:
+            Whether the partition is the checkpoint's.
+
+        Raises:
+            ProductionError: If a delivery for the checkpoint before has come between; it can be done again.
+        """
+        mark = self._last_mark()
+        if mark is not None and mark.checkpoint == checkpoint:
+            return True
+        if (mark and mark.checkpoint) not in owners:
+            return False
+        self._batch = BatchId(checkpoint, -1)
+        self._open()
+        self.commit({})
+        return True
+
+    def begin(self, batch: BatchId) -> bool:
+        """Begin, unless the batch has been delivered before.
+
+        Raises:
+            OtherCheckpointError: If a start on another checkpoint, or a reset, has taken the application over.
+        """
+        self._batch = batch
+        if self._overtaken and self._finished_elsewhere():
+            return False
+        if self._lost:
+            self._take_over()
+        mark = self._last_mark() or self._spec.marks().brought_back(self._mark.partition)
+        if mark is None or mark.checkpoint != batch.checkpoint:
+            raise taken_over(self._spec.application_id, batch, mark)
+        if mark.number >= batch.number:
+            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._place)
+            return False
+        self._open()
+        return True
+
+    def _open(self) -> None:
+        self._watch.restart()
+        with self._aborting():
+            self._producer.begin_transaction()
+
+    def _finished_elsewhere(self) -> bool:
+        """Wait a moment for whoever has taken the id over, and tell whether the batch is delivered then."""
+        deadline = monotonic() + _YIELD_S
+        while monotonic() < deadline:
+            mark = self._last_mark(isolation="read_uncommitted")
+            if (
+                mark is not None
+                and mark.checkpoint == self._batch.checkpoint
+                and mark.number >= self._batch.number
+            ):
+                return True
+            sleep(_RETRY_S)
+        return False
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Hand records to the producer.
+
+        Raises:
+            ProductionError: If a record is refused.
+            DeliveryAbortedError: If the transaction was aborted, or another attempt has taken over.
+        """
+        with self._aborting():
+            hand_over(self._failing, topic, records)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit records, offsets and the mark: all of them, or none.
+
+        Raises:
+            ProductionError: If a record was refused.
+            DeliveryAbortedError: If the transaction was aborted, another attempt has taken over, or nobody knows.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        topic, partition = self._mark.topic, self._mark.partition
+        with self._aborting():
+            key, value = mark_record(partition, self._batch)
+            self._producer.produce(topic, value, key, partition)
+            self._send_offsets([mark_offset(partition, self._batch, topic)], topic)
+            if positions:
+                self._send_offsets(positions, self._spec.application_id)
+            self._insist("committing a transaction", self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """End the transaction without an effect, if the broker can still be told."""
+        if self._lost:
+            return
+        try:
+            within(_STEP_S + _GRACE_S, partial(self._producer.abort_transaction, _STEP_S))
+        except (KafkaException, Overdue):
+            self._lost = True
+
+    def _last_mark(self, *, isolation: str = "read_committed") -> BatchId | None:
+        """Read the mark of the batch that was delivered last."""
+        doing = "asking which batch was delivered last"
+        deadline = monotonic() + self._spec.patience_s
+        while True:
+            marks = self._consumer(self._mark.topic, isolation=isolation)
+            try:
+                [mark] = self._insist(doing, partial(_committed, marks, self._mark))
+            except Overdue as error:
+                discard(marks)
+                if monotonic() > deadline:
+                    raise self._no_answer(doing, error) from None
+            except BrokerUnavailableError as error:
+                if self._answers_at_once():
+                    raise self._hanging() from error
+                raise
+            else:
+                return mark_of(mark)
+
+    def _answers_at_once(self) -> bool:
+        """Tell whether the mark can be read by those who do not wait for transactions."""
+        marks = self._consumer(self._mark.topic, isolation="read_uncommitted")
+        try:
+            return bool(marks.committed([self._mark], timeout=_STEP_S))
+        except KafkaException:
+            return False
+
+    def _hanging(self) -> BrokerUnavailableError:
+        """Make the error for a mark that stays undecided although all transactions that could write it are over."""
+        return BrokerUnavailableError(
+            f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it. "
+            "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
+            "'kafka-transactions abort' in all partitions that are listed, and start the application again"
+        )
+
+    def _send_offsets(self, positions: list[Any], group: str) -> None:
+        metadata = self._consumer(group).consumer_group_metadata()
+        self._insist(
+            "committing offsets",
+            lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
+        )
+
+    def _consumer(self, group: str, *, isolation: str = "read_committed") -> Consumer:
+        """Return a consumer of a group; read_committed makes it wait for transactions that are being ended."""
+        settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
+        return warm(Consumer, {**self._spec.consumer, **settings})
+
+    def _insist(self, doing: str, call: Callable[[float], Answer]) -> Answer:
+        """Call, and call again while the broker is not there or not ready.
+
+        Raises:
+            KafkaException: If the transaction, or the producer, is at its end.
+            Overdue: If the call does not return.
+            MillstreamError: If the broker refuses, or does not answer for ``patience_s``.
+        """
+        deadline = monotonic() + self._spec.patience_s
+        while True:
+            try:
+                answer = within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
+                self._watch.look()
+                return answer
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.fatal() or cause.txn_requires_abort() or cause.code() in _LOST:
+                    raise
+                if not is_unavailable(cause):
+                    raise translated(error, doing, self._servers) from error
+                if monotonic() > deadline:
+                    raise self._no_answer(doing, cause.str()) from error
+                sleep(_RETRY_S)
+
+    def _no_answer(self, doing: str, cause: object) -> BrokerUnavailableError:
+        return BrokerUnavailableError(
+            f"no broker at {self._servers} answered while {doing} for {self._spec.patience_s:.0f} s (setting "
+            f"task_timeout_ms; {cause}). Nothing is lost: start the application again when the broker is back"
+        )
+
+    @contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """Make errors of the client errors for people; abort what has to be aborted."""
+        self._watch.look()
+        try:
+            yield
+        except Overdue as error:
+            self._lost = True
+            raise DeliveryAbortedError(
+                f"the transaction of {self._place} is given up: {error} (the client does not keep its own time limit of "
+                f"{_STEP_S:.0f} s). Its mark says whether it was committed"
+            ) from None
+        except KafkaException as error:
+            raise self._failure(error) from error
+        self._watch.look()
+
+    def _failure(self, error: KafkaException) -> MillstreamError:
+        cause = error.args[0]
+        refusals = [failure for failure in self._failing.failures if failure[0].code() not in _TAKEN_BACK]
+        self._failing.failures.clear()
+        if (
+            cause.code() in _LOST
+            or cause.fatal()
+            or any(failure[0].code() in _FENCED for failure in refusals)
+        ):
+            return self._fenced(cause)
+        if refusals and not is_unavailable(refusals[0][0]):
+            return refused(*refusals[0], self._servers)
+        self.abort()
+        self._failing.failures.clear()
+        if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
+            return DeliveryAbortedError(f"the transaction of {self._place} was aborted: {cause.str()}")
+        return translated(error, "sending in a transaction", self._servers)
+
+    def _fenced(self, cause: KafkaError) -> DeliveryAbortedError:
+        """Say why the broker takes nothing from this producer any more: it was too slow, or has a successor."""
+        self._lost = True
+        self._watch.look()
+        name = f"{self._spec.application_id}-{self._mark.partition}"
+        if self._watch.passed_s * 1000 >= self._spec.timeout_ms:
+            why = (
+                f"it was open for {self._watch.passed_s:.0f} s, and the broker ends one after "
+                f"{self._spec.timeout_ms / 1000:.0f} s (setting transaction_timeout_ms). For {self._watch.longest_s:.0f} s of them "
+                "nothing was done here: the process was paused, waited for its task, or for the broker"
+            )
+        else:
+            self._overtaken = True
+            why = f"another attempt of the micro-batch has taken over the transactional id {name}, or the broker has ended it"
+        return DeliveryAbortedError(
+            f"the transaction of {self._place} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()})"
+        )
+
+
+def _committed(consumer: Consumer, at: ClientPartition, timeout: float) -> list[Any]:
+    return consumer.committed([at], timeout=timeout)

@@ -1,0 +1,214 @@
+"""Reading planned ranges into columns. Implements ``Fetcher``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.kafka.broker import Broker, lost_offsets
+from millstream.drivers.kafka.clients import (
+    ClientSettings,
+    check,
+    discard,
+    is_unavailable,
+    log,
+    translated,
+    warm,
+)
+
+_CHUNK_RECORDS = 20_000
+_CHUNK_BYTES = 4 << 20
+_POLL_S = 0.1
+_CONNECT_S = 10.0
+_GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
+
+# A warm consumer that is assigned anew must not wait for its old fetch to come back: planned records are there already, so
+# there is nothing to wait for at the broker (fetch.wait.max.ms, fetch.queue.backoff.ms). Nothing but the plan decides where
+# reading begins (auto.offset.reset).
+_FIXED = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+_PRESET = {
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 65536,
+    "fetch.error.backoff.ms": 100,
+}
+
+
+@dataclass(frozen=True)
+class KafkaFetcher:
+    """Reads ranges of partitions. Picklable; its consumer is kept by the process that uses it.
+
+    Attributes:
+        settings: Consumer settings.
+        group: The consumer group's id (it is not joined).
+        read_committed: Whether records of open and aborted transactions are left out.
+        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        skip_lost: Whether to go on at the first offset there is when the broker has deleted the beginning of a range.
+    """
+
+    settings: ClientSettings = field(repr=False)
+    group: str
+    read_committed: bool = False
+    patience_s: float = 300.0
+    skip_lost: bool = False
+
+    def check(self) -> None:
+        """Refuse settings that no consumer can have; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not take a setting.
+        """
+        check(Consumer, self._complete_settings())
+
+    def connect(self) -> None:
+        """Connect the consumer of this process.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+        """
+        try:
+            self._consumer().list_topics(timeout=_CONNECT_S)
+        except KafkaException as error:
+            raise translated(error, "connecting", self._servers()) from error
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
+
+        Raises:
+            OffsetsLostError: If the broker has deleted the beginning of the range.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        consumer = self._consumer()
+        try:
+            consumer.assign([ClientPartition(planned.topic, planned.partition, planned.start)])
+            yield from self._range(consumer, planned)
+            consumer.unassign()
+        except BaseException:
+            discard(consumer)
+            raise
+
+    def _consumer(self) -> Consumer:
+        return warm(Consumer, self._complete_settings())
+
+    def _complete_settings(self) -> dict[str, Any]:
+        """Return what was given between what is preset and what nobody may change."""
+        isolation = "read_committed" if self.read_committed else "read_uncommitted"
+        return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
+
+    def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
+        position, patience = planned.start, monotonic() + self.patience_s
+        waiting: deque[Any] = deque()
+        while position < planned.end:
+            messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
+            if not messages:
+                self._check_patience(planned, position, patience)
+                continue
+            patience = monotonic() + self.patience_s
+            if any((error := message.error()) is not None and error.code() in _GONE for message in messages):
+                position = self._past_lost(consumer, planned, position)
+                continue
+            good, reached = self._sorted_out(messages, planned, position)
+            position = max(position, reached)
+            waiting.extend(good)
+            yield from _complete(waiting, planned.start, position)
+        yield from _columns(list(waiting))
+
+    def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
+        """Separate records of the range from events; give the position reached."""
+        reached = messages[-1].offset() + 1
+        events = [message for message in messages if message.error() is not None]
+        if events:
+            messages = [message for message in messages if message.error() is None]
+            ends = [e.offset() for e in events if e.error().code() == KafkaError._PARTITION_EOF]
+            reached = max([position, *ends, *(message.offset() + 1 for message in messages[-1:])])
+            for event in events:
+                code = event.error()
+                if code.code() != KafkaError._PARTITION_EOF and not is_unavailable(code):
+                    raise translated(
+                        KafkaException(code), f"reading {planned.topic}-{planned.partition}", self._servers()
+                    )
+        if messages and (messages[0].offset() < position or messages[-1].offset() >= planned.end):
+            messages = [message for message in messages if position <= message.offset() < planned.end]
+        return messages, reached
+
+    def _past_lost(self, consumer: Consumer, planned: OffsetRange, position: int) -> int:
+        """Go on behind records that the broker has deleted, or refuse to."""
+        broker = Broker(self.settings, self.group)
+        first = broker.begin_offsets({planned.topic: planned.partition + 1})[planned.topic][planned.partition]
+        if not self.skip_lost or first <= position:
+            raise lost_offsets(planned.topic, planned.partition, position, first)
+        log.warning("skipping offsets %d to %d of %s-%d, which the broker has deleted",
+                    position, min(first, planned.end), planned.topic, planned.partition)  # fmt: skip
+        consumer.assign([ClientPartition(planned.topic, planned.partition, first)])
+        return min(first, planned.end)
+
+    def _check_patience(self, planned: OffsetRange, position: int, patience: float) -> None:
+        if monotonic() > patience:
+            raise BrokerUnavailableError(
+                f"no broker at {self._servers()} gave topic {planned.topic!r}, partition {planned.partition}, from offset "
+                f"{position} (planned up to {planned.end}) for {self.patience_s:.0f} s (setting task_timeout_ms). Nothing "
+                "is lost: start the application again when the broker is back"
+            )
+
+    def _servers(self) -> str:
+        return str(self.settings.get("bootstrap.servers"))
+
+
+def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Records]:
+    """Take the messages of chunks that are complete, however they have arrived.
+
+    Chunks are cut at fixed offsets, so that a range which is read again gives the same chunks: Spark compares what a task
+    that is repeated puts into a shuffle, and fails the batch if it is not the same.
+    """
+    now = (position - start) // _CHUNK_RECORDS
+    while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:
+        cut = start + (chunk + 1) * _CHUNK_RECORDS
+        taken = []
+        while waiting and waiting[0].offset() < cut:
+            taken.append(waiting.popleft())
+        yield from _columns(taken)
+
+
+def _columns(messages: list[Any]) -> Iterator[Records]:
+    """Turn messages into columns; large messages give more, smaller chunks."""
+    if not messages:
+        return
+    values = [message.value() for message in messages]
+    headers = [message.headers() for message in messages]
+    records = Records(
+        [message.key() for message in messages],
+        values,
+        [message.timestamp()[1] for message in messages],
+        [message.offset() for message in messages],
+        [tuple(each) if each else () for each in headers] if any(headers) else None,
+    )
+    size = sum(map(len, filter(None, values)))
+    if size <= _CHUNK_BYTES:
+        yield records
+        return
+    rows = max(1, len(messages) * _CHUNK_BYTES // size)
+    for first in range(0, len(messages), rows):
+        yield _slice(records, first, first + rows)
+
+
+def _slice(records: Records, first: int, last: int) -> Records:
+    return Records(
+        records.keys[first:last],
+        records.values[first:last],
+        records.timestamps[first:last],
+        records.offsets[first:last],
+        None if records.headers is None else records.headers[first:last],
+    )

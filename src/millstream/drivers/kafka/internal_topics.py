@@ -1,0 +1,93 @@
+"""What an application does to its own topics while they are in use: looking at their configuration, and deleting records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import ConfigResource
+
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.clients import log
+
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+}
+
+
+@dataclass(frozen=True)
+class InternalTopics:
+    """The internal topics of an application.
+
+    Attributes:
+        broker: Where they are.
+    """
+
+    broker: Broker
+
+    def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the configuration of topics, the broker's defaults included; nothing, with a warning, if this user may not see it.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        if not topics:
+            return {}
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+
+        def described() -> dict[str, dict[str, str]]:
+            futures = self.broker.admin().describe_configs(wanted, request_timeout=self.broker.timeout_s)
+            entries = {resource.name: future.result() for resource, future in futures.items()}
+            return {
+                topic: {name: str(entry.value) for name, entry in found.items()}
+                for topic, found in entries.items()
+            }
+
+        try:
+            return self.broker.ask("asking for the configuration of topics", described)
+        except MillstreamError as error:
+            if not _is_denied(error):
+                raise
+            log.warning(
+                "this user may not see how topics are configured (DESCRIBE_CONFIGS); they are taken for right"
+            )
+            return {}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
+        """Delete the records before offsets.
+
+        Returns:
+            Whether this user may do so.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+            MillstreamError: If the broker refuses for another reason.
+        """
+        if not before:
+            return True
+        wanted = [ClientPartition(at.topic, at.partition, offset) for at, offset in before.items()]
+
+        def deleted() -> None:
+            for future in (
+                self.broker.admin().delete_records(wanted, request_timeout=self.broker.timeout_s).values()
+            ):
+                future.result()
+
+        try:
+            self.broker.ask(f"deleting records of {', '.join(sorted({at.topic for at in before}))}", deleted)
+        except MillstreamError as error:
+            if not _is_denied(error):
+                raise
+            return False
+        return True
+
+
+def _is_denied(error: MillstreamError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() in _DENIED

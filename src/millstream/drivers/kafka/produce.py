@@ -1,0 +1,122 @@
+"""Producing: records into librdkafka's queue, and what comes back of them; the same for every delivery guarantee.
+
+librdkafka takes the timestamp 0 for "now". A record of the first millisecond of 1970 is therefore sent with timestamp 1,
+which is closer to the truth than today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from millstream.core.engine.merging import WRITER_HEADER
+from millstream.core.model.errors import MillstreamError, ProductionError
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.clients import translated
+
+_POLL_EVERY = 4096
+_FULL_WAIT_S = 0.5
+CONNECT_S: Final = 10.0
+
+# Idempotent, so that the client's own retries neither duplicate nor reorder; murmur2_random is what Java producers do;
+# only failures are reported, because a callback per record would cost more than the sending.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "linger.ms": 20,
+    "batch.num.messages": 10_000,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 262_144,
+    "delivery.report.only.error": True,
+}
+
+
+class FailingProducer:
+    """A producer with the failures it has reported and nobody has looked at."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.failures: list[tuple[KafkaError, str, int]] = []
+        self.producer = Producer({**settings, "on_delivery": self._failed})
+
+    def check(self) -> None:
+        """Raise if there is a failure.
+
+        Raises:
+            KafkaException: If a record was refused.
+        """
+        if self.failures:
+            raise KafkaException(self.failures[0][0])
+
+    def _failed(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.failures.append((error, message.topic(), message.partition()))
+
+
+def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
+    """Hand records to a producer, which sends them in the background.
+
+    Raises:
+        KafkaException: If a record is refused, at once or since the last call; ``failures`` has what is known of it.
+    """
+    produce, poll = failing.producer.produce, failing.producer.poll
+    partitions = repeat(-1) if records.partitions is None else records.partitions
+    headers = _headers(records)
+    rows = zip(records.keys, records.values, records.timestamps, partitions, headers)
+    for count, (key, value, timestamp, partition, header) in enumerate(rows):
+        while True:
+            try:
+                produce(topic, value, key, partition, None, None, timestamp or 1, header)
+                break
+            except BufferError:
+                poll(_FULL_WAIT_S)
+                failing.check()
+            except KafkaException as error:
+                failing.failures.insert(0, (error.args[0], topic, partition))
+                raise
+        if count % _POLL_EVERY == 0:
+            poll(0)
+    failing.check()
+
+
+def _headers(records: Records) -> Iterable[Any]:
+    """Return the headers of each record to send; those of a repartition topic say which task wrote them."""
+    writer = [(WRITER_HEADER, records.writer.encode())] if records.writer else []
+    if records.headers is None:
+        return repeat(writer or None)
+    return ([*each, *writer] for each in records.headers)
+
+
+_ADVICE: dict[int, Callable[[str], str]] = {
+    KafkaError._UNKNOWN_TOPIC: lambda topic: (
+        f"the topic does not exist; create it: kafka-topics --create --topic {topic}"
+    ),
+    KafkaError.UNKNOWN_TOPIC_OR_PART: lambda topic: (
+        f"the topic does not exist; create it: kafka-topics --create --topic {topic}"
+    ),
+    KafkaError.MSG_SIZE_TOO_LARGE: lambda _: (
+        "raise producer setting message.max.bytes and the topic's max.message.bytes"
+    ),
+    KafkaError._MSG_TIMED_OUT: lambda _: (
+        "the broker did not take it in time (producer setting message.timeout.ms); is it up?"
+    ),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: lambda topic: (
+        f"this user may not write to {topic}; ask for the WRITE permission"
+    ),
+    KafkaError._UNKNOWN_PARTITION: lambda _: "the partitioner chose a partition that the topic does not have",
+}
+
+
+def refused(error: KafkaError, topic: str, partition: int, servers: str) -> MillstreamError:
+    """Make the error for a record that the broker did not accept."""
+    advice = _ADVICE.get(error.code())
+    if advice is None:
+        cause = translated(KafkaException(error), f"sending to topic {topic!r}", servers)
+        return cause if type(cause) is not MillstreamError else ProductionError(f"{cause} (stage 'produce')")
+    return ProductionError(
+        f"a record for topic {topic!r} was not accepted (stage 'produce', partition {partition}, {error.str()}): "
+        f"{advice(topic)}. The micro-batch is not committed and will be processed again"
+    )

@@ -1,0 +1,104 @@
+"""Exactly-once delivery. Implements ``Publisher`` and ``Delivery``.
+
+Per Spark partition and micro-batch there is one Kafka transaction. It carries the records, the offsets of what was
+processed, and a *mark*: the number of the batch. The mark is what makes a batch that is run again harmless, because Spark
+commits a batch only after Kafka has, and may die in between. Per Spark partition:
+
+* The transactional id is ``<application>-<partition>``. Whoever gets ready to send takes it over: the broker then refuses
+  every other producer of that id (a zombie: an executor that was thought lost, a speculative copy), and ends its open
+  transaction.
+* Only then the mark is read. A batch that is already marked was delivered by an earlier attempt; it is not sent again.
+* A mark of another checkpoint means that a start on another one has taken the application over: nothing is sent any more.
+* Reading the mark waits for a transaction that is being ended, so it is never read too early.
+
+What has happened to a transaction is not what the client says, but what the mark says. The client may have been fenced because
+the broker has ended a transaction that was open for too long, its call may not return (see ``overdue``), and an answer may be lost.
+Then the delivery is begun again with a new producer, which takes the id over and finds the mark, or does not.
+
+A checkpoint that begins claims all partitions in the same way, one after the other: whoever claims the first one goes on to
+the next, and whoever finds it claimed by somebody else gives up.
+
+Where marks are kept is in ``marks``.
+
+Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.core.model.errors import OtherCheckpointError, ProductionError
+from millstream.core.ports import BatchId
+from millstream.drivers.kafka.clients import check
+from millstream.drivers.kafka.delivery import Transaction, TransactionSpec
+from millstream.drivers.kafka.produce import FailingProducer
+
+_CLAIMS = 5
+"""How often a claim is repeated that a delivery of the checkpoint before has cut off."""
+
+
+class KafkaTransactions(TransactionSpec):
+    """Sends records exactly once. Picklable."""
+
+    def delivery(self, partition: int) -> Transaction:
+        """Take over the transactional id of a Spark partition.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+            MillstreamError: If the broker refuses, for example because of missing permissions.
+        """
+        return Transaction(self, partition)
+
+    def check(self) -> None:
+        """Refuse settings that no transactional producer can have; connects to nobody.
+
+        Raises:
+            SettingsError: If librdkafka does not take a setting.
+        """
+        check(FailingProducer, self.producer_settings(0))
+
+    def end_open(self, partitions: int) -> None:
+        """End the transactions that an earlier run has left open, instead of waiting until the broker does.
+
+        While one is open, nobody can tell which offsets are committed.
+
+        Args:
+            partitions: Number of Spark partitions of the earlier run.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        for partition in range(partitions):
+            self.delivery(partition)
+
+    def claim(self, checkpoint: str, known: Mapping[int, BatchId], partitions: int) -> None:
+        """Let a checkpoint own all partitions; whoever delivered for another one cannot any more.
+
+        Args:
+            checkpoint: Its id.
+            known: The marks on which it was decided that it may.
+            partitions: How many partitions there are.
+
+        Raises:
+            OtherCheckpointError: If another checkpoint has claimed one since.
+            BrokerUnavailableError: If no broker answers for ``patience_s``.
+        """
+        for partition in range(partitions):
+            before = known.get(partition)
+            if before is None or before.checkpoint != checkpoint:
+                self._claim(partition, checkpoint, before)
+
+    def _claim(self, partition: int, checkpoint: str, before: BatchId | None) -> None:
+        owners = {checkpoint, None if before is None else before.checkpoint}
+        for attempt in range(1, _CLAIMS + 1):
+            try:
+                if self.delivery(partition).claim(checkpoint, owners):
+                    return
+            except ProductionError:
+                if attempt == _CLAIMS:
+                    raise
+                continue
+            raise OtherCheckpointError(
+                f"application {self.application_id!r} was started on another checkpoint at the same moment, and that start was "
+                "first. Nothing was read or sent here. Stop the other one, or leave this one stopped"
+            )

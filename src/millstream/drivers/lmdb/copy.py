@@ -1,0 +1,331 @@
+"""The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``.
+
+Why LMDB: Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once; LMDB
+opens in half a millisecond, is shared by memory map, and allows many readers beside one writer. It is a cache of
+committed state and can always be rebuilt from the log, so it is never synced to disk.
+
+Two things are bounded by the memory that a copy may take: the pages of the map that are resident (see ``pages.py``), and the
+pages that one transaction changes, which LMDB holds on the heap until the commit. A change of a random key changes a page,
+forty times its own size; so changes are written in transactions of limited size.
+
+How keys of any length fit into LMDB is in ``rows.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from millstream.core.model.errors import DamagedCopyError
+from millstream.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.drivers.directory import (
+    DEFAULT_MEMORY_BYTES,
+    MISSING,
+    OTHER_FORMAT,
+    CopyDirectory,
+    in_parts,
+    log,
+    on_its_way,
+    version_from_bytes,
+    version_to_bytes,
+)
+from millstream.drivers.lmdb.pages import CHECKED_EVERY, PAGES
+from millstream.drivers.lmdb.rows import (
+    DATA_FILE,
+    LONGEST_SHORT,
+    seed_of,
+    stored_key,
+    stored_row,
+)
+from millstream.drivers.lmdb.verify import DamagedFileError, verify
+from millstream.drivers.lmdb.view import BROKEN, LmdbReader, LmdbView
+
+_META = "/version"  # no store can have this name
+_VERSION = b"version"
+_MAP_SIZE = 64 << 30
+_MAX_STORES = 1024
+_PARKED_VERSIONS = 2
+_KEY = itemgetter(0)
+_DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
+_VERIFIED = "verified"
+"""Names the run of the application that has verified the data file, and that file. What is not whole says nothing."""
+_LOCK_BYTES = 1 << 16
+_PAGE_BYTES = 4096
+_PAGES_SHARE = 3 / 8
+"""The part of the memory that mapped pages may take."""
+_CHANGES_SHARE = 1 / 8
+"""The part of the memory that the pages of one transaction may take."""
+
+
+_OPEN: dict[str, LmdbCopy] = {}
+
+
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> LmdbCopy:
+    """Open the local copy in a directory; one per process and directory, as LMDB demands.
+
+    Args:
+        directory: Where the files lie.
+        memory_bytes: How much memory of this process its copies may take.
+        run: The id of the application's run: the first process of a run that opens a copy verifies its file.
+
+    Raises:
+        StoreError: If the directory cannot be written.
+    """
+    PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
+    copy = _OPEN.get(directory)
+    if copy is None or not copy.alive():
+        copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes, run)
+    return copy
+
+
+class LmdbCopy:
+    """One LMDB environment per task, one named database per byte store. Owned by the process that opened it."""
+
+    exclusive = False
+
+    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> None:
+        self._run = run
+        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._budget = int(memory_bytes * _CHANGES_SHARE)
+        self._view: LmdbView | None = None
+        self._seen: tuple[
+            Version | None, ...
+        ] = ()  # nothing from close_view() until somebody asks for the version
+        self._env: Any = self._opened()
+
+    def alive(self) -> bool:
+        """Tell whether the files that were opened are still the ones in the directory."""
+        try:
+            return self._env is not None and os.stat(self._directory.path / DATA_FILE).st_ino == self._inode
+        except OSError:
+            return False
+
+    def version(self) -> Version | None:
+        """Return the version of the content, None for an empty copy.
+
+        Until :meth:`close_view`, whatever is written or read is of this version and of those that are applied to it.
+        """
+        try:
+            with self._env.begin() as transaction:
+                self._seen = (_version(self._meta(transaction)),)
+        except DamagedCopyError:
+            self._throw_away()
+            self._seen = (None,)
+        return self._seen[0]
+
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people."""
+        return self._directory.why_empty
+
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+
+        Raises:
+            StoreError: If the disk is full or the directory cannot be written.
+            CopyMovedError: If another process has written the copy, or begun it anew, since :meth:`version`.
+            DamagedCopyError: If the copy is damaged; it is empty by now.
+        """
+        *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
+        try:
+            unfinished = version
+            if before:
+                unfinished = on_its_way(self._seen[0] if self._seen else self.version(), version)
+            self._make_room(len(changes))
+            for part in before:
+                self._write(part, unfinished, ())
+            self._write(last, version, dropped)
+        except BROKEN as error:
+            damage = self._directory.damaged(str(error))
+            self._throw_away()
+            raise damage from error
+        except lmdb.Error as error:
+            self._leave()
+            raise self._directory.failed(error) from error
+
+    def wipe(self) -> None:
+        """Remove everything, before a rebuild from the log."""
+        self._env.close()
+        self._directory.clear(MISSING)
+        self._env = self._opened()
+        self._seen = (None,)
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+        with self._env.begin() as transaction:
+            names = [bytes(name).decode() for name, _ in transaction.cursor()]
+        return frozenset(name for name in names if name != _META)
+
+    def open_view(self) -> ByteStores:
+        """Open one consistent view.
+
+        Raises:
+            CopyMovedError: If another process has written the copy since :meth:`version`.
+        """
+        self._view = LmdbView(self._env, self._directory)
+        self._check(self._view.open(_META))
+        return self._view
+
+    def close_view(self) -> None:
+        """End the view that :meth:`open_view` gave, and give back the memory that is above the limit.
+
+        Raises:
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+        """
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+        self._seen = ()
+        PAGES.trim()
+        error = self._directory.damage
+        if error is not None:
+            self._throw_away()
+            raise error
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
+        self._directory.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+        return self._directory.parked(version)
+
+    def _write(
+        self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
+    ) -> None:
+        databases = {store: self._database(store) for store in changes}
+        there = self.names().intersection(dropped) if dropped else ()
+        gone = {name: self._database(name) for name in there}
+        meta = self._database(_META)
+        with self._env.begin(write=True) as transaction:
+            self._check(self._meta(transaction))
+            for database in gone.values():
+                transaction.drop(database)
+            for store, items in changes.items():
+                _put(transaction, databases[store], items, seed_of(store))
+            transaction.put(*stored_row(_VERSION, version_to_bytes(version), seed_of(_META)), db=meta)
+        if self._seen:
+            self._seen = (version,)
+        for name in gone:
+            del self._databases[name]
+        PAGES.trim()
+
+    def _meta(self, transaction: Any) -> ByteReader:
+        return LmdbReader(transaction, self._databases[_META], _META, self._directory)
+
+    def _check(self, meta: ByteReader) -> None:
+        if self._seen and (found := _version(meta)) != self._seen[0]:
+            raise self._directory.moved(self._seen[0], found)
+
+    def _leave(self) -> None:
+        """Close after an error, so that the next batch opens anew."""
+        self._env.close()
+        self._env = None
+
+    def _throw_away(self) -> None:
+        """Begin with an empty copy, because this one is damaged."""
+        self._env.close()
+        self._directory.throw_away()
+        self._env = self._opened()
+
+    def _opened(self) -> Any:
+        """Open the environment; a file that is damaged is thrown away."""
+        self._directory.prepare()
+        if any(file.name != DATA_FILE for file in self._directory.path.glob(_DATA_FILES)):
+            self._directory.clear(OTHER_FORMAT)
+        try:
+            try:
+                if not self._is_verified():
+                    verify(self._directory.path / DATA_FILE)
+                env = self._environment()
+            except (DamagedFileError, *BROKEN) as error:
+                log.warning("%s", self._directory.damaged(str(error)))
+                self._directory.throw_away()
+                env = self._environment()
+            self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
+            self._note_verified()
+            self._databases = {_META: env.open_db(_META.encode())}
+            return env
+        except (OSError, lmdb.Error) as error:
+            raise self._directory.failed(error) from error
+
+    def _is_verified(self) -> bool:
+        """Tell whether a process of this run has verified the file, or made it."""
+        try:
+            inode = os.stat(self._directory.path / DATA_FILE).st_ino
+            return (
+                bool(self._run) and (self._directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
+            )
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _note_verified(self) -> None:
+        """Spare the other processes of this run the walk."""
+        if self._run and not self._is_verified():
+            (self._directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
+
+    def _environment(self) -> Any:
+        _reserve(self._directory.path / _LOCK)
+        env = lmdb.open(
+            str(self._directory.path / DATA_FILE),
+            subdir=False,
+            map_size=_MAP_SIZE,
+            max_dbs=_MAX_STORES,
+            sync=False,
+            metasync=False,
+            max_readers=512,
+            readahead=False,
+        )
+        env.reader_check()
+        return env
+
+    def _make_room(self, wanted: int) -> None:
+        """Open the environment anew when its table of handles is nearly full; dropped slices leave theirs behind."""
+        if len(self._databases) + wanted > _MAX_STORES // 2:
+            before = self._inode
+            self._env.close()
+            self._env = self._opened()
+            if self._seen and self._inode != before:
+                # The version is the same if both restore from nothing.
+                raise self._directory.moved(self._seen[0], self.version())
+
+    def _database(self, store: str) -> Any:
+        if store not in self._databases:
+            self._databases[store] = self._env.open_db(store.encode())
+        return self._databases[store]
+
+
+def _version(meta: ByteReader) -> Version | None:
+    stored = meta.get(_VERSION)
+    return None if stored is None else version_from_bytes(stored)
+
+
+def _reserve(lock: Path) -> None:
+    """Make the lock file with all its bytes: LMDB would make a hole, and filling that on a full disk kills the process."""
+    if not lock.exists():
+        lock.write_bytes(bytes(_LOCK_BYTES))
+
+
+def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
+    """Write changes of one store in the order of their keys; behind the last key they are appended, at half the cost."""
+    entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
+    if entries:
+        if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:
+            entries.sort()
+        cursor = transaction.cursor(db=database)
+        behind = not cursor.last() or cursor.key() < entries[0][0]
+        for at in range(0, len(entries), CHECKED_EVERY):
+            cursor.putmulti(entries[at : at + CHECKED_EVERY], append=behind)
+            PAGES.trim()
+    if len(entries) < len(ordered):
+        gone = [stored_key(key) for key, value in ordered if value is None]
+        for count, key in enumerate(gone, 1):
+            transaction.delete(key, db=database)
+            if count % CHECKED_EVERY == 0:
+                PAGES.trim()

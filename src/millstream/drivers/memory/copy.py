@@ -1,0 +1,109 @@
+"""The local copy of a task's byte stores in the memory of the worker process. Implements ``LocalCopy``.
+
+Spark's Python workers take turns, so each of them comes to have a copy of its own, which is behind by the batches that other
+workers ran. The changes of the latest versions lie in files beside each other (see ``millstream.drivers.directory``): a copy
+follows them without the log. A worker that is new, or was away for longer, restores from the log. Reads are as fast as a
+dict; in return every worker holds the whole content, so this engine is for stores that are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import RESTORING, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.state.memory import MemoryStores
+from millstream.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory
+
+_PARKED_VERSIONS: Final = 32
+
+_OPEN: dict[str, MemoryCopy] = {}
+
+
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> MemoryCopy:
+    """Give this process's local copy for a directory.
+
+    Args:
+        directory: Where the changes of the latest batches are parked.
+        memory_bytes: How much memory of this process its copies may take.
+        run: The id of the application's run, which does not matter here: nothing is kept from one to the next.
+
+    Raises:
+        StoreError: If the directory cannot be written.
+    """
+    copy = _OPEN.get(directory)
+    if copy is None:
+        copy = _OPEN[directory] = MemoryCopy(directory, memory_bytes)
+    copy.directory.prepare()
+    return copy
+
+
+class MemoryCopy:
+    """A dict per byte store. Owned by the process, used by one batch at a time.
+
+    Attributes:
+        directory: Where the changes of the latest batches are parked.
+    """
+
+    exclusive = False
+
+    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._memory_bytes = memory_bytes
+        self._stores = MemoryStores()
+        self._version: Version | None = None
+
+    def version(self) -> Version | None:
+        """Give the version of the content, None for an empty copy."""
+        return self._version
+
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people."""
+        return f"{MISSING}: it is kept in memory, and this process is new"
+
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open."""
+        self._version = RESTORING
+        self._stores.apply(changes, dropped)
+        self._version = version
+        self._refuse_too_much()
+
+    def wipe(self) -> None:
+        """Remove everything, before a rebuild from the log."""
+        self._stores = MemoryStores()
+        self._version = None
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+        return self._stores.names()
+
+    def open_view(self) -> ByteStores:
+        """Give the content; nobody writes to it before :meth:`close_view`."""
+        return self._stores
+
+    def close_view(self) -> None:
+        """Do nothing: no other process sees this copy."""
+
+    def size(self) -> int:
+        """Give about how many bytes of memory the content takes."""
+        return self._stores.size()
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet in a file; those of long ago are removed."""
+        self.directory.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+        return self.directory.parked(version)
+
+    def _refuse_too_much(self) -> None:
+        taken = sum(copy.size() for copy in {id(c): c for c in (*_OPEN.values(), self)}.values())
+        if taken > self._memory_bytes:
+            raise StoreError(
+                f"the stores that this worker keeps in memory take about {taken >> 20} MiB, more than the "
+                f"{self._memory_bytes >> 20} MiB that are allowed. Nothing is lost: start again with another engine "
+                '(store_engine="lmdb" or "rocksdb", or engine=... at the store), or with a larger worker_memory_bytes'
+            )

@@ -1,0 +1,134 @@
+"""Private directories: where sockets and scratch files lie that nobody but this user may reach.
+
+Each has a random name, so nobody can occupy it in advance, and mode 0700, so what lies in it needs no modes of its own. A process
+that uses one holds a lock in it. What a killed process has left behind has no holder, and the next process removes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Final
+
+PREFIX: Final = "millstream-private-"
+
+_LONGEST: Final = 40
+"""Bytes of a path that leave room for a socket in it: a socket's path has at most 103 bytes on macOS, 107 on Linux."""
+_SHORT: Final = "/tmp"
+_SETTLED_S: Final = 60.0
+"""A directory that was changed less than this ago may belong to a process that has not locked it yet."""
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, with its parents, that only this user may enter; one that exists is closed to others.
+
+    Args:
+        directory: The directory.
+
+    Raises:
+        OSError: If it cannot be made, or belongs to somebody else.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    if not is_private(directory):
+        directory.chmod(0o700)
+
+
+def private_directory(suffix: str = "") -> Path:
+    """Make a directory with a random name among the temporary files.
+
+    Args:
+        suffix: End of its name, for people who look at it.
+    """
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) > _LONGEST:
+        parent = _SHORT
+    return Path(tempfile.mkdtemp(suffix, PREFIX, parent))
+
+
+@cache
+def process_directory() -> Path:
+    """Return the private directory of this process; it is removed when the process ends."""
+    remove_abandoned()
+    directory = private_directory()
+    lock = locked(directory / "process.lock")
+    assert lock is not None
+    atexit.register(_remove, directory, lock, os.getpid())
+    return directory
+
+
+def directory_behind(link: Path) -> Path:
+    """Return the private directory that a symbolic link names: several processes agree on one with a random name.
+
+    Args:
+        link: The link, in a directory that only this user may write to. It is made if it is not there.
+    """
+    parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        with suppress(OSError):
+            target = link.readlink()
+            if is_private(target):
+                os.utime(target)  # in use, although nobody may hold a lock in it
+                return target
+        made = private_directory()
+        link.unlink(missing_ok=True)
+        link.symlink_to(made)
+        return made
+    finally:
+        os.close(parent)
+
+
+def remove_abandoned() -> None:
+    """Remove the private directories of processes that were killed."""
+    for parent in {tempfile.gettempdir(), _SHORT}:
+        for directory in Path(parent).glob(f"{PREFIX}*"):
+            with suppress(OSError):
+                if is_private(directory) and _is_abandoned(directory):
+                    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_abandoned(directory: Path) -> bool:
+    if time.time() - directory.stat().st_mtime < _SETTLED_S:  # noqa: TID251 - the clock of the file system
+        return False
+    for path in directory.glob("*.lock"):
+        lock = locked(path)
+        if lock is None:
+            return False
+        lock.close()
+    return True
+
+
+def locked(path: Path) -> IO[str] | None:
+    """Lock a file, which is made if it is not there; None if another process holds it."""
+    lock = path.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def is_private(directory: Path) -> bool:
+    """Tell whether a file or directory is this user's, and nobody else may enter, read or write it.
+
+    Raises:
+        OSError: If it is not there.
+    """
+    facts = directory.lstat()
+    return facts.st_uid == os.getuid() and not facts.st_mode & 0o077
+
+
+def _remove(directory: Path, lock: IO[str], pid: int) -> None:
+    if os.getpid() == pid:  # a fork ends, too
+        shutil.rmtree(directory, ignore_errors=True)
+        lock.close()

@@ -1,0 +1,5 @@
+"""RocksDB: the local copy of a task's stores, without a limit on keys. Needs the extra ``millstream[rocksdb]``."""
+
+from millstream.drivers.rocksdb.copy import open_local_copy
+
+__all__ = ["open_local_copy"]

@@ -1,0 +1,404 @@
+"""The local copy of a task's byte stores in RocksDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
+
+Only one process at a time can have a RocksDB open, and Spark's Python workers take turns: so the database is opened when a
+batch first needs it and closed when the batch ends, which takes some milliseconds. What finds it locked waits a little: the
+holder is a worker that is just finishing, or one that Spark has given up and that is still at work.
+
+A byte store is a column family, so that it is dropped with its files and has a count of its own. Column families are
+numbered; which one is which byte store is written in the default one, in the same batch of writes as the version: a number
+that nobody names is left over from a crash and is dropped.
+
+There is no write-ahead log. What is in memory is flushed when the database is closed, of all column families as one
+(``atomic_flush``): after a crash they are all as they were at some earlier version, which the copy catches up from.
+Flushing or closing a single column family would break that; so the database is closed by letting go of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import rocksdict
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.state.memory import NOTHING
+from millstream.drivers.directory import (
+    DEFAULT_MEMORY_BYTES,
+    MISSING,
+    CopyDirectory,
+    in_parts,
+    log,
+    on_its_way,
+    version_from_bytes,
+    version_to_bytes,
+)
+from millstream.drivers.rocksdb.options import options, unlogged
+
+_DATABASE, _HOLDER = "rocksdb", "holder"
+_DEFAULT_FAMILY = "default"
+_VERSION, _NAME = b"version", b"name "
+_PARKED_VERSIONS = 2
+_LOCK_WAIT_S = 10.0
+_POLL_S = 0.02
+_SETTLE_S = 2.0
+_RUNNING = "rocksdb.num-running-compactions"
+_TELL_AFTER_S = 1.0
+_LOCKED = ("lock file", "lock hold")
+_NO_ROOM = ("No space left", "File too large", "quota")
+_ENTRY_BYTES = 200
+_CHANGES_SHARE = 1 / 8
+"""The part of the memory that one batch of writes may take."""
+
+_OPEN: dict[str, RocksCopy] = {}
+
+
+def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> RocksCopy:
+    """Give this process's local copy for a directory; its files are opened when they are needed.
+
+    Args:
+        directory: Where the files lie.
+        memory_bytes: How much memory of this process the copy may take.
+        run: The id of the application's run, which does not matter here: RocksDB verifies each block that it reads.
+
+    Raises:
+        StoreError: If the directory cannot be written.
+    """
+    copy = _OPEN.get(directory)
+    if copy is None:
+        copy = _OPEN[directory] = RocksCopy(directory, memory_bytes)
+    copy.close_view()  # a batch that failed may have left it open, and the directory may be another one by now
+    copy.directory.prepare()
+    return copy
+
+
+class RocksCopy:
+    """One RocksDB per task, one column family per byte store. Holds the files from the first use to ``close_view``.
+
+    Attributes:
+        directory: Where the files lie.
+    """
+
+    exclusive = True
+
+    def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._budget = int(memory_bytes * _CHANGES_SHARE)
+        self._options = options(memory_bytes)
+        self._database: _Database | None = None
+        self._view: RocksView | None = None
+
+    def version(self) -> Version | None:
+        """Give the version of the content, None for an empty copy."""
+        database = self._opened()
+        try:
+            stored = database.meta.get(_VERSION)
+        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            raise self._failed(error) from error
+        return None if stored is None else version_from_bytes(stored)
+
+    def why_empty(self) -> str:
+        """Say why an empty copy is empty, for people."""
+        return self.directory.why_empty
+
+    def apply(
+        self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
+    ) -> None:
+        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+
+        Raises:
+            StoreError: If the disk is full, the directory cannot be written, or another process holds it.
+        """
+        *before, last = in_parts(changes, self._budget, _ENTRY_BYTES)
+        database = self._opened()
+        try:
+            unfinished = on_its_way(self.version(), version) if before else version
+            for part in before:
+                database.write(part, unfinished, ())
+            database.write(last, version, dropped)
+        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            raise self._failed(error) from error
+
+    def wipe(self) -> None:
+        """Remove everything, before a rebuild from the log."""
+        self._opened()  # so that nobody else has it open
+        self._database = None
+        self.directory.clear(MISSING)
+
+    def names(self) -> frozenset[str]:
+        """Give the names of the byte stores that exist."""
+        return frozenset(self._opened().numbers)
+
+    def open_view(self) -> ByteStores:
+        """Open one consistent view: nobody else can write, and this process does not before :meth:`close_view`."""
+        self._view = RocksView(self._opened(), self.directory)
+        return self._view
+
+    def close_view(self) -> None:
+        """End the view that :meth:`open_view` gave, and close the database, so that another process may open it.
+
+        Raises:
+            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+        """
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+        error = self.directory.damage
+        if error is not None:
+            self._database = None
+            self.directory.throw_away()
+            raise error
+        if self._database is not None:
+            self._database.settle()
+            self._database = None
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
+        self.directory.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        """Give the parked changes of exactly this version, if they are here and whole."""
+        return self.directory.parked(version)
+
+    def _failed(self, error: Exception) -> StoreError:
+        """Close after an error; what is damaged is thrown away."""
+        self._database = None
+        failed = _failure(self.directory, error)
+        self.directory.throw_away()
+        return failed
+
+    def _opened(self) -> _Database:
+        if self._database is None:
+            self._database = self._alone()
+            (self.directory.path / _HOLDER).write_text(str(os.getpid()))
+        return self._database
+
+    def _alone(self) -> _Database:
+        """Open the database as soon as no other process has it open; what is damaged is thrown away."""
+        path = str(self.directory.path / _DATABASE)
+        began, told, damaged = time.monotonic(), False, False
+        while True:
+            try:
+                return _Database(path, self._options)
+            except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+                if not any(sign in str(error) for sign in _LOCKED):
+                    if damaged or any(sign in str(error) for sign in _NO_ROOM):
+                        raise self.directory.failed(error) from error
+                    damaged = True
+                    log.warning("%s", self.directory.damaged(str(error)))
+                    self.directory.throw_away()
+                    continue
+            waited = time.monotonic() - began
+            if waited > _LOCK_WAIT_S:
+                raise StoreError(
+                    f"the local copy in {self.directory.path} has been in use by {self._holder()} for {waited:.0f} s. It is "
+                    "a worker that Spark has given up, or another application with the same id and state_dir: end it, "
+                    "then start again"
+                )
+            if waited > _TELL_AFTER_S and not told:
+                told = True
+                log.warning("waiting for the local copy in %s: in use by %s", path, self._holder())
+            time.sleep(_POLL_S)
+
+    def _holder(self) -> str:
+        try:
+            return f"process {int((self.directory.path / _HOLDER).read_text())}"
+        except (OSError, ValueError):
+            return "another process"
+
+
+def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
+    """Return the error for what RocksDB says; whatever is not about the room on the disk is damage."""
+    if any(sign in str(error) for sign in (*_NO_ROOM, *_LOCKED)):
+        return directory.failed(error)
+    return directory.damaged(str(error))
+
+
+class _Database:
+    """An open database. It is closed when nothing refers to it, or to what it gave, any longer.
+
+    Attributes:
+        meta: The default column family.
+        numbers: The column family of each byte store.
+    """
+
+    def __init__(self, path: str, opts: rocksdict.Options) -> None:
+        self._options = opts
+        known = rocksdict.Rdict.list_cf(path, opts) if os.path.exists(f"{path}/CURRENT") else []
+        self.meta = rocksdict.Rdict(
+            path, opts, {name: opts for name in known if name != _DEFAULT_FAMILY} or None
+        )
+        entries: Iterable[tuple[Any, Any]] = self.meta.items(from_key=_NAME)
+        self.numbers: dict[str, str] = {
+            key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)
+        }
+        self._next = max((int(name) for name in known if name != _DEFAULT_FAMILY), default=0) + 1
+        for name in set(known) - {_DEFAULT_FAMILY, *self.numbers.values()}:
+            self.meta.drop_column_family(name)
+        self._families: dict[str, Any] = {}
+
+    def family(self, store: str) -> Any:
+        """Give the column family of a byte store that exists."""
+        if store not in self._families:
+            self._families[store] = self.meta.get_column_family(self.numbers[store])
+        return self._families[store]
+
+    def write(
+        self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
+    ) -> None:
+        """Write changes and version as one; only then are column families dropped."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        gone = [self.numbers.pop(store) for store in dropped if store in self.numbers]
+        for store in dropped:
+            self._families.pop(store, None)
+            batch.delete(_NAME + store.encode())
+        for store, items in changes.items():
+            if store not in self.numbers:
+                self._create(store)
+                batch.put(_NAME + store.encode(), self.numbers[store].encode())
+            handle = self.meta.get_column_family_handle(self.numbers[store])
+            put, delete = batch.put, batch.delete
+            for key, value in items:
+                if value is None:
+                    delete(key, handle)
+                else:
+                    put(key, value, handle)
+        batch.put(_VERSION, version_to_bytes(version))
+        self.meta.write(batch, unlogged())
+        for number in gone:
+            self.meta.drop_column_family(number)
+
+    def settle(self) -> None:
+        """Let compactions that run come to their end, for a while.
+
+        Closing cuts them off, and with short batches none would ever end: files would pile up until writes have to wait.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _create(self, store: str) -> None:
+        number = str(self._next)
+        self._next += 1
+        self._families[store] = self.meta.create_column_family(number, self._options)
+        self.numbers[store] = number
+
+
+class RocksView:
+    """One moment of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+
+    def __init__(self, database: _Database, directory: CopyDirectory) -> None:
+        self._database: _Database | None = database
+        self._directory = directory
+        self._given: weakref.WeakSet[RocksReader | _Scan] = weakref.WeakSet()
+
+    def open(self, name: str) -> ByteReader:
+        """Give a byte store; one that does not exist is empty."""
+        assert self._database is not None
+        if name not in self._database.numbers:
+            return NOTHING
+        reader = RocksReader(self._database.family(name), self._directory, self._given)
+        self._given.add(reader)
+        return reader
+
+    def close(self) -> None:
+        """End the view: what was given lets go of the database, so that it can be closed."""
+        for given in list(self._given):
+            given.close()
+        self._database = None
+
+
+class RocksReader:
+    """One byte store in one view. Valid until the view is closed."""
+
+    def __init__(self, family: Any, directory: CopyDirectory, given: weakref.WeakSet[Any]) -> None:
+        self._family = family
+        self._directory = directory
+        self._given = given
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of a key, or None."""
+        try:
+            found: bytes | None = self._family.get(key)
+        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            raise _failure(self._directory, error) from error
+        return found
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate in key order over ``low <= key < high``."""
+        scan = _Scan(self._family.iter(), self._directory, low, high, reverse=reverse)
+        self._given.add(scan)
+        return scan
+
+    def approximate_count(self) -> int:
+        """Give the number of keys, as RocksDB estimates it: keys that were overwritten may be counted more than once."""
+        count: int = self._family.property_int_value("rocksdb.estimate-num-keys")
+        return count
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._family = None
+
+
+class _Scan:
+    """An iteration that can be told to let go of the database."""
+
+    def __init__(
+        self,
+        cursor: Any,
+        directory: CopyDirectory,
+        low: bytes | None,
+        high: bytes | None,
+        *,
+        reverse: bool,
+    ) -> None:
+        self._cursor = cursor
+        self._directory = directory
+        self._low, self._high = low, high
+        self._step = cursor.prev if reverse else cursor.next
+        self._inside = self._above if reverse else self._below
+        if reverse:
+            cursor.seek_to_last() if high is None else cursor.seek_for_prev(high)
+            if high is not None and cursor.valid() and cursor.key() == high:
+                cursor.prev()
+        else:
+            cursor.seek_to_first() if low is None else cursor.seek(low)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        cursor = self._cursor
+        if cursor is None:
+            raise StopIteration
+        if not cursor.valid():
+            self._end(cursor)
+        entry: tuple[bytes, bytes] = cursor.key(), cursor.value()
+        if not self._inside(entry[0]):
+            self._end(cursor)
+        self._step()
+        return entry
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._cursor = self._step = None
+
+    def _end(self, cursor: Any) -> None:
+        """Stop, or say why the cursor could not go on."""
+        self.close()
+        try:
+            cursor.status()
+        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            raise _failure(self._directory, error) from error
+        raise StopIteration
+
+    def _below(self, key: bytes) -> bool:
+        return self._high is None or key < self._high
+
+    def _above(self, key: bytes) -> bool:
+        return self._low is None or key >= self._low

@@ -1,0 +1,151 @@
+"""Control: the line between the application and the processes Spark runs for it.
+
+The planner of the source and the commit of the sink run in Python processes of their own, which Spark starts and ends as
+it likes. They ask the application over a local socket: the planner tells what is waiting and hears whether to go on; the
+sink hands over the reports of a batch before Spark commits it, and goes on when the offsets are committed to Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any, Final
+
+log = logging.getLogger("millstream.control")
+
+Handler = Callable[[str, Any], Any]
+"""Takes the name of a question and its data, gives the answer."""
+
+_AUTHENTICATION_S: Final = 10
+_BACKLOG: Final = 128
+_TIMEVAL: Final = struct.Struct("ll")
+
+
+@dataclass(frozen=True)
+class ControlAddress:
+    """Where the application listens. Picklable; one connection per process is kept.
+
+    Attributes:
+        path: Its Unix socket, in a directory that only its user may enter.
+        key: What both sides prove to know.
+    """
+
+    path: str
+    key: bytes = field(repr=False)
+
+    def ask(self, question: str, data: Any) -> Any:
+        """Ask the application.
+
+        Returns:
+            The answer, or None if the application no longer listens.
+
+        Raises:
+            Exception: What the application raised.
+        """
+        for attempt in range(2):
+            try:
+                line = _LINES.get(self)
+                if line is None:
+                    line = _LINES[self] = Client(self.path, "AF_UNIX", authkey=self.key)
+                line.send((question, data))
+                answer, error = line.recv()
+            except (OSError, EOFError):
+                _LINES.pop(self, None)
+                if attempt:
+                    return None
+                continue
+            if error is not None:
+                raise error
+            return answer
+        return None
+
+
+_LINES: dict[ControlAddress, Connection[Any, Any]] = {}
+
+
+class ControlServer:
+    """Answers the processes that Spark runs; each connection has a thread of its own. Owned by the application.
+
+    Args:
+        handler: Answers the questions.
+        key: What both sides prove to know.
+        directory: Where the socket lies; only this user may enter it.
+    """
+
+    def __init__(self, handler: Handler, key: bytes, directory: Path) -> None:
+        self._handler = handler
+        path = directory / f"control-{secrets.token_hex(4)}.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(_BACKLOG)
+        self.address = ControlAddress(str(path), key)
+        self._closed = False
+        threading.Thread(target=self._accept, name="millstream-control", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        # Closing a socket does not wake the thread that accepts on it; a connection does.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wakes:
+            wakes.settimeout(1)
+            wakes.connect(self.address.path)
+        self._listener.close()
+        Path(self.address.path).unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connected, _ = self._listener.accept()
+            except OSError as error:
+                if not self._closed:
+                    log.warning("a process could not connect to the application: %r", error)
+                continue
+            threading.Thread(
+                target=self._serve, args=(connected,), name="millstream-control-line", daemon=True
+            ).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        with suppress(OSError, EOFError):  # who asks may end at any moment
+            _limit(connected, _AUTHENTICATION_S)
+            line: Connection[Any, Any] = Connection(connected.detach())
+            with line:
+                self._authenticate(line)
+                with socket.socket(fileno=os.dup(line.fileno())) as same:
+                    _limit(same, 0)
+                self._answer(line)
+
+    def _authenticate(self, line: Connection[Any, Any]) -> None:
+        try:
+            deliver_challenge(line, self.address.key)
+            answer_challenge(line, self.address.key)
+        except AuthenticationError as error:
+            log.warning("a process that does not know the key tried to reach the application: %s", error)
+            raise EOFError from error
+
+    def _answer(self, line: Connection[Any, Any]) -> None:
+        while True:
+            question, data = line.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                answer = (self._handler(question, data), None)
+            except Exception as error:
+                answer = (None, error)
+            line.send(answer)
+
+
+def _limit(connected: socket.socket, seconds: int) -> None:
+    """Limit how long a read or a write waits; 0 is without end. The socket stays a blocking one."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connected.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))

@@ -1,0 +1,192 @@
+"""Kafka topics as rows, for users who want a streaming DataFrame: the columns of Spark's Kafka source, without its jar.
+
+An offset is JSON: ``{topic: {partition: offset}}``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
+from millstream.core.ports import Fetcher, OffsetRange, TopicReader
+from millstream.core.runtime.admission import admit, packed, ranges
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.options import in_driver, in_executor, option_of
+
+FORMAT = "millstream_rows"
+_IDLE_POLL_S = 0.04
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+ROWS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+"""The columns of Spark's Kafka source."""
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", _HEADERS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RowSourceSpec:
+    """What the source needs to know.
+
+    Attributes:
+        partitions: Partition counts of the topics.
+        broker: Asks the broker.
+        fetcher: Reads ranges.
+        max_records: Records per batch.
+        readers: How many tasks can read at once.
+        offset_reset: Where to begin: "earliest" or "latest".
+    """
+
+    partitions: Mapping[str, int]
+    broker: TopicReader
+    fetcher: Fetcher
+    max_records: int
+    readers: int
+    offset_reset: str
+
+    def to_option(self) -> str:
+        """Return the spec as a data source's option."""
+        return option_of(self, self.fetcher)
+
+
+class KafkaRowSource(DataSource):
+    """The data source ``millstream_rows``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Give the columns of Spark's Kafka source."""
+        return ROWS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Make the reader."""
+        return KafkaRowReader(self.options["spec"])
+
+
+@dataclass
+class RowRead(InputPartition):
+    """What one Spark task reads: pieces of partitions."""
+
+    ranges: list[OffsetRange]
+
+
+class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in the Spark driver, reads in the executors; pickled, it is the option's text alone."""
+
+    def __init__(self, option: str) -> None:
+        self._option = option
+        self._final: Offsets | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KafkaRowReader, (self._option,))
+
+    @cached_property
+    def _spec(self) -> RowSourceSpec:
+        spec: RowSourceSpec = in_driver(self._option)
+        return spec
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Begin at the first or the last offsets."""
+        with wire.crossing():
+            spec = self._spec
+            at_end = spec.offset_reset == "latest"
+            return positions_to_json(
+                (spec.broker.end_offsets if at_end else spec.broker.begin_offsets)(spec.partitions)
+            )
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix how far a run to the end goes."""
+        with wire.crossing():
+            self._final = self._spec.broker.end_offsets(self._spec.partitions)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Leave admission to this planner."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Plan the next batch; give ``start`` back if there is nothing to read."""
+        with wire.crossing():
+            ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
+            planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))
+            if planned == start and self._final is None:
+                time.sleep(
+                    _IDLE_POLL_S
+                )  # Spark asks again at once; this is the poll interval, not a wait for anything
+            return planned
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Give the pieces of a planned batch."""
+        return [
+            RowRead(part)
+            for part in packed(
+                ranges(positions_from_json(start), positions_from_json(end)),
+                self._spec.readers,
+                whole=self._spec.partitions,  # what comes behind it may call functions, record by record
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read planned pieces as rows."""
+        assert isinstance(partition, RowRead)
+        with wire.crossing(), wire.paused_gc():
+            fetcher: Fetcher = in_executor(self._option)
+            for planned in partition.ranges:
+                for records in fetcher.fetch(planned):
+                    yield _rows(planned, wire.to_arrow(records))
+
+
+def _rows(planned: OffsetRange, batch: pa.RecordBatch) -> pa.RecordBatch:
+    count = batch.num_rows
+    headers = batch.column("headers") if "headers" in batch.schema.names else pa.nulls(count, _HEADERS)
+    return pa.RecordBatch.from_arrays(
+        [
+            batch.column("key"),
+            batch.column("value"),
+            pa.array([planned.topic] * count, pa.string()),
+            pa.array([planned.partition] * count, pa.int32()),
+            batch.column("offset"),
+            batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+            headers,
+        ],
+        schema=_SCHEMA,
+    )

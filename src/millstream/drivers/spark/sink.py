@@ -1,0 +1,171 @@
+"""The sink: sends what the tasks put out, and tells the application before Spark commits the batch.
+
+The records of a batch are acknowledged by the broker, or their transaction is committed, before ``write`` returns, and Spark
+commits the batch after that. What happens when a batch is run again is the publisher's business: see
+``millstream.drivers.kafka.publish`` (at least once) and ``millstream.drivers.kafka.transactions`` (exactly once).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from millstream.core.model.errors import DeliveryAbortedError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import Delivery, Publisher
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.options import in_driver, in_executor, option_of
+from millstream.drivers.spark.worker.report import Report, offsets_of
+
+log = logging.getLogger("millstream.sink")
+
+FORMAT = "millstream_sink"
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """What the sink needs to know.
+
+    Attributes:
+        publisher: Sends.
+        topics: The topics whose offsets are committed: those that are read from the broker.
+        control: Where the application listens.
+    """
+
+    publisher: Publisher
+    topics: frozenset[str]
+    control: ControlAddress
+
+    def to_option(self) -> str:
+        """Return the spec as a data source's option; only executors send."""
+        return option_of(self.control, self)
+
+
+class KafkaSink(DataSource):
+    """The data source ``millstream_sink``: sends SEND rows, reports REPORT rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Make the writer."""
+        return KafkaStreamWriter(self.options["spec"])
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one Spark task of the sink hands to the commit: the reports, as they came."""
+
+    reports: list[bytes]
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):
+    """Writes in the executors, commits in the Spark driver; each unpickles its part of the option."""
+
+    def __init__(self, option: str) -> None:
+        self._option = option
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the records of a Spark task; return when they are delivered."""
+        with wire.crossing(), wire.paused_gc():
+            context = TaskContext.get()
+            assert context is not None
+            spec: SinkSpec = in_executor(self._option)
+            delivery = spec.publisher.delivery(context.partitionId())
+            rows = _Rows(iterator, keep=delivery.repeatable)
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    _deliver(spec, delivery, rows)
+                    break
+                except DeliveryAbortedError as error:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    log.warning("sending once more: %s", error)
+            return Written(rows.reports)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Hand the reports of a batch to the application."""
+        with wire.crossing():
+            reports = [
+                report for message in messages if isinstance(message, Written) for report in message.reports
+            ]
+            control: ControlAddress = in_driver(self._option)
+            control.ask("batch", {"batch": batchId, "reports": reports})
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: what was sent stays sent, and the batch will be run again."""
+
+
+def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
+    batch = rows.batch
+    if batch is None:
+        return
+    try:
+        if not delivery.begin(batch):
+            rows.finish()
+            return
+        sent = False
+        for topic, payload in rows:
+            delivery.publish(topic, wire.decode(payload))
+            sent = True
+        offsets = rows.offsets(spec.topics)
+        if sent or offsets:
+            delivery.commit(offsets)
+    except DeliveryAbortedError:
+        raise
+    except BaseException:
+        delivery.abort()
+        raise
+
+
+class _Rows:
+    """The output rows of a Spark task, as they come; kept for a second reading if it may be needed."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], *, keep: bool) -> None:
+        self.reports: list[bytes] = []
+        self._keep = keep
+        self._kept: list[tuple[str, Any]] = []
+        cells = _cells(batches)
+        first = next(cells, None)
+        self.batch = None if first is None else wire.batch_of(first[2])
+        self._rest = cells if first is None else chain([first], cells)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Give topics with payloads to send, those already read first; collect the reports."""
+        yield from list(self._kept)
+        for kind, topic, _, payload in self._rest:
+            if kind == wire.REPORT:
+                self.reports.append(payload.as_py())
+                continue
+            row = (topic, payload.as_buffer())
+            if self._keep:
+                self._kept.append(row)
+            yield row
+
+    def finish(self) -> None:
+        """Read to the end, for the reports."""
+        for _ in self:
+            pass
+
+    def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
+        """Give the offsets of some topics before which everything has been processed; all rows have been read."""
+        offsets = offsets_of(map(Report.decode, self.reports))
+        return {at: offset for at, offset in offsets.items() if at.topic in topics}
+
+
+def _cells(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:
+    for rows in batches:
+        columns = (rows.column(number).to_pylist() for number in range(3))
+        yield from zip(*columns, rows.column(3))

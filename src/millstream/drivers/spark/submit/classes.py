@@ -1,0 +1,52 @@
+"""The class archive of the JVM that this program starts for Spark."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+
+from millstream.drivers.class_archive import ClassArchive
+from millstream.drivers.java import look_for_java
+
+
+def archive_options() -> str:
+    """Return the options by which a JVM starts from the archive, or notes for it what it loads; as a command line has them."""
+    archive = _archive()
+    return "" if archive is None else shlex.join(archive.options(note=True))
+
+
+def keep_classes() -> None:
+    """Have an archive made of what the JVM has loaded so far, if it has taken notes of that; returns at once.
+
+    A JVM whose class path has more than Spark's jars starts without: a directory cannot be archived, other jars may come and go.
+    """
+    archive, context = _archive(), SparkContext._active_spark_context
+    if archive is None or not archive.noted or context is None:
+        return
+    with suppress(Py4JError):  # a JVM that is gone needs none
+        jvm: Any = context._jvm
+        class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
+        if all(_is_archived(Path(entry)) for entry in class_path.split(os.pathsep)):
+            archive.make(class_path)
+
+
+def _is_archived(entry: Path) -> bool:
+    return entry.parent.resolve() == _jars() or not entry.exists()
+
+
+@cache
+def _archive() -> ClassArchive | None:
+    java = look_for_java()[0]
+    return None if java is None else ClassArchive("spark", java, _jars())
+
+
+def _jars() -> Path:
+    return Path(_find_spark_home(), "jars").resolve()

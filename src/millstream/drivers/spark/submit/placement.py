@@ -1,0 +1,69 @@
+"""Placement: tasks spread evenly over Spark's shuffle partitions.
+
+Spark sends a row to the partition that its own hash of the grouping key says. So each task gets a grouping key whose hash
+is right: candidates are tried until the hash modulo 64 is the task's number. That spreads tasks evenly over any power of two
+of shuffle partitions up to 64, and well enough over other numbers. A task's state is found by its grouping key, so the key
+depends on nothing but the task: it stays the same whatever the number of cores, of partitions or of other tasks is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.model.ids import TaskId
+
+_MASK = 0xFFFFFFFF
+_SPREAD = 64
+_CANDIDATES = 1 << 10
+_SUBTOPOLOGIES = 1 << 8
+_PARTITIONS = 1 << 14
+
+
+def _rotated(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+def spark_hash(value: int, seed: int = 42) -> int:
+    """Hash an int column as Spark's ``hash`` function does (Murmur3_x86_32.hashInt).
+
+    Returns:
+        The hash as a signed 32-bit number; tests compare it with Spark's own.
+    """
+    k = (_rotated((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
+    h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h & 0x80000000 else h
+
+
+def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+    """Give each task its grouping key.
+
+    Args:
+        tasks: The tasks.
+
+    Returns:
+        An int per task, different for all tasks.
+
+    Raises:
+        TopologyError: If there are more sub-topologies or partitions than there is room for.
+    """
+    return {task: _key(task) for task in tasks}
+
+
+def _key(task: TaskId) -> int:
+    if task.subtopology >= _SUBTOPOLOGIES or task.partition >= _PARTITIONS:
+        raise TopologyError(
+            f"task {task} has no place: there is room for {_SUBTOPOLOGIES} sub-topologies of {_PARTITIONS} partitions"
+        )
+    wanted = (task.subtopology + task.partition) % _SPREAD
+    first = (task.subtopology * _PARTITIONS + task.partition) * _CANDIDATES
+    candidates = (_signed(candidate) for candidate in range(first, first + _CANDIDATES))
+    return next((key for key in candidates if spark_hash(key) % _SPREAD == wanted), _signed(first))
+
+
+def _signed(value: int) -> int:
+    return ((value + (1 << 31)) & _MASK) - (1 << 31)

@@ -1,0 +1,61 @@
+"""Signals under ``spark-submit``: they come to its JVM, which has started this program.
+
+The JVM would stop Spark in the middle of a micro-batch. So it waits for the end of the program first, and the program gets the
+SIGTERM that it would get as ``python main.py``.
+
+Rejected: a hook that calls this program. Py4J would listen for it on a port that asks nobody for a key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+_BEFORE_SPARK: Final = 1_000
+"""Hooks with a higher priority run first; Spark stops its contexts with 50 and 40."""
+_AT_MOST_S: Final = 3_600
+"""Whoever has no patience for that long sends SIGKILL."""
+_POLL_S: Final = 0.2
+
+
+def pass_on_signals() -> None:
+    """Let the JVM of ``spark-submit``, when it is told to end, wait for the end of this program, and end this program.
+
+    Nothing is done for a JVM that this program has started.
+    """
+    context = SparkContext._active_spark_context
+    if context is not None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        _pass_on_signals(context._jvm)
+
+
+@cache
+def _pass_on_signals(jvm: Any) -> None:
+    hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
+    hooks.addShutdownHook(_waiting(jvm), _BEFORE_SPARK, _AT_MOST_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    threading.Thread(target=_watch, args=(hooks,), name="millstream-jvm", daemon=True).start()
+
+
+def _waiting(jvm: Any) -> Any:
+    """Make a ``java.lang.Runnable`` of the JVM that waits for the end of this process, however it ends."""
+    invoke, class_of = jvm.java.lang.invoke, jvm.java.lang.Class.forName
+    ended = jvm.java.lang.ProcessHandle.of(os.getpid()).get().onExit()
+    join = invoke.MethodHandles.publicLookup().bind(
+        ended, "join", invoke.MethodType.methodType(class_of("java.lang.Object"))
+    )
+    return invoke.MethodHandleProxies.asInterfaceInstance(class_of("java.lang.Runnable"), join)
+
+
+def _watch(hooks: Any) -> None:
+    """Send this process a SIGTERM when the JVM is told to end."""
+    with suppress(OSError, Py4JError):  # it has been killed
+        while not hooks.isShutdownInProgress():
+            time.sleep(_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,101 @@
+"""The Python that a local Spark starts for its workers and helpers: this one, with the installed PySpark in front.
+
+Spark puts ``pyspark.zip`` in front of ``PYTHONPATH``. Modules in an archive are compiled again by every process that imports
+them, and Spark starts ten processes one after another until the first micro-batch. The package of which the archive was made
+lies beside it, compiled. On Linux these processes are forks of a server that has imported it once: see ``millstream.edge.forks.server``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from millstream.drivers.private import process_directory
+
+_SCRIPT: Final = """#!/bin/sh
+export PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
+case "$1 $2" in
+"-m pyspark."* | "-m millstream."*) if [ -S {socket} ]; then exec {python} -IS {client} {socket} {python} "$@"; fi ;;
+esac
+exec {python} "$@"
+"""
+_CLIENT: Final = "millstream.edge.forks.client"
+_SERVER: Final = "millstream.edge.forks.server"
+_SET_BY_SPARK: Final = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+"""Variables of Spark's Python processes, unless the user has set them, that count when modules are imported."""
+
+
+def import_path() -> str:
+    """Return where this program looks for modules, as ``PYTHONPATH`` says it."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
+
+
+def worker_python() -> str:
+    """Return the command for workers and helpers: another Python that ``PYSPARK_PYTHON`` names, else a script before this one.
+
+    The script is left out where it cannot be run (a directory of temporary files without the right to), and if ``SPARK_HOME``
+    names another Spark than the installed one, whose archive belongs to it.
+    """
+    said = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    return _script() if said == sys.executable and _is_installed_spark() else said
+
+
+def _is_installed_spark() -> bool:
+    home = os.environ.get("SPARK_HOME")
+    return not home or (Path(home) / "python").resolve() == Path(pyspark.__file__).parent.resolve() / "python"
+
+
+def start_fork_server(log: Path | None) -> None:
+    """Start the fork server for the Python processes of a JVM that is started next; it ends with this process.
+
+    There is one only on Linux, and only if the JVM finds the script.
+
+    Args:
+        log: A file for what it writes; None is this program's output.
+    """
+    if sys.platform != "linux" or worker_python() != str(_place()):
+        return
+    _socket().unlink(missing_ok=True)
+    with open(os.devnull if log is None else log, "ab") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", _SERVER, str(_socket())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=None if log is None else output,
+            env={**_SET_BY_SPARK, **os.environ, "PYTHONUNBUFFERED": "YES"},
+        )
+    atexit.register(
+        server.communicate
+    )  # closes its standard input, as the end of this process does, and waits
+
+
+def _place() -> Path:
+    return process_directory() / "python"
+
+
+def _socket() -> Path:
+    return process_directory() / "fork.sock"
+
+
+@cache
+def _script() -> str:
+    script, client = _place(), find_spec(_CLIENT)
+    assert client is not None
+    parts = {
+        "path": import_path(),
+        "python": sys.executable,
+        "client": str(client.origin),
+        "socket": str(_socket()),
+    }
+    script.write_text(_SCRIPT.format(**{name: shlex.quote(text) for name, text in parts.items()}))
+    script.chmod(0o700)
+    return str(script) if os.access(script, os.X_OK) else sys.executable

@@ -1,0 +1,224 @@
+"""The wire: what crosses between Python processes through Spark.
+
+Records cross in *chunk rows*: one row holds thousands of records as Arrow IPC bytes, because a row per record would cost
+more than everything else together. Errors cross as text that the other side can find again.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StringType, StructField, StructType
+
+from millstream.core.model import errors
+from millstream.core.model.errors import MillstreamError, SparkRuntimeError
+from millstream.core.model.record import Records
+from millstream.core.ports import BatchId
+from millstream.drivers.spark.executor import where_it_runs
+
+RECORDS: Final = 1
+"""Records for a task's queues."""
+SEND: Final = 2
+"""Records on their way out."""
+REPORT: Final = 3
+"""What a task says about a batch, as JSON."""
+TICK: Final = 4
+"""Nothing but the time: starts a task, or wakes it."""
+INPUTS: Final = 5
+"""What a task is told of its inputs, as JSON; see ``millstream.drivers.spark.inputs``."""
+GLOBAL: Final = 6
+"""How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
+TIMES: Final = 7
+"""The partition times that a reader came to, as JSON; see ``millstream.drivers.spark.times``."""
+
+CHUNK_ROWS = StructType(
+    [
+        StructField("group", IntegerType(), nullable=False),
+        StructField("kind", ByteType(), nullable=False),
+        StructField("task", StringType(), nullable=False),
+        StructField("topic", StringType(), nullable=False),
+        StructField("partition", IntegerType(), nullable=False),
+        StructField("lane", StringType(), nullable=False),
+        StructField("start", LongType(), nullable=False),
+        StructField("end", LongType(), nullable=False),
+        StructField("batch", StringType(), nullable=False),
+        StructField("now_ms", LongType(), nullable=False),
+        StructField("ahead_ms", LongType(), nullable=False),
+        StructField("payload", BinaryType(), nullable=False),
+    ]
+)
+"""What goes into the task host. ``group`` is the grouping key that puts a task where it belongs; ``topic``, ``partition``
+and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``batch`` is the micro-batch, as :func:`batch_text` writes it, and
+``now_ms`` its wall clock, and ``ahead_ms`` by how much that was ahead of the host's. A range that is read again gives the same rows: Spark compares them."""
+
+CHUNK_ARROW: Final = pa.schema(
+    [
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("lane", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("batch", pa.string(), nullable=False),
+        pa.field("now_ms", pa.int64(), nullable=False),
+        pa.field("ahead_ms", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""The same for Arrow."""
+
+OUTPUT_ROWS = StructType(
+    [
+        StructField("kind", ByteType(), nullable=False),
+        StructField("topic", StringType(), nullable=False),
+        StructField("batch", StringType(), nullable=False),
+        StructField("payload", BinaryType(), nullable=False),
+    ]
+)
+"""What comes out of the task host: SEND and REPORT rows."""
+
+_WRITER: Final = b"writer"
+_HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def batch_text(batch: BatchId) -> str:
+    """Write the id of a micro-batch for a chunk row.
+
+    Example:
+        >>> batch_text(BatchId("5f3a", 12))
+        '5f3a:12'
+    """
+    return f"{batch.checkpoint}:{batch.number}"
+
+
+def batch_of(text: str) -> BatchId:
+    """Read what :func:`batch_text` wrote."""
+    checkpoint, _, number = text.rpartition(":")
+    return BatchId(checkpoint, int(number))
+
+
+def encode(records: Records) -> bytes:
+    """Write records as one Arrow IPC stream; columns that nobody needs are left out."""
+    return encode_batch(to_arrow(records))
+
+
+def to_arrow(records: Records) -> pa.RecordBatch:
+    """Give records as an Arrow batch."""
+    columns = {
+        "key": pa.array(records.keys, pa.binary()),
+        "value": pa.array(records.values, pa.binary()),
+        "timestamp": pa.array(records.timestamps, pa.int64()),
+    }
+    if records.offsets:
+        columns["offset"] = pa.array(records.offsets, pa.int64())
+    if records.partitions is not None:
+        columns["partition"] = pa.array(records.partitions, pa.int32())
+    if records.headers is not None:
+        named = [[{"key": name, "value": value} for name, value in headers] for headers in records.headers]
+        columns["headers"] = pa.array(named, _HEADERS)
+    return pa.RecordBatch.from_pydict(columns, metadata={_WRITER: records.writer} if records.writer else None)
+
+
+def encode_batch(batch: pa.RecordBatch) -> bytes:
+    """Write an Arrow batch as one IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+def decode(payload: bytes) -> Records:
+    """Read what :func:`encode` gave."""
+    batch = decode_batch(payload)
+    names = batch.schema.names
+
+    def numbers(name: str) -> list[int]:
+        listed: list[int] = batch.column(name).to_numpy().tolist()
+        return listed
+
+    return Records(
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        numbers("timestamp"),
+        numbers("offset") if "offset" in names else [],
+        _headers(batch.column("headers")) if "headers" in names else None,
+        numbers("partition") if "partition" in names else None,
+        (batch.schema.metadata or {}).get(_WRITER, b"").decode(),
+    )
+
+
+def decode_batch(payload: Any) -> pa.RecordBatch:
+    """Read one Arrow batch from bytes or an Arrow buffer."""
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_next_batch()
+
+
+def _headers(column: pa.Array) -> list[Any]:
+    return [
+        tuple((header["key"], header["value"]) for header in headers or ()) for headers in column.to_pylist()
+    ]
+
+
+def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Give chunk rows as the Arrow batch that a Python data source yields."""
+    columns = zip(*rows)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, CHUNK_ARROW)], schema=CHUNK_ARROW
+    )
+
+
+# Processes.
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """Keep the cyclic garbage collector out of a batch.
+
+    A batch makes a few objects per record and no cycles worth looking for; the collector would look all the same, and take
+    a third of the engine's time. Spark's worker collects between tasks.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# Errors.
+
+_ERROR = re.compile(r"millstream-error:([A-Za-z0-9+/=]+):")
+
+
+@contextmanager
+def crossing() -> Iterator[None]:
+    """Let an error of this package be found again behind the JVM, which keeps only its text."""
+    try:
+        yield
+    except MillstreamError as error:
+        message = f"{error.message}{where_it_runs()}"
+        described = json.dumps([type(error).__name__, message]).encode()
+        raise SparkRuntimeError(
+            f"millstream-error:{base64.b64encode(described).decode()}: {message}"
+        ) from error
+
+
+def find_error(text: str) -> MillstreamError | None:
+    """Find an error that went through :func:`crossing` in the text of an exception."""
+    found = _ERROR.search(text)
+    if found is None:
+        return None
+    name, message = json.loads(base64.b64decode(found.group(1)))
+    kind = getattr(errors, name, MillstreamError)
+    return kind(message)

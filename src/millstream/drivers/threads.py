@@ -1,0 +1,126 @@
+"""Threads that run the functions of a task (KIP-408).
+
+A process keeps the threads that it has made for whoever needs some next: on Spark a task is made anew in each micro-batch, and a
+function may keep a connection in each thread it is called from. They are daemons, so a call that never returns does not keep
+a process alive that has been told to end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import Work
+
+
+class TaskThreads:
+    """The threads of one task. Implements ``Threads``; owned by the task.
+
+    Args:
+        count: How many there are.
+
+    Example:
+        >>> done = []
+        >>> work = iter([True, True, False])
+        >>> TaskThreads(2).run([lambda: done.append(1) or next(work)])
+        (None,)
+        >>> done
+        [1, 1, 1]
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
+        """Do several pieces of work at once, and wait for all; see ``Threads.run``."""
+        jobs = [_Job(each) for each in work]
+        for job in jobs:
+            _idle_thread().give(job)
+        try:
+            for job in jobs:
+                job.ended.wait()
+        except BaseException:
+            for job in jobs:
+                job.given_up = True
+            raise
+        return tuple(job.error for job in jobs)
+
+
+@dataclass(frozen=True)
+class ThreadsOfTasks:
+    """Gives the threads of each task. Crosses as cloudpickle.
+
+    Attributes:
+        counts: The number of threads per task.
+    """
+
+    counts: Mapping[TaskId, int]
+
+    def __call__(self, task: TaskId) -> TaskThreads | None:
+        """Give the threads of a task; None if it has one."""
+        count = self.counts.get(task, 1)
+        return TaskThreads(count) if count > 1 else None
+
+
+class _Job:
+    """A piece of work in a thread."""
+
+    def __init__(self, work: Work) -> None:
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self.given_up = False
+        self._work = work
+
+    def run(self) -> bool:
+        """Do the work to its end; tell whether the thread lives on."""
+        try:
+            while not self.given_up and self._work():
+                pass
+        except BaseException as error:
+            self.error = error
+        return self.error is None
+
+
+class _Thread(threading.Thread):
+    """A thread that does one job after the other, until one ends it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="millstream-task-thread", daemon=True)
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self.start()
+
+    def give(self, job: _Job) -> None:
+        """Give it something to do."""
+        self._jobs.put(job)
+
+    def run(self) -> None:
+        """Do jobs."""
+        lives = True
+        while lives:
+            job = self._jobs.get()
+            lives = job.run()
+            if lives:
+                _IDLE.append(self)
+            job.ended.set()
+
+
+_IDLE: list[_Thread] = []
+"""Threads of this process that have nothing to do; lists are taken from and added to atomically."""
+os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of its parent's threads
+
+
+def _idle_thread() -> _Thread:
+    """Give the thread that was busy last, so that of many threads the same few are used; a new one if all are busy."""
+    try:
+        return _IDLE.pop()
+    except IndexError:
+        return _Thread()

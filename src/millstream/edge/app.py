@@ -1,0 +1,461 @@
+"""Application: puts settings, broker, topology and Spark together, and runs them. The only composition root."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Literal
+
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.core.model.errors import (
+    CoPartitioningError,
+    MillstreamError,
+    SettingsError,
+    TopologyError,
+)
+from millstream.core.model.ids import TaskId
+from millstream.core.model.topics import checked_name
+from millstream.core.ports import PartitionGrouper
+from millstream.core.runtime.changes import changes, recreated_error
+from millstream.core.runtime.threads import threads_of_tasks
+from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.describe import short_lines, started_text
+from millstream.core.topology.evolution import checked_renames
+from millstream.core.topology.layout import Layout, default_grouper
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.internal_topics import InternalTopics
+from millstream.drivers.spark.clock import Clock, host_clock
+from millstream.drivers.spark.sink import SinkSpec
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests
+from millstream.drivers.spark.submit.placement import grouping_keys
+from millstream.drivers.spark.submit.query import QuerySpec, start
+from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
+from millstream.drivers.spark.worker.host import HostSpec
+from millstream.drivers.spark.worker.progress import TellApplication
+from millstream.drivers.threads import ThreadsOfTasks
+from millstream.edge import contact, rescale
+from millstream.edge.checkpoints import sound_progress
+from millstream.edge.clients import Clients
+from millstream.edge.cluster import check_checkpoint, check_secrets
+from millstream.edge.continuity import check_drained, check_left_behind, check_published, continuity
+from millstream.edge.engines import copies_spec
+from millstream.edge.global_stores import global_partitions
+from millstream.edge.group_offsets import GroupOffsets
+from millstream.edge.lease import Lease
+from millstream.edge.orders import StandingOrders
+from millstream.edge.output import attach
+from millstream.edge.ownership import checkpoint_id, start_of
+from millstream.edge.packages import check_spark_packages
+from millstream.edge.running import RunningApplication
+from millstream.edge.settings import Settings, settings_from
+from millstream.edge.signals import stopping_on_signals
+from millstream.edge.stations import ApplicationStations, makes_calls
+from millstream.edge.topics import Topics
+from millstream.edge.upkeep import Upkeep
+
+log = logging.getLogger("millstream.application")
+
+_TOPIC_WAIT_S = 3.0
+_STOP_WAIT_S = 60.0
+_POLL_S = 0.02
+
+
+class Application:
+    """A topology that runs on Spark against a Kafka cluster.
+
+    Args:
+        application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
+        topology: What to run.
+        partition_grouper: Forms partition groups; the default is KIP-28's.
+        renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
+            there when the renaming is done.
+        clock: Gives the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
+            process of this host, to which it crosses as cloudpickle.
+        **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
+
+    Raises:
+        SettingsError: If a setting does not exist or has an impossible value.
+        TopologyError: If the topology is not valid.
+
+    Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        topology: Topology,
+        *,
+        partition_grouper: PartitionGrouper = default_grouper,
+        renamed_stores: Mapping[str, str] | None = None,
+        clock: Clock = host_clock,
+        **settings: Any,
+    ) -> None:
+        self.id = checked_name(application_id, "application")
+        self.settings: Settings = settings_from(settings)
+        self._topology = topology.copy()
+        self.plan: Plan = _planned(self._topology, application_id, self.settings)
+        _check_rates(self.plan, self.settings)
+        self.settings.policies.check_nodes(self.plan)
+        self._clients = Clients(self.settings, self.id)
+        self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
+        self._grouper = partition_grouper
+        self._clock = clock
+        renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
+        self._renamed = with_their_parts(renamed, self.plan.keepers)
+
+    def run(self, until: Literal["end"] | None = None) -> RunningApplication:
+        """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
+
+        Args:
+            until: ``"end"`` processes what is in the topics now, and returns.
+
+        Returns:
+            The application, stopped; for its metrics.
+
+        Raises:
+            MillstreamError: As :meth:`start`, and when the application fails later.
+        """
+        running = self.start(until=until)
+        with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
+            running.await_termination()
+        return running
+
+    def start(self, until: Literal["end"] | None = None) -> RunningApplication:
+        """Check topics, start the query and return when every task has been initialised.
+
+        Args:
+            until: ``"end"`` processes what is in the topics now, and ends by itself.
+
+        Returns:
+            The running application.
+
+        Raises:
+            SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
+                a checkpoint that is on a local disk.
+            BrokerUnavailableError: If no broker answers.
+            ApplicationRunningError: If the application runs on this state directory already.
+            TopicNotFoundError: If a topic does not exist.
+            TopicRecreatedError: If a topic is not the one that the checkpoint has read.
+            CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+            CheckpointError: If the checkpoint is damaged; nothing has been started on it.
+            IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
+            ControlError: If the list of topics that are kept paused cannot be read.
+            SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
+            MillstreamError: If the first batch fails for another reason.
+        """
+        if until not in (None, "end"):
+            raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        check_spark_packages()
+        refuse_connect()
+        self._clients.check()
+        broker = self._clients.broker()
+        running = self._leased(broker)
+        try:
+            servers = self.settings.bootstrap_servers
+            running._progress.say(
+                "starting", f"looking at the topics on {servers}", bootstrap_servers=servers
+            )
+            running._query = self._launch(running, broker, until_end=until == "end")
+            contact.announce(running._lease.home, running._control.address)
+            running._await_first_batch()
+            if running._plan.purged_topics:
+                running._purge_every(self.settings.repartition_purge_interval_ms / 1000)
+            if until is None:
+                self._keep_up(running, broker)
+        except BaseException:
+            running._abandon()
+            raise
+        return running
+
+    def _leased(self, broker: Broker) -> RunningApplication:
+        """Take the lease, and what was ordered to be kept beside it."""
+        group = GroupOffsets(broker)
+        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        try:
+            spark_log = attach(self.settings.output, lease.home / "millstream.log")
+            rates = self.settings.max_records_per_second
+            known = self._plan_of(broker).broker_topics
+            orders = StandingOrders.at_start(lease.home, known, rates)
+            drain_timeout_s = self.settings.drain_timeout_ms / 1000
+            deleter, hang_up = InternalTopics(broker), self._clients.hang_up
+            running = RunningApplication(
+                self.id,
+                group,
+                lease,
+                orders,
+                deleter,
+                hang_up,
+                drain_timeout_s,
+                transactional=self.settings.exactly_once,
+            )
+            running._spark_log = spark_log
+            return running
+        except BaseException:
+            lease.release()
+            self._clients.hang_up()
+            raise
+
+    def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
+        """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
+        settings = self.settings
+        location = running._checkpoint = settings.checkpoint(self.id)
+        files = files_of(location, running._session_of(settings))
+        progress = sound_progress(files, location, self.plan, exactly_once=settings.exactly_once)
+        existing = broker.partition_counts()
+        plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
+        layout = plan.laid_out(existing, self._grouper)
+        topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
+        marks = self._clients.marks().found() if settings.exactly_once else {}
+        start_facts = start_of(plan.plan, settings, running._lease.begun, broker, existing)
+        checkpoint = checkpoint_id(start_facts, progress, marks)
+        if settings.exactly_once:
+            self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
+        check_drained(plan.plan, progress, broker, existing)
+        session = running._session_of(settings)()
+        check_secrets(settings, session)
+        check_checkpoint(settings, self.id, session)
+        if progress is not None:
+            manifests = cache(partial(self._manifests, running, progress))
+            check_left_behind(plan, layout, manifests, unfinished=settings.on_removed_operator == "fail")
+        rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
+        if rebuild:
+            check_published(plan, layout, self._clients.published(plan.plan, layout.tasks))
+        topics.prepare_repartitions(plan.plan, layout, existing)
+        created = topics.prepare_changelogs(plan.plan, layout, existing)
+        sinks = topics.await_sinks([*plan.plan.sink_topics, *sorted(settings.policies.topics)])
+        if plan.plan.places_in_any_topic:
+            sinks = {**existing, **sinks}
+        global_counts = global_partitions(plan.plan, existing)
+        facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
+        plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
+        commits = self._prepare_commits(running, plan.plan, progress)
+        if settings.exactly_once:
+            running._lease.begin(checkpoint)
+            everywhere = max(commits, existing.get(plan.plan.commits_topic, 0))
+            self._clients.transactions().claim(checkpoint, marks, everywhere)
+        log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
+        for line in short_lines(plan.plan, layout):
+            running._progress.say("plan", line)
+        running._continues = plan.running_on(layout), facts
+        running._rescale_later = rescale.at_start(
+            progress,
+            settings.shuffle_partitions,
+            settings.on_changed_shuffle_partitions,
+            location,
+            running._session_of(settings),
+        )
+        lineage = plan.lineage(layout, facts)
+        groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
+        spec = TopologySpec(
+            plan.plan,
+            layout,
+            groups,
+            settings.policies,
+            sinks,
+            lineage,
+            global_counts,
+            settings.app_config,
+            ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
+            self._clients.letters(),
+            self._clients.most_bytes(),
+            self._clients.most_bytes_in(sinks),
+        )
+        begin = {"rebuild": rebuild, "new_topics": created}
+        return self._start_query(running, broker, spec, checkpoint, begin, until_end=until_end)
+
+    def _threads_of(self, running: RunningApplication, plan: Plan, layout: Layout) -> dict[TaskId, int]:
+        """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
+        settings = self.settings
+        per_task, total = settings.num_threads_per_task, settings.num_stream_threads
+        slots: int = running._session_of(settings)().sparkContext.defaultParallelism
+        before_shuffle = any(plan.runs_before_shuffle(sub) for sub in plan.subtopologies)
+        at_once = slots if before_shuffle else min(slots, max(len(layout.tasks), 1))
+        if total is not None and total < at_once:
+            log.warning(
+                "num_stream_threads=%d, but Spark runs %d tasks at once, each on a thread of its own; to have fewer, give Spark "
+                "fewer slots (master='local[%d]')",
+                total,
+                at_once,
+                total,
+            )
+        return threads_of_tasks(layout.tasks, per_task, total, at_once=at_once)
+
+    def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
+        """Read what the tasks of the checkpoint remember."""
+        settings, session = self.settings, running._session_of(self.settings)()
+        if progress.last_complete < 0:
+            return []
+        checkpoint = settings.checkpoint(self.id)
+        with configured(session, settings.spark, settings.shuffle_partitions, checkpoint):
+            return manifests(session, checkpoint, progress.last_complete)
+
+    def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
+        """Give the plan with the topics that patterns match now."""
+        if not self.plan.has_patterns:
+            return self.plan
+        topics = broker.partition_counts() if existing is None else existing
+        return _planned(self._topology, self.id, self.settings, topics)
+
+    def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
+        """Prepare the topic of commits, if there is one; give its least number of partitions."""
+        settings = self.settings
+        if not settings.exactly_once and not plan.changelogs:
+            return 0
+        wanted = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
+        self._clients.marks().prepare(count, settings.replication_factor, settings.internal_topic_config)
+        return count
+
+    def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
+        """Let the application follow what changes while it runs."""
+        running._relaunch = partial(self._launch, running, broker, until_end=False)
+        if running._rescale_later:
+            running._restart("the interrupted micro-batch is complete, and the state moves now")
+        look = partial(self._look_at_topics, running, broker)
+        running._upkeep = Upkeep(look, self.settings.metadata_max_age_ms / 1000)
+
+    def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
+        """Follow topics that have changed: run on with their new partitions, or end with an error."""
+        running._look_for_others()
+        plan, before = running._continues
+        now = broker.topic_facts(before)
+        found = changes(before, now)
+        named = tuple(topic for topic in found.recreated if topic not in plan.plan.chosen_topics)
+        existing = broker.partition_counts() if plan.plan.has_patterns else {}
+        try:
+            matching = self._plan_of(broker, existing)
+        except TopologyError as error:  # a new topic matches two patterns
+            return running._end_with(error)
+        if named and self.settings.on_recreated_topic == "fail":
+            running._end_with(recreated_error(named))
+        elif found.recreated:
+            running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
+        elif matching.chosen_topics != plan.plan.chosen_topics:
+            self._go_on_with(running, matching, existing, _met(plan.plan, matching))
+        elif found.grown:
+            grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
+            reason = f"the number of partitions has changed: {', '.join(grown)}"
+            self._go_on_with(running, matching, broker.partition_counts(), reason)
+        return None
+
+    def _go_on_with(
+        self, running: RunningApplication, plan: Plan, existing: Mapping[str, int], reason: str
+    ) -> None:
+        """Start the query again with other topics or partitions, if they fit together."""
+        try:
+            running._continues[0].fits(plan, existing, self._grouper)
+        except MillstreamError as error:
+            self._uneven(running, error)
+        else:
+            running._restart(reason)
+
+    def _uneven(self, running: RunningApplication, error: MillstreamError) -> None:
+        """End because topics no longer fit together, or go on without their new partitions for now."""
+        if not isinstance(error, CoPartitioningError) or self.settings.on_uneven_partitions == "fail":
+            running._end_with(error)
+        else:
+            log.warning("going on without the new partitions until the topics are alike again: %s", error)
+
+    def _start_query(
+        self,
+        running: RunningApplication,
+        broker: Broker,
+        spec: TopologySpec,
+        checkpoint: str,
+        begin: Mapping[str, Any],
+        *,
+        until_end: bool,
+    ) -> StreamingQuery:
+        settings = self.settings
+        session = running._session_of(settings)()
+        control = running._control.address
+        source = SourceSpec(
+            spec,
+            broker,
+            self._clients.fetcher(),
+            control,
+            settings.max_batch_records,
+            settings.max_batch_bytes,
+            session.sparkContext.defaultParallelism,
+            settings.auto_offset_reset,
+            begin,
+            settings.on_lost_offsets == "skip",
+            settings.on_recreated_topic == "restart_from_beginning",
+            settings.waits,
+            self._clock,
+            settings.trigger_interval_ms,
+            checkpoint,
+        )
+        running._progress.say(
+            "query-starts", "starting the query; the first micro-batch initialises the tasks"
+        )
+        query = QuerySpec(
+            self.id,
+            source,
+            HostSpec(
+                spec,
+                replace(self._copies, run=running._run),
+                TellApplication.here(control),
+                self._clients.changelogs(spec.plan),
+                self._clients.global_topics(spec.plan),
+                settings.max_task_idle_ms,
+                settings.statestore_cache_max_bytes,
+                ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
+                not settings.exactly_once,
+            ),
+            SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
+            settings.checkpoint(self.id),
+            until_end,
+            settings.py_modules,
+        )
+        with configured(session, settings.spark, settings.shuffle_partitions, query.checkpoint_location):
+            return start(session, query)
+
+
+def _planned(
+    topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
+) -> Plan:
+    """Split the topology.
+
+    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
+    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+
+    Raises:
+        TopologyError: If the topology is not valid, or has nothing for a task to do.
+    """
+    plan = topology.plan(application_id, existing=existing)
+    if not plan.subtopologies:
+        raise TopologyError(
+            "the topology has nothing but global stores, so an application would have no task, and nobody would read them. Add a "
+            "stream or a table; a test driver runs the topology as it is"
+        )
+    if settings.exactly_once and plan.changelogs:
+        return topology.plan(application_id, through_shuffle=False, existing=existing)
+    return plan
+
+
+def _met(before: Plan, now: Plan) -> str:
+    """Say what has become of the topics that patterns match."""
+    appeared = now.chosen_topics - before.chosen_topics
+    gone = before.chosen_topics - now.chosen_topics
+    told = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
+    if gone:
+        told.append(f"gone: {', '.join(sorted(gone))}")
+    return f"the topics that match have changed ({'; '.join(told)})"
+
+
+def _check_rates(plan: Plan, settings: Settings) -> None:
+    """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
+    unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
+    if unknown and not plan.has_patterns:
+        raise SettingsError(
+            f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
+            f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"
+        )

@@ -1,0 +1,34 @@
+"""The command ``millstream``. This file must import without the extra ``cli``: it says how to get it."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from millstream.edge.packages import explained
+
+_NEEDED = ("packaging", "rich", "typer")
+
+
+def main() -> None:
+    """Run the command line, or say what it needs."""
+    try:
+        for name in _NEEDED:
+            import_module(name)
+        from millstream.edge.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _NEEDED:
+            raise
+        sys.stderr.write(
+            f"The command millstream needs {', '.join(_NEEDED)}, which are not here (no module {error.name!r}). "
+            "Install them with:\n\n    pip install 'millstream[cli]'\n"
+        )
+        sys.exit(1)
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        told = explained(error, "this command")
+        if told is error:
+            raise
+        sys.stderr.write(f"millstream: {told}\n")
+        sys.exit(1)

@@ -1,0 +1,206 @@
+"""The main thread of ``millstream demo``: shows the board, takes signals, and says how it went.
+
+Exit codes: 0 if the counts are right, 1 if they are wrong or something failed, 130 after Ctrl-C (or SIGTERM, SIGHUP).
+The settings of the user's own applications (``MILLSTREAM_...``) are set aside: the demo must not run with their
+credentials, and must not write to their checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from millstream.core.model.errors import MillstreamError
+from millstream.edge.cli.demo.board import Board
+from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, Options, Verdict
+from millstream.edge.cli.demo.display import display_for
+from millstream.edge.cli.demo.quiet import quiet
+from millstream.edge.cli.demo.wordcount import COUNTS, LINES
+from millstream.edge.settings import Settings
+from millstream.testing._jars import kafka_jars
+from millstream.testing._java import find_java
+
+_JOIN_S = 0.1
+_SHOWN_ERRORS = 5
+
+
+def demonstrate(options: Options) -> int:
+    """Run the demo.
+
+    Args:
+        options: What the user asked for.
+
+    Returns:
+        The exit code.
+    """
+    set_settings_aside()
+    handle, name = tempfile.mkstemp(prefix="millstream-demo-", suffix=".log")
+    os.close(handle)
+    log = Path(name)
+    with quiet(log) as terminal:
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+        console = Console(file=terminal)
+        code = _conducted(options, console)
+        if code == 1:
+            say(console, f"What Spark and the clients wrote is in {log}")
+        else:
+            log.unlink(missing_ok=True)
+    return code
+
+
+def set_settings_aside() -> None:
+    """Take the settings of applications out of the environment; those of the embedded broker stay."""
+    names = {f"MILLSTREAM_{name.upper()}" for name in (*Settings.model_fields, "config")}
+    for name in [name for name in os.environ if name.upper() in names]:
+        del os.environ[name]
+
+
+def _conducted(options: Options, console: Console) -> int:
+    board = Board(options.lines)
+    conductor = Conductor(options, board)
+    with _signals() as received:
+        watch = _Watch(conductor, received)
+        conductor.start()
+        with display_for(console, board.scene) as display:
+            watch.until(lambda: options.keep and conductor.verdict is not None, display.refresh)
+        if options.keep and conductor.verdict is not None:
+            report(console, options, conductor.verdict)
+            _wait_for_user(console, conductor, received)
+            watch.until(lambda: False)
+        conductor.join()
+    return _result(console, options, conductor)
+
+
+class _Watch:
+    """Waits for the conductor and hands it the signals. Owned by the main thread."""
+
+    def __init__(self, conductor: Conductor, received: list[int]) -> None:
+        self._conductor = conductor
+        self._received = received
+        self._handed = 0
+
+    def until(self, ended: Callable[[], bool], refresh: Callable[[], None] = lambda: None) -> None:
+        """Wait until something holds or the conductor has ended."""
+        while self._conductor.is_alive() and not ended():
+            self._conductor.join(_JOIN_S)
+            refresh()
+            if len(self._received) > self._handed:
+                self._handed = len(self._received)
+                self._conductor.interrupt()
+
+
+def _result(console: Console, options: Options, conductor: Conductor) -> int:
+    """Say how it ended, unless that was said already; give the exit code."""
+    if conductor.interrupted:
+        say(console, "Interrupted. Everything that was started is stopped.")
+        return 130
+    verdict, code = conductor.verdict, 1
+    if verdict is not None:
+        code = int(bool(verdict.wrong)) if options.keep else report(console, options, verdict)
+    if conductor.error is not None:
+        say(console, f"✗ The demo failed: {_told(conductor.error)}", style="red")
+        return 1
+    return code
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, MillstreamError):
+        return str(error)
+    return "".join(traceback.format_exception(error))
+
+
+def report(console: Console, options: Options, verdict: Verdict) -> int:
+    """Say whether the counts are right.
+
+    Returns:
+        The exit code.
+    """
+    what = f"{verdict.words:,} words ({verdict.different:,} different) in {options.lines:,} lines"
+    if not verdict.wrong:
+        say(
+            console,
+            f"✓ Right: {what} were counted in {verdict.seconds:.1f} s, and every count in the topic {COUNTS!r} is the one "
+            "that Python's Counter gives.",
+            style="green",
+        )
+        return 0
+    say(
+        console,
+        f"✗ Wrong: of {what}, {len(verdict.wrong):,} have another count in the topic {COUNTS!r}:",
+        style="red",
+    )
+    for word, right, found in verdict.wrong[:_SHOWN_ERRORS]:
+        say(console, f"    {word!r} should be {right:,}, but is {found:,}")
+    return 1
+
+
+def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
+    """Give commands that show what the demo left in the broker, each with what it shows.
+
+    Args:
+        servers: Bootstrap servers.
+        java: The Java to run.
+        jars: Directory with the jars of Kafka.
+    """
+    tool = f"{java} -Dlog4j2.level=OFF -cp '{jars}/*' org.apache.kafka.tools."
+    at = f"--bootstrap-server {servers}"
+    longs = "value.deserializer=org.apache.kafka.common.serialization.LongDeserializer"
+    read = f"consumer.ConsoleConsumer {at} --topic {COUNTS} --from-beginning"
+    form = f"--formatter-property print.key=true --formatter-property {longs}"
+    lag = f"consumer.group.ConsumerGroupCommand {at} --describe --group {APPLICATION_ID}"
+    return [
+        (f"The topic {COUNTS!r}, as kafka-console-consumer shows it", f"{tool}{read} {form}"),
+        ("The lag, as kafka-consumer-groups shows it", f"{tool}{lag}"),
+        (f"More lines for the topic {LINES!r}, typed by you", f"{tool}ConsoleProducer {at} --topic {LINES}"),
+    ]
+
+
+def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) -> None:
+    """Print the commands, and wait for Enter, a signal, or the end of the conductor."""
+    for what, command in commands(conductor.servers, find_java(), kafka_jars()):
+        say(console, f"\n{what}:\n  {command}")
+    say(console, "\nBroker and application go on running. Press Enter or Ctrl-C to stop them.")
+    listening = sys.stdin is not None
+    while conductor.is_alive() and not received:
+        if not listening:
+            conductor.join(_JOIN_S)
+        elif select.select([sys.stdin], [], [], _JOIN_S)[0]:
+            if sys.stdin.readline():
+                break
+            listening = False  # there is nobody to press Enter; signals remain
+    say(console, "Stopping ...")
+    conductor.release()
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask to stop, instead of being interrupted by them."""
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {
+        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line as it is: no markup, no colours of its own, and no breaks inside a command."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

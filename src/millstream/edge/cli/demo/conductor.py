@@ -1,0 +1,252 @@
+"""The thread that starts broker and Spark, lets the application count, checks the counts and stops everything.
+
+It is done with counting when three things hold: the broker has acknowledged every line, the application's group has
+committed every line, and the reader has read the output topic to its end. Then the counts must be those of a plain
+``Counter`` over the same lines. If they are not yet, a few seconds of stillness are awaited before they are called wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+
+from millstream.edge.app import Application
+from millstream.edge.cli.demo.board import Board, Scene
+from millstream.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
+from millstream.edge.cli.demo.text import repeated
+from millstream.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
+from millstream.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
+from millstream.edge.running import RunningApplication
+from millstream.testing.kafka import EmbeddedKafka
+
+APPLICATION_ID = "millstream-demo"
+PARTITIONS = 4
+_BATCH_RECORDS = 5_000  # several batches, so that there is something to see
+_POLL_S = 0.2
+_STILL_S = 5.0
+_STUCK_S = 120.0
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        lines: How many lines to stream.
+        keep: Whether to leave everything running at the end.
+        master: Spark master.
+    """
+
+    lines: int
+    keep: bool
+    master: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the check of the counts found.
+
+    Attributes:
+        words: Number of words in the lines.
+        different: Number of different words.
+        wrong: Words whose counts differ: word, right count, count in the topic.
+        seconds: From the first line written to the last count read.
+    """
+
+    words: int
+    different: int
+    wrong: tuple[tuple[str, int, int], ...]
+    seconds: float
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """The user wants to stop."""
+
+
+class Conductor(threading.Thread):
+    """Runs the demo. The main thread reads ``verdict`` and ``error``, and calls ``interrupt`` and ``release``.
+
+    Args:
+        options: What the user asked for.
+        board: Where to show it.
+    """
+
+    def __init__(self, options: Options, board: Board) -> None:
+        super().__init__(name="millstream-demo", daemon=True)
+        self.verdict: Verdict | None = None
+        self.error: Exception | None = None
+        self.servers = ""
+        self._options = options
+        self._board = board
+        self._running: RunningApplication | None = None
+        self._halt = threading.Event()
+        self._interrupts = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user wanted to stop before the counts were checked."""
+        return self._interrupts > 0 and self.verdict is None
+
+    def interrupt(self) -> None:
+        """Stop: in order if the application runs, else (or when asked again) by killing Spark."""
+        self._interrupts += 1
+        self._halt.set()
+        if self._running is None or self._interrupts > 1:
+            kill_spark()
+
+    def release(self) -> None:
+        """End the waiting of ``keep``."""
+        self._halt.set()
+
+    def run(self) -> None:
+        """Run the demo and stop everything, however it goes."""
+        ending = ExitStack()
+        try:
+            try:
+                self._perform(ending)
+            finally:
+                self._halt.set()
+                with self._board.step("stopping"):
+                    ending.close()
+        except Interrupted:
+            pass
+        except Exception as error:
+            self.error = None if self._interrupts else error
+
+    def _perform(self, ending: ExitStack) -> None:
+        home = Path(
+            ending.enter_context(TemporaryDirectory(prefix="millstream-demo-", ignore_cleanup_errors=True))
+        )
+        lines = repeated(self._options.lines)
+        kafka = EmbeddedKafka()
+        ending.callback(kafka.stop)
+        pool = ending.enter_context(ThreadPoolExecutor(1))
+        broker = pool.submit(self._start_broker, kafka, lines, ending)
+        self._start_spark(home, ending)
+        traffic = broker.result()
+        self._check_halt()
+        running = self._start_application(home, ending)
+        self._count(running, traffic, lines)
+        while self._options.keep and not self._halt.wait(_POLL_S):
+            self._show(running, traffic)
+
+    def _start_broker(self, kafka: EmbeddedKafka, lines: Sequence[str], ending: ExitStack) -> Traffic:
+        with self._board.step("starting broker") as result:
+            kafka.start()
+            result += [kafka.bootstrap_servers, f"(process {kafka.pid})"]
+        self.servers = kafka.bootstrap_servers
+        with self._board.step("creating topics") as result:
+            for topic in (LINES, COUNTS):
+                kafka.create_topic(topic, PARTITIONS)
+            reader = Reader(self.servers, COUNTS, PARTITIONS)
+            observer = Observer(
+                self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS
+            )
+            observer.committed()  # makes the broker create its topic of offsets now, while Spark starts
+            result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
+        ending.callback(observer.close)
+        ending.callback(reader.halt)
+        feeder = Feeder(self.servers, LINES, lines, self._halt)
+        ending.callback(feeder.halt)
+        return Traffic(feeder, reader, observer)
+
+    def _start_spark(self, home: Path, ending: ExitStack) -> None:
+        self._check_halt()
+        ending.callback(stop_spark)
+        with self._board.step("starting Spark") as result:
+            settings = settings_in(home, self._options.master)
+            address, pid = start_spark(APPLICATION_ID, self._options.master, settings)
+            result += [address, "" if pid is None else f"(process {pid})"]
+        self._check_halt()
+
+    def _start_application(self, home: Path, ending: ExitStack) -> RunningApplication:
+        with self._board.step("initialising tasks"):
+            application = Application(
+                APPLICATION_ID,
+                topology(),
+                bootstrap_servers=self.servers,
+                state_dir=home / "state",
+                master=self._options.master,
+                max_batch_records=_BATCH_RECORDS,
+                spark=settings_in(home, self._options.master),
+            )
+            self._running = running = application.start()
+            ending.callback(running.stop, _STOP_S)
+        return running
+
+    def _count(self, running: RunningApplication, traffic: Traffic, lines: Sequence[str]) -> None:
+        expected = Counter(word for line in lines for word in words(line))
+        with self._board.step("counting words") as result:
+            began = monotonic()
+            traffic.reader.start()
+            traffic.feeder.start()
+            counts = self._watch(running, traffic, expected.total())
+            seconds = monotonic() - began
+            result.append(f"{len(lines) / seconds:,.0f} lines/s, {expected.total() / seconds:,.0f} words/s")
+        self.verdict = Verdict(expected.total(), len(expected), differences(expected, counts), seconds)
+
+    def _watch(self, running: RunningApplication, traffic: Traffic, expected: int) -> Mapping[str, int]:
+        """Watch until everything has been counted and read, or nothing moves any more."""
+        last, moved = (-1, -1, -1), monotonic()
+        while True:
+            self._check_halt()
+            scene = self._show(running, traffic)
+            progress = scene.written, scene.counted, sum(scene.counts.values())
+            if progress != last:
+                last, moved = progress, monotonic()
+            still_s = monotonic() - moved
+            if traffic.feeder.done and scene.lag == 0 and self._drained(traffic):
+                if sum(scene.counts.values()) == expected or still_s > _STILL_S:
+                    return scene.counts
+            elif still_s > _STUCK_S:
+                raise DemoError(
+                    f"nothing has moved for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted"
+                )
+            sleep(_POLL_S)
+
+    def _show(self, running: RunningApplication, traffic: Traffic) -> Scene:
+        """Put what is known now onto the board; raise what has gone wrong."""
+        for error in (traffic.feeder.error, traffic.reader.error):
+            if error is not None:
+                raise error
+        status = running.status()
+        if status.state in ("failed", "stopped"):
+            why = status.error or "somebody stopped its query"
+            raise DemoError(f"the application has {status.state}: {why}")
+        self._board.note(
+            written=traffic.feeder.written,
+            counted=traffic.observer.committed(),
+            state=status.state,
+            batch=status.batch,
+            records_per_s=status.records_per_s,
+            counts=traffic.reader.counts(),
+        )
+        return self._board.scene()
+
+    @staticmethod
+    def _drained(traffic: Traffic) -> bool:
+        ends, read = traffic.observer.ends(), traffic.reader.positions()
+        return all(read[partition] >= end for partition, end in ends.items())
+
+    def _check_halt(self) -> None:
+        if self._halt.is_set():
+            raise Interrupted
+
+
+def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tuple[str, int, int], ...]:
+    """Give the words whose counts differ, in alphabetical order: word, right count, count found.
+
+    Example:
+        >>> differences(Counter({"to": 2, "be": 2}), {"to": 2, "be": 1, "or": 1})
+        (('be', 2, 1), ('or', 0, 1))
+    """
+    every = sorted({*expected, *counts})
+    return tuple((w, expected[w], counts.get(w, 0)) for w in every if expected[w] != counts.get(w, 0))

@@ -1,0 +1,75 @@
+"""The Spark of the demo: a session of its own, and a JVM that is gone when the demo ends.
+
+PySpark leaves its JVM to the end of the Python process, which it outlives by a moment; the demo waits for it, so that
+whoever looks afterwards finds nothing. Scratch files go to the demo's directory, where a killed JVM leaves them too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+
+from millstream.drivers.spark.submit.launch import is_local
+from millstream.drivers.spark.submit.session import session_for
+
+_END_S = 10.0
+
+
+def settings_in(home: Path, master: str) -> dict[str, str]:
+    """Give the Spark settings that keep a session inside a directory and, if it is local, on the loopback interface."""
+    (home / "tmp").mkdir(exist_ok=True)
+    own = {
+        "spark.local.dir": str(home / "spark"),
+        "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
+        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home / "tmp"}"',
+    }
+    if is_local(master):
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return own
+
+
+def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
+    """Start Spark and keep its session active in this thread.
+
+    Returns:
+        The address of Spark's UI, and the process id of the JVM if it is a child.
+
+    Raises:
+        SparkRuntimeError: If Spark does not start.
+    """
+    session = session_for(application_id, master, settings)
+    process = _jvm()
+    return session.sparkContext.uiWebUrl or "", None if process is None else process.pid
+
+
+def stop_spark() -> None:
+    """Stop the session and end the JVM; harmless if there is none."""
+    context, process = SparkContext._active_spark_context, _jvm()
+    if context is not None and process is not None and process.poll() is None:
+        with suppress(Exception):  # a JVM that is dying is ended below
+            context.stop()
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()  # PySpark's JVM ends at the end of its input
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def kill_spark() -> None:
+    """Kill the JVM, whatever it does; calls that wait for it fail."""
+    process = _jvm()
+    if process is not None:
+        process.kill()
+
+
+def _jvm() -> subprocess.Popen[bytes] | None:
+    gateway: Any = SparkContext._gateway
+    return getattr(gateway, "proc", None)

@@ -1,0 +1,199 @@
+"""The two ends of the demo: a thread that writes lines into the topic, and one that reads the counts.
+
+Both are ordinary Kafka clients that know nothing of Spark. The reader keeps the last count of each word, which is how a
+changelog is read: of two records with one key the later one holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from millstream.core.model.errors import MillstreamError
+
+LINES_PER_S = 5_000.0
+"""How fast lines are written: slow enough to see several batches, fast enough to keep Spark busy."""
+
+_TICK_S = 0.02
+_UNACKNOWLEDGED = 50_000  # half of what the producer's queue holds
+_POLL_S = 0.1
+_POLL_RECORDS = 2_000
+_ANSWER_S = 10.0
+_QUIET = {"log_level": 0}
+
+
+class DemoError(MillstreamError):
+    """The demo cannot go on."""
+
+
+class Feeder(threading.Thread):
+    """Writes lines at a steady pace. Its producer is connected at once, so that the first line does not wait for it.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: Where to write.
+        lines: What to write.
+        stop: Ends the writing early.
+    """
+
+    def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
+        super().__init__(name="millstream-demo-feeder", daemon=True)
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **_QUIET}
+        )
+        self._topic = topic
+        self._lines = lines
+        self._halt = stop
+        self.written = 0
+        self.error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker has acknowledged every line."""
+        return self.written == len(self._lines)
+
+    def run(self) -> None:
+        """Write every line, a few per tick."""
+        try:
+            self._write()
+            self._producer.flush(_ANSWER_S)
+        except Exception as error:
+            self.error = error
+
+    def _write(self) -> None:
+        began, sent = monotonic(), 0
+        while sent < len(self._lines) and not self._halt.is_set():
+            due = int((monotonic() - began) * LINES_PER_S) + 1
+            for line in self._lines[sent : min(due, self.written + _UNACKNOWLEDGED)]:
+                self._producer.produce(self._topic, line.encode(), on_delivery=self._delivered)
+                sent += 1
+            self._producer.poll(_TICK_S)
+
+    def halt(self) -> None:
+        """Wait until the writing has ended, which ``stop`` makes it do; harmless if it never began."""
+        if self.is_alive():
+            self.join()
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is None:
+            self.written += 1
+        else:
+            self.error = DemoError(f"a line could not be written to {self._topic!r}: {error}")
+
+
+class Reader(threading.Thread):
+    """Reads a topic of words and counts from its beginning, and keeps the last count of each word.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: What to read.
+        partitions: How many partitions it has.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        super().__init__(name="millstream-demo-reader", daemon=True)
+        settings: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "group.id": "millstream-demo-reader",
+            **_QUIET,
+        }
+        self._consumer = Consumer({**settings, "enable.auto.commit": False, "fetch.wait.max.ms": 50})
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._lock = threading.Lock()
+        self._halt = threading.Event()
+        self._counts: dict[str, int] = {}
+        self._positions = dict.fromkeys(range(partitions), 0)
+        self.error: Exception | None = None
+
+    def counts(self) -> dict[str, int]:
+        """Give every word that was read, with its last count."""
+        with self._lock:
+            return dict(self._counts)
+
+    def positions(self) -> dict[int, int]:
+        """Give the offset after the last record that was read, by partition."""
+        with self._lock:
+            return dict(self._positions)
+
+    def run(self) -> None:
+        """Read until :meth:`halt`."""
+        try:
+            while not self._halt.is_set():
+                self._take(self._consumer.consume(_POLL_RECORDS, _POLL_S))
+        except Exception as error:
+            self.error = error
+
+    def halt(self) -> None:
+        """Stop reading and close the consumer; harmless if reading never began."""
+        self._halt.set()
+        if self.is_alive():
+            self.join()
+        self._consumer.close()
+
+    def _take(self, messages: list[Any]) -> None:
+        with self._lock:
+            for message in messages:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                self._counts[message.key().decode()] = int.from_bytes(message.value(), "big", signed=True)
+                self._positions[message.partition()] = message.offset() + 1
+
+
+class Observer:
+    """What any client of the broker can see of a group and a topic: how far the one has come, where the other ends.
+
+    It asks through a consumer of its own. Another thread's consumer would not do, because the client lets one call in at
+    a time and a thread that polls without a pause keeps all others out; the admin client would not do either, because
+    its ``list_consumer_group_offsets`` crashes the process while the group's coordinator moves or has just been made
+    (librdkafka issue 5040). Used by one thread at a time.
+
+    Args:
+        servers: Bootstrap servers.
+        group: The group.
+        read: The topic that the group reads.
+        written: The topic whose end is of interest.
+        partitions: How many partitions each has.
+    """
+
+    def __init__(self, servers: str, group: str, *, read: str, written: str, partitions: int) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, **_QUIET}
+        )
+        self._read = [TopicPartition(read, partition) for partition in range(partitions)]
+        self._written = [TopicPartition(written, partition) for partition in range(partitions)]
+
+    def committed(self) -> int:
+        """Give the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
+        try:
+            found = self._consumer.committed(self._read, timeout=_ANSWER_S)
+        except KafkaException:
+            return 0
+        return sum(max(place.offset, 0) for place in found)
+
+    def ends(self) -> dict[int, int]:
+        """Give the offset that the next record gets, by partition."""
+        return {at.partition: self._consumer.get_watermark_offsets(at, _ANSWER_S)[1] for at in self._written}
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Everyone who speaks with the broker besides the application.
+
+    Attributes:
+        feeder: Writes the lines.
+        reader: Reads the counts.
+        observer: Looks how far things are.
+    """
+
+    feeder: Feeder
+    reader: Reader
+    observer: Observer

@@ -1,0 +1,109 @@
+"""``millstream describe``: a topology as text or picture, without broker, Spark or Java.
+
+A program is named as ``module:attribute``, as in ``examples.wordcount:topology``; the working directory counts as a place
+for modules. The attribute may be a topology, what becomes one (a builder, a function without parameters that returns
+one) or an application, whose id then names the internal topics.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from millstream.core.dsl.builder import StreamsBuilder
+from millstream.core.model.errors import MillstreamError
+from millstream.core.topology import describe, drawing
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+
+FORMATS: Mapping[str, Callable[[Plan], str]] = {
+    "text": describe.text,
+    "mermaid": drawing.mermaid,
+    "dot": drawing.dot,
+    "svg": drawing.svg,
+    "plan": str,
+}
+"""How a plan can be shown."""
+
+
+class TargetError(MillstreamError):
+    """What is to be described cannot be found, or is no topology."""
+
+
+def described(target: str, form: str) -> str:
+    """Describe what a name stands for.
+
+    Args:
+        target: ``module:attribute``.
+        form: A key of ``FORMATS``.
+
+    Raises:
+        TargetError: If there is no such module or attribute, or it is no topology.
+        TopologyError: If the topology is not valid.
+    """
+    if form not in FORMATS:
+        raise TargetError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
+    return FORMATS[form](_plan_of(load(target), target))
+
+
+def load(target: str) -> Any:
+    """Import a module and give one of its attributes.
+
+    Args:
+        target: ``module:attribute``; dots in the attribute go on from there.
+
+    Raises:
+        TargetError: If there is no such module or attribute.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not (module_name and colon and attribute) or module_name.endswith(".py"):
+        raise TargetError(
+            f"{target!r} does not name an object: write MODULE:ATTRIBUTE, such as examples.wordcount:topology"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # something that the module itself imports
+        raise TargetError(
+            f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this where the module lies"
+        ) from None
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise TargetError(f"{module_name} has no {attribute!r}{_suitable(found)}")
+        found = getattr(found, name)
+    return found
+
+
+def _plan_of(found: Any, target: str) -> Plan:
+    if _is_application(found):
+        plan: Plan = found.plan
+        return plan
+    if isinstance(found, StreamsBuilder):
+        return found.build().plan()
+    if isinstance(found, Topology):
+        return found.plan()
+    if callable(found) and not isinstance(found, type):
+        return _plan_of(found(), target)
+    raise TargetError(
+        f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, an Application, or a "
+        "function without parameters that returns one"
+    )
+
+
+def _is_application(found: Any) -> bool:
+    """Know an Application by its plan: its class would bring Spark and a Kafka client in."""
+    return isinstance(getattr(found, "plan", None), Plan)
+
+
+def _suitable(module: Any) -> str:
+    kinds = (Topology, StreamsBuilder)
+    names = [
+        name for name, value in vars(module).items() if isinstance(value, kinds) or _is_application(value)
+    ]
+    return f"; did you mean {' or '.join(names)}?" if names else ""

@@ -1,0 +1,139 @@
+"""Checks of Kafka: brokers that answer, at addresses that can be reached; topics; the jars of the embedded broker.
+
+The classical trap has a check of its own: a bootstrap server answers, but the addresses it *advertises*, which clients
+use from then on, cannot be reached from here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.drivers.kafka.secret import with_secrets
+from millstream.edge.cli.doctor.finding import Finding, Findings, Inquiry
+
+_MAVEN = ("repo1.maven.org", 443)
+
+
+def check_brokers(inquiry: Inquiry) -> list[Finding]:
+    """Check that brokers answer, where they say they are, and that they have the topics."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    servers = inquiry.bootstrap_servers
+    if servers is None:
+        if not inquiry.topics:
+            return []
+        return [Finding("broker", False, "nobody said where it is", "add --bootstrap-servers host:port")]
+    problems: list[str] = []
+    settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
+    settings["error_cb"] = lambda error: problems.append(error.str())
+    try:
+        admin = AdminClient(with_secrets(settings))
+        try:
+            metadata = admin.list_topics(timeout=inquiry.timeout_s)
+        finally:
+            admin.poll(0)  # calls error_cb
+    except (KafkaException, SettingsError, ValueError) as error:
+        return [broker_finding(servers, None, problems or [str(error)])]
+    places = sorted((str(broker.host), int(broker.port)) for broker in metadata.brokers.values())
+    counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    return [
+        broker_finding(servers, len(places), problems),
+        advertised_finding(places, _unreachable(places, inquiry.timeout_s)),
+        *(topic_finding(topic, counts, servers) for topic in inquiry.topics),
+    ]
+
+
+def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -> Finding:
+    """Judge an answer: how many brokers there are, None if none answered."""
+    fix = (
+        f"start a broker at {servers}, or say where it is with --bootstrap-servers; if it wants TLS or SASL, put the "
+        """settings into the environment, for example MILLSTREAM_KAFKA='{"security.protocol": "SASL_SSL", ...}'"""
+    )
+    if brokers is None:
+        complaints = dict.fromkeys(re.sub(r" \(after [^)]*\)", "", problem) for problem in problems)
+        return Finding("broker", False, f"{servers} does not answer: {'; '.join(complaints)}", fix)
+    return Finding("broker", brokers > 0, f"{servers} answers; brokers in the cluster: {brokers}", fix)
+
+
+def advertised_finding(
+    places: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
+) -> Finding:
+    """Judge the addresses that the brokers advertise."""
+    name = "advertised addresses"
+    if not unreachable:
+        return Finding(name, True, f"{_shown(places)} can be reached")
+    why = "; ".join(f"{host}:{port}: {problem}" for (host, port), problem in unreachable.items())
+    fix = (
+        "set advertised.listeners of those brokers to addresses that this machine can resolve and reach, or make these "
+        "known here (DNS, /etc/hosts, firewall)"
+    )
+    return Finding(
+        name, False, f"the brokers send clients to addresses that cannot be reached from here: {why}", fix
+    )
+
+
+def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
+    """Judge whether a topic is there."""
+    count = partition_counts.get(topic)
+    fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
+    detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
+    return Finding(f"topic {topic}", count is not None, detail, fix)
+
+
+def _unreachable(places: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
+    problems = {}
+    for place in places:
+        try:
+            socket.create_connection(place, timeout_s).close()
+        except OSError as error:
+            problems[place] = str(error)
+    return problems
+
+
+def _shown(places: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in places)
+
+
+def check_jars(inquiry: Inquiry) -> Findings:
+    """Say whether the embedded broker of tests and demo has its jars, or can get them."""
+    from millstream.drivers.cache import cache_directory
+    from millstream.testing._jars import KAFKA_VERSION
+
+    own = os.environ.get("MILLSTREAM_KAFKA_JARS")
+    if own:
+        return _own_jars(own)
+    folder = cache_directory() / f"kafka-{KAFKA_VERSION}"
+    if any(folder.glob("kafka_2.13-*.jar")):
+        return Finding("Kafka jars", True, f"in {folder}")
+    ivy = os.environ.get("MILLSTREAM_IVY_SETTINGS")
+    if ivy:
+        return Finding("Kafka jars", True, f"not there yet; the first use resolves them as {ivy} says")
+    fix = (
+        "for `millstream demo` and EmbeddedKafka: set MILLSTREAM_IVY_SETTINGS to an Ivy settings file that names your mirror, "
+        "or MILLSTREAM_KAFKA_JARS to the directory libs of a Kafka distribution"
+    )
+    problem = _unreachable([_MAVEN], inquiry.timeout_s).get(_MAVEN)
+    if problem is None:
+        return Finding("Kafka jars", True, f"not there yet; the first use gets them from {_MAVEN[0]}")
+    return Finding("Kafka jars", False, f"not in {folder}, and {_MAVEN[0]} cannot be reached: {problem}", fix)
+
+
+def _own_jars(directory: str) -> Finding:
+    from millstream.testing._jars import kafka_jars
+
+    try:
+        kafka_jars()
+    except MillstreamError as error:
+        return Finding(
+            "Kafka jars",
+            False,
+            str(error),
+            "let MILLSTREAM_KAFKA_JARS name the jars of a broker, or unset it",
+        )
+    return Finding("Kafka jars", True, f"in {directory} (MILLSTREAM_KAFKA_JARS)")

@@ -1,0 +1,195 @@
+"""Checks of the executors of a cluster: Python, packages, ports and directories there, beside what the driver has.
+
+One barrier stage with a task per core comes to every executor at once. What it finds is judged here, by functions of plain values.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.edge.cli.doctor.finding import Finding, Inquiry
+from millstream.edge.cli.doctor.machine import MINIMUM_DISK, module_of, requirements, satisfies
+from millstream.edge.cli.doctor.probe import Facts, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SAME: Final = ("millstream", "pyspark", "pyarrow")
+"""Packages that have to be the driver's version: what one writes the other reads."""
+_EXECUTORS_TIMEOUT_S: Final = 60.0
+_SETTLED_S: Final = 5.0
+_POLL_S: Final = 0.2
+_CONF: Final = {
+    "spark.python.daemon.module": "pyspark.daemon",  # Millstream's may be what is missing
+    "spark.ui.enabled": "false",
+}
+
+
+def check_executors(inquiry: Inquiry) -> list[Finding]:
+    """Check every executor that a master gives; nothing if no master was named."""
+    from millstream.drivers.spark.submit.launch import is_local
+    from millstream.drivers.spark.submit.session import session_for
+
+    master = inquiry.master
+    if master is None:
+        return []
+    if is_local(master):
+        return [Finding("executors", True, f"{master} runs on this machine, which is checked above")]
+    try:
+        session = session_for("millstream-doctor", master, {**inquiry.spark, **_CONF})
+        try:
+            return _probed(session, inquiry)
+        finally:
+            session.stop()
+    except Exception as error:  # of Spark, py4j or Python: the text is all that is common to them
+        return [refused_finding(master, str(error))]
+
+
+def refused_finding(master: str, error: str) -> Finding:
+    """Judge what Spark says when nothing runs on a cluster."""
+    told = [
+        line.strip() for line in error.splitlines() if line.strip() and not line.lstrip().startswith("at ")
+    ]
+    signs = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Caused by")
+    why = next((line for sign in signs for line in told if sign in line), told[0] if told else "no reason")
+    fix = (
+        "let PYSPARK_PYTHON name a Python of the driver's minor version at the same path on every host; look at the log of the "
+        "master and, in the work directory of a worker, at stderr of the executor"
+    )
+    return Finding("executors", False, f"nothing runs on {master}: {why}", fix)
+
+
+def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
+    from pyspark import cloudpickle
+
+    from millstream.drivers.spark import executor
+    from millstream.edge.cli.doctor import probe
+
+    context = session.sparkContext
+    if not (cores := _cores(context)):
+        fix = "add workers, or free cores and memory: another application may have them (spark.cores.max limits an application)"
+        return [
+            Finding(
+                "executors", False, f"{inquiry.master} gave none within {_EXECUTORS_TIMEOUT_S:.0f} s", fix
+            )
+        ]
+    limits = dict(requirements(_required()))
+    wanted, look, named = _wanted(inquiry, limits), probe.look, executor.executor_in
+    by_value = (probe, executor)
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+
+        def looked(_: Iterable[int]) -> Iterator[Facts]:
+            yield look(wanted, named)
+
+        found = context.parallelize(range(cores), cores).barrier().mapPartitions(looked).collect()
+    finally:
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+    by_executor = {(facts["host"], facts["executor"]): facts for facts in found}
+    return [
+        finding
+        for _, facts in sorted(by_executor.items())
+        for finding in executor_findings(facts, limits, _own())
+    ]
+
+
+def _cores(context: Any) -> int:
+    """Wait until no more executors come; return how many tasks can run at once.
+
+    A barrier stage of more tasks never begins, and ``defaultParallelism`` is at least 2, whatever there is.
+    """
+    scala = context._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    end, settled, count = time.monotonic() + _EXECUTORS_TIMEOUT_S, 0.0, 0
+    while time.monotonic() < end and not (count and time.monotonic() > settled):
+        now: int = scala.maxNumConcurrentTasks(profile)
+        if now != count:
+            count, settled = now, time.monotonic() + _SETTLED_S
+        time.sleep(_POLL_S)
+    return count
+
+
+def _required() -> Sequence[str]:
+    try:
+        return requires("millstream") or ()
+    except PackageNotFoundError:
+        return ()
+
+
+def _own() -> dict[str, str]:
+    """Return the driver's versions of what has to be the same."""
+    found = {"python": platform.python_version()}
+    for package in _SAME:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _wanted(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
+    modules = {name: module_of(name) for name in sorted({*_SAME, *packages})}
+    servers = (inquiry.bootstrap_servers or "").split(",")
+    addresses = [address for address in map(_address, servers) if address is not None]
+    return Wanted(modules, addresses, [str(inquiry.state_dir)], inquiry.timeout_s)
+
+
+def _address(server: str) -> tuple[str, int] | None:
+    """Return host and port; None for what is no address, which the check of the brokers tells."""
+    host, _, port = server.strip().rpartition(":")
+    return (host.strip("[]"), int(port)) if port.isdigit() else None
+
+
+def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str]) -> list[Finding]:
+    """Judge what was found on one executor.
+
+    Args:
+        facts: What was found.
+        limits: The limits of each package's version.
+        own: The driver's versions of Python and of what has to be the same.
+
+    Returns:
+        One finding for each thing that is wrong, or one that says what is there.
+    """
+    name = f"executor {facts['executor']} on {facts['host']}"
+    wrong = list(_wrong_packages(name, facts, limits, own))
+    for address, why in facts["unreachable"].items():
+        fix = "open that port from this host to the broker (firewall, network policy), and let it resolve the name"
+        wrong.append(Finding(name, False, f"the broker {address} cannot be reached: {why}", fix))
+    for directory, (why, free) in facts["directories"].items():
+        said = why or (f"has {free / 2**30:.1f} GiB free" if free < MINIMUM_DISK else "")
+        if said:
+            fix = f"give the user of the executor a directory of its own with {MINIMUM_DISK >> 30} GiB (chmod 700), or choose another state_dir"
+            wrong.append(Finding(name, False, f"{directory} {said}", fix))
+    free = min((free for _, free in facts["directories"].values()), default=0)
+    versions = ", ".join(f"{package} {facts['versions'][package][0]}" for package in _SAME)
+    detail = f"Python {facts['python']} ({facts['interpreter']}), {versions}, {free / 2**30:.1f} GiB free"
+    return wrong or [Finding(name, True, detail)]
+
+
+def _wrong_packages(
+    name: str, facts: Facts, limits: dict[str, str], own: dict[str, str]
+) -> Iterator[Finding]:
+    if facts["python"].split(".")[:2] != own["python"].split(".")[:2]:
+        fix = "let PYSPARK_PYTHON name a Python of the same minor version on every host"
+        yield Finding(name, False, f"Python {facts['python']}, and the driver has {own['python']}", fix)
+    for package, (found, why) in facts["versions"].items():
+        wanted = own.get(package)
+        other = wanted is not None and found != wanted
+        said = why or (f"{found}, and the driver has {wanted}" if other else "")
+        if not said and not satisfies(found, limits.get(package, "")):
+            said = f"{found} (needs {limits[package]})"
+        if said:
+            what = f"{package}=={wanted}" if wanted else f"{package}{limits.get(package, '')}"
+            yield Finding(
+                name,
+                False,
+                f"{package}: {said}",
+                f"on that host: {facts['interpreter']} -m pip install '{what}'",
+            )

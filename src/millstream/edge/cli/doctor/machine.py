@@ -1,0 +1,217 @@
+"""Checks of this machine: Python, Java, packages, memory, disk, LMDB, loopback.
+
+What might be missing is imported by the check that needs it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
+from millstream.core.model.errors import MillstreamError
+from millstream.core.ports import Version
+from millstream.edge.cli.doctor.finding import Finding, Inquiry
+from millstream.edge.cli.doctor.probe import existing_part, imported, written
+
+MINIMUM_PYTHON = (3, 11)
+MINIMUM_MEMORY = 2 << 30
+MINIMUM_DISK = 1 << 30
+
+_MODULES = {"protobuf": "google.protobuf"}  # packages whose module is not called like them
+_LOOPBACK = "127.0.0.1"
+
+
+def check_python(_: Inquiry) -> Finding:
+    """Check the version of Python."""
+    return python_finding(sys.version_info[:3])
+
+
+def python_finding(found: tuple[int, ...]) -> Finding:
+    """Judge a version of Python."""
+    shown = ".".join(map(str, found))
+    wanted = ".".join(map(str, MINIMUM_PYTHON))
+    return Finding(
+        "Python", found >= MINIMUM_PYTHON, shown, f"make the environment with Python {wanted} or newer"
+    )
+
+
+def check_java(_: Inquiry) -> Finding:
+    """Check that there is a Java that Spark and the embedded broker can run on."""
+    from millstream.drivers.java import MINIMUM_JAVA
+    from millstream.testing._java import find_java
+
+    try:
+        java = find_java()
+    except MillstreamError as error:
+        problem, advice = (*str(error).split("). ", 1), "")[:2]
+        return Finding("Java", False, f"{problem})", advice or f"install Java {MINIMUM_JAVA} or newer")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    return Finding("Java", True, f"{said.splitlines()[0] if said else 'unknown version'} ({java})")
+
+
+def check_packages(_: Inquiry) -> list[Finding]:
+    """Check the packages that millstream's own metadata require."""
+    try:
+        wanted = requires("millstream") or ()
+    except PackageNotFoundError:
+        return [
+            Finding(
+                "millstream",
+                False,
+                "not installed, only importable",
+                f"{sys.executable} -m pip install millstream",
+            )
+        ]
+    return [package_finding(name, limits) for name, limits in requirements(wanted)]
+
+
+def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the packages that running on Spark requires here, with the limits of their versions; other extras are left out.
+
+    Example:
+        >>> requirements(["lmdb>=1.6", "pandas>=2.2; extra == 'spark'", "typer; extra == 'cli'", "x; python_version < '3'"])
+        [('lmdb', '>=1.6'), ('pandas', '>=2.2')]
+    """
+    required = [Requirement(line) for line in lines]
+    here = [one for one in required if one.marker is None or one.marker.evaluate({"extra": "spark"})]
+    return [(one.name, str(one.specifier)) for one in here]
+
+
+def package_finding(name: str, limits: str) -> Finding:
+    """Import a package and judge its version."""
+    fix = f"{sys.executable} -m pip install '{name}{limits}'"
+    found, why = imported(name, module_of(name))
+    if why:
+        return Finding(name, False, why, f"{fix} --force-reinstall" if found else fix)
+    return Finding(name, satisfies(found, limits), f"{found}{f' (needs {limits})' if limits else ''}", fix)
+
+
+def module_of(package: str) -> str:
+    """Return the module of a package.
+
+    Example:
+        >>> module_of("confluent-kafka"), module_of("protobuf")
+        ('confluent_kafka', 'google.protobuf')
+    """
+    return _MODULES.get(package, package.replace("-", "_"))
+
+
+def satisfies(found: str, limits: str) -> bool:
+    """Tell whether a version is within limits; one that nobody can compare is within none.
+
+    Example:
+        >>> satisfies("2.3.3", "<3,>=2.2"), satisfies("3.0.0", "<3,>=2.2"), satisfies("2.3.1", "~=2.2,!=2.3.1")
+        (True, False, False)
+    """
+    try:
+        return SpecifierSet(limits).contains(found, prereleases=True)
+    except InvalidVersion:
+        return not limits
+
+
+def check_memory(_: Inquiry) -> Finding:
+    """Check the memory that is free for Spark's JVM and its Python workers."""
+    return memory_finding(available_memory())
+
+
+def memory_finding(available: int | None) -> Finding:
+    """Judge the available memory in bytes; None is not known."""
+    if available is None:
+        return Finding("memory", True, "this system does not say how much is available")
+    fix = (
+        f"end other programs or give the machine or container {MINIMUM_MEMORY >> 30} GiB; less is possible with "
+        "spark={'spark.driver.memory': '1g'}"
+    )
+    return Finding("memory", available >= MINIMUM_MEMORY, f"{available / 2**30:.1f} GiB available", fix)
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Give the bytes of memory that new processes can have: what the kernel says, or what the container's limit leaves."""
+    known = []
+    meminfo = root / "proc/meminfo"
+    if meminfo.exists():
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", meminfo.read_text(), re.MULTILINE)
+        known += [int(found.group(1)) * 1024] if found else []
+    limit, used = root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory.current"
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        known.append(int(limit.read_text()) - int(used.read_text()))
+    return min(known, default=None)
+
+
+def check_disk(inquiry: Inquiry) -> Finding:
+    """Check that state can be written, and that there is space for it."""
+    why, free = written(inquiry.state_dir)
+    fix = "choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
+    if why:
+        return Finding("state_dir", False, f"{inquiry.state_dir} {why}", fix)
+    return disk_finding(inquiry.state_dir, free)
+
+
+def disk_finding(directory: Path, free: int) -> Finding:
+    """Judge the free space, in bytes, where a directory is or will be."""
+    fix = "free some space, or choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
+    detail = f"{directory} can be written, {free / 2**30:.1f} GiB free"
+    return Finding("state_dir", free >= MINIMUM_DISK, detail, fix)
+
+
+def check_lmdb_file(inquiry: Inquiry) -> Finding:
+    """Check that LMDB can open a local copy where state is kept: it maps a large sparse file."""
+    from millstream.drivers.lmdb import open_local_copy
+
+    fix = "use a local disk for state_dir (no network file system), and lift limits of address space (ulimit -v unlimited)"
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=".millstream-doctor-", dir=existing_part(inquiry.state_dir)
+        ) as directory:
+            copy = open_local_copy(directory)
+            copy.apply({"store": [(b"key", b"value")]}, Version(1, "doctor"))
+            found = copy.version()
+    except (OSError, MillstreamError) as error:
+        return Finding("LMDB file", False, str(error), fix)
+    return Finding(
+        "LMDB file", found == Version(1, "doctor"), f"written and read in {inquiry.state_dir}", fix
+    )
+
+
+def check_loopback(inquiry: Inquiry) -> list[Finding]:
+    """Check names and ports of this machine: Spark, its workers and the embedded broker talk over them."""
+    return [_localhost(), _own_name(), _ports(inquiry.timeout_s)]
+
+
+def _localhost() -> Finding:
+    fix = f"add the line '{_LOOPBACK} localhost' to /etc/hosts"
+    try:
+        found = socket.gethostbyname("localhost")
+    except OSError as error:
+        return Finding("localhost", False, f"cannot be resolved: {error}", fix)
+    return Finding("localhost", found.startswith("127."), f"is {found}", fix)
+
+
+def _own_name() -> Finding:
+    name = socket.gethostname()
+    fix = f"add the line '{_LOOPBACK} {name}' to /etc/hosts, or set the environment variable SPARK_LOCAL_IP={_LOOPBACK}"
+    try:
+        return Finding("host name", True, f"{name} is {socket.gethostbyname(name)}", fix)
+    except OSError as error:
+        return Finding("host name", False, f"{name} cannot be resolved, which Spark needs: {error}", fix)
+
+
+def _ports(timeout_s: float) -> Finding:
+    fix = f"let programs of this machine connect to each other on {_LOOPBACK} (firewall, sandbox, network namespace)"
+    try:
+        with socket.create_server((_LOOPBACK, 0)) as server:
+            address = server.getsockname()
+            socket.create_connection(address, timeout_s).close()
+    except OSError as error:
+        return Finding("loopback ports", False, f"{_LOOPBACK} does not work: {error}", fix)
+    return Finding("loopback ports", True, f"a port of {_LOOPBACK} was opened and reached")

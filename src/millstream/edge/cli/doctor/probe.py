@@ -1,0 +1,122 @@
+"""Checks that run on this machine and on executors.
+
+Executors get them by value, so they import the standard library alone: Millstream may be missing there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked for.
+
+    Attributes:
+        modules: The module of each package.
+        addresses: Host and port of what has to be reached.
+        directories: Directories that must be writable.
+        timeout_s: How long a port may take to answer.
+    """
+
+    modules: Mapping[str, str]
+    addresses: Sequence[tuple[str, int]]
+    directories: Sequence[str]
+    timeout_s: float
+
+
+class Facts(TypedDict):
+    """What was found on an executor.
+
+    Attributes:
+        host: The name of its host.
+        executor: Its id.
+        interpreter: Path of its Python.
+        python: Version of that Python.
+        versions: By package: the version, and why it cannot be used.
+        unreachable: By address: why it cannot be reached.
+        directories: By directory: why it cannot be used, and the bytes that are free.
+    """
+
+    host: str
+    executor: str
+    interpreter: str
+    python: str
+    versions: dict[str, tuple[str, str]]
+    unreachable: dict[str, str]
+    directories: dict[str, tuple[str, int]]
+
+
+def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Facts:
+    """Look at the host of this process."""
+    return {
+        "host": socket.gethostname(),
+        "executor": executor_in(os.environ),
+        "interpreter": sys.executable,
+        "python": platform.python_version(),
+        "versions": {package: imported(package, module) for package, module in wanted.modules.items()},
+        "unreachable": {
+            f"{host}:{port}": why for host, port in wanted.addresses if (why := _tried(host, port, wanted))
+        },
+        "directories": {directory: _directory(directory) for directory in wanted.directories},
+    }
+
+
+def imported(package: str, module: str) -> tuple[str, str]:
+    """Return the version of a package, and why it cannot be used."""
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "", "not installed"
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a broken package raises
+        return found, f"{module} cannot be imported: {error!r}"
+    return found, ""
+
+
+def _tried(host: str, port: int, wanted: Wanted) -> str:
+    try:
+        socket.create_connection((host, port), wanted.timeout_s).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _directory(directory: str) -> tuple[str, int]:
+    """Return what is wrong with a directory, and how many bytes are free where it is or will be."""
+    path = Path(directory).absolute()
+    why, free = written(path)
+    if not why and path.is_dir() and path.stat().st_mode & 0o022:
+        why = "can be written by other users"
+    return why, free
+
+
+def written(directory: Path) -> tuple[str, int]:
+    """Write where a directory is or will be; return why it cannot be written, and how many bytes are free."""
+    existing = existing_part(directory)
+    free = shutil.disk_usage(existing).free
+    try:
+        tempfile.TemporaryDirectory(prefix=".millstream-doctor-", dir=existing).cleanup()
+    except OSError as error:
+        return f"cannot be written: {error}", free
+    return "", free
+
+
+def existing_part(directory: Path) -> Path:
+    """Return the nearest directory above, or the directory itself, that exists."""
+    path = directory.absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path

@@ -1,0 +1,1 @@
+"""Python processes of Spark that are forks: see ``millstream.edge.forks.server``."""

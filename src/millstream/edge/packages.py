@@ -1,0 +1,52 @@
+"""Packages: what is to be installed when something is missing that an extra brings."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from millstream.core.model.errors import SettingsError
+
+SPARK: Final = ("pyspark", "pyarrow", "numpy", "pandas", "google.protobuf")
+"""Modules that a program needs to run on Spark; PySpark itself declares only a part of them."""
+
+_DISTRIBUTIONS: Final = {"google.protobuf": "protobuf", "google": "protobuf", "py4j": "pyspark"}
+
+
+def check_spark_packages() -> None:
+    """Refuse to run on Spark without the packages that its workers import.
+
+    Raises:
+        SettingsError: If one is missing. Without it workers would end without a word.
+    """
+    missing = [module for module in SPARK if not _is_installed(module)]
+    if missing:
+        raise SettingsError(_told("An application on Spark", missing[0]))
+
+
+def explained(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
+    """Return an error of an import that says which extra to install, if one of Millstream's brings what is missing.
+
+    Args:
+        error: The error.
+        what: What was asked for.
+    """
+    name = error.name or ""
+    if name.split(".")[0] not in {module.split(".")[0] for module in (*SPARK, "py4j")}:
+        return error
+    return ModuleNotFoundError(_told(what, name), name=name)
+
+
+def _told(what: str, module: str) -> str:
+    package = _DISTRIBUTIONS.get(module, module.split(".")[0])
+    return (
+        f"{what} needs the package {package}, which is not installed here: pip install 'millstream[spark]'; on a platform that "
+        f"brings its own PySpark, pip install {package} alone"
+    )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        return False

@@ -1,0 +1,531 @@
+"""A running application: its state, what Spark's processes ask it, and how it ends or goes on with another query."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    ControlError,
+    MillstreamError,
+    SparkRuntimeError,
+)
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import TopicFacts
+from millstream.core.runtime.intake import topics_in_front
+from millstream.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
+from millstream.core.runtime.pausing import chosen_topics, resting
+from millstream.core.topology.plan import Plan
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.drivers.spark.submit.classes import keep_classes
+from millstream.drivers.spark.submit.session import session_for
+from millstream.drivers.spark.submit.wanted import lacking_lines, tell_lacking
+from millstream.drivers.spark.worker.progress import QUESTION as RESTORING
+from millstream.drivers.spark.worker.report import Report
+from millstream.edge import contact
+from millstream.edge.continuity import Continuity
+from millstream.edge.draining import Draining, unread
+from millstream.edge.group_offsets import GroupOffsets
+from millstream.edge.lease import Lease
+from millstream.edge.orders import StandingOrders
+from millstream.edge.progress import Progress, Repeated, facts_of, summary
+from millstream.edge.purging import Purge, RecordDeleter
+from millstream.edge.settings import Settings
+from millstream.edge.spark_errors import translated
+from millstream.edge.status import Book, Status
+from millstream.edge.upkeep import Upkeep
+
+log = logging.getLogger("millstream.application")
+
+_STOP_WAIT_S = 60.0
+_POLL_S = 0.02
+
+
+class RunningApplication:
+    """An application at work. Made by :meth:`Application.start`; safe to use from several threads."""
+
+    def __init__(
+        self,
+        application_id: str,
+        group: GroupOffsets,
+        lease: Lease,
+        orders: StandingOrders,
+        deleter: RecordDeleter,
+        hang_up: Callable[[], None],
+        drain_timeout_s: float = 0.0,
+        *,
+        transactional: bool = False,
+    ) -> None:
+        self.id = application_id
+        self._run = secrets.token_hex(8)
+        """The id of this run of the application; restarts of the query belong to it."""
+        self._hang_up = hang_up
+        """Lets the connections to the broker go."""
+        self._drain_timeout_s = drain_timeout_s
+        self._group = group
+        """Commits the group's offsets."""
+        self._transactional = transactional
+        """Whether the transactions commit what micro-batches finish."""
+        self._lease = lease
+        self._orders = orders
+        self._checkpoint = ""
+        """Where it is."""
+        self._session: SparkSession | None = None
+        self._lacking: Sequence[str] = ()
+        """What the session lacks if it is somebody else's."""
+        self._progress = Progress(application_id)
+        self._warnings = Repeated(partial(log.warning, "%s"))
+        self._spark_log: Path | None = None
+        """Where Spark's output goes; None is where this program's goes."""
+        self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
+        self._relaunch: Callable[[], StreamingQuery]
+        self._rescale_later = False
+        self._upkeep: Upkeep | None = None
+        self._purge = Purge(deleter, lambda: self._plan.purged_topics)
+        self._purging: Upkeep | None = None
+        self._changing = threading.RLock()
+        self._steady = threading.Event()
+        self._steady.set()
+        self._book = Book()
+        self._draining = Draining(self._book.left)
+        self._hold = threading.Event()
+        self._between_batches = threading.Event()
+        self._first_batch = threading.Event()
+        self._state = "starting"
+        self._error: MillstreamError | None = None
+        self._query: StreamingQuery | None = None
+        self._control = ControlServer(self._answer, secrets.token_bytes(16), process_directory())
+        self._ending = threading.Lock()
+
+    def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
+        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
+
+        Records that wait in asynchronous operators are carried over: they go on at the next start. With time to drain, nothing more
+        is read from outside, and micro-batches go on until these records are finished; those that are not in time, or wait for
+        a later one, are carried over.
+
+        Args:
+            timeout_s: How long the batch at work may take before the query is stopped all the same.
+            drain_timeout_s: How long it may take to finish unfinished records before that; None is the setting
+                ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
+        """
+        if self._query is not None:
+            self._draining.order(self._drain_timeout_s if drain_timeout_s is None else drain_timeout_s)
+            self._draining.wait(self._can_drain)
+        with self._changing:
+            if self._state in ("stopped", "failed") or self._query is None:
+                return
+            self._state = "stopping"
+            try:
+                self._halt(self._query, timeout_s)
+            except (OSError, Py4JError) as gone:
+                self._remember(_spark_is_gone(gone))
+            outcome = self._draining.outcome(self._book.left(0).unfinished)
+            if outcome:
+                log.warning("stopped: %s", outcome)
+            self._finish()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the application has ended.
+
+        Args:
+            timeout_s: How long to wait, None without end.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            MillstreamError: If it has failed.
+        """
+        if self._query is None:
+            return True
+        try:
+            ended = self._wait(timeout_s)
+        except StreamingQueryException as error:
+            self._fail(error)
+        except (OSError, Py4JError) as gone:
+            self._fail(_spark_is_gone(gone))
+        if self._error is not None:
+            raise self._error
+        if ended:
+            self._finish()
+        return bool(ended)
+
+    def pause(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        subtopologies: Collection[int] | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Stop reading topics, beside those that are paused already; what was read is finished.
+
+        A sub-topology that nothing can reach any more does not punctuate either.
+
+        Args:
+            topics: Names of topics.
+            subtopologies: Numbers of sub-topologies, as the plan in the log has them: the topics that each reads from the
+                broker. Without topics and sub-topologies everything is paused.
+            keep: Whether they are still paused when the application is started again.
+
+        Raises:
+            ControlError: If the application does not read such a topic or has no such sub-topology, cannot keep it, or has
+                ended.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.pause`` (KIP-834), which pauses everything.
+        """
+        self._standing().pause(chosen_topics(self._plan, topics, subtopologies), keep=keep)
+
+    def resume(
+        self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
+    ) -> None:
+        """Read topics again, now and after a restart.
+
+        Args:
+            topics: Names of topics.
+            subtopologies: Numbers of sub-topologies. Without topics and sub-topologies everything is resumed.
+
+        Raises:
+            ControlError: If the application does not read such a topic or has no such sub-topology, or has ended.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.resume`` (KIP-834).
+        """
+        self._standing().resume(chosen_topics(self._plan, topics, subtopologies))
+
+    def throttle(self, topic: str, records_per_second: int | None) -> None:
+        """Read at most so many records per second of a topic, until the application ends.
+
+        Args:
+            topic: Its name.
+            records_per_second: At least 1; None lifts the limit, also one of the setting ``max_records_per_second``.
+
+        Raises:
+            ControlError: If the application does not read such a topic, the rate cannot be, or the application has ended.
+        """
+        for known in chosen_topics(self._plan, [topic]):
+            self._standing().throttle(known, records_per_second)
+
+    def status(self) -> Status:
+        """Say what the application is doing."""
+        if self._state in ("starting", "running") and self._query is not None:
+            error: Exception | None
+            try:
+                error = None if self._query.isActive else self._query.exception()
+            except (OSError, Py4JError) as gone:
+                error = _spark_is_gone(gone)
+            if error is not None:
+                self._remember(error)
+        draining = self._draining.ordered and self._state in ("starting", "running")
+        state = "draining" if draining else self._state
+        status = self._book.status(state, None if self._error is None else str(self._error))
+        orders = self._orders.now
+        return replace(status, paused=sorted(orders.paused), throttled=orders.rates, lacking=self._lacking)
+
+    def metrics(self) -> dict[str, int]:
+        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
+        return self._book.metrics()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # What the processes of Spark ask.
+
+    def _answer(self, question: str, data: Any) -> Any:
+        if question == "plan":
+            self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
+            self._purge.planned(data["positions"])
+            oldest = self._book.oldest(origins(self._plan))
+            if data["ends"] is not None:
+                self._group.planned(data["positions"])
+                self._commit_later(data, oldest)
+            if self._draining.ordered:
+                self._look_whether_drained(data)
+            hold = self._hold.is_set()
+            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
+                self._between_batches.set()
+            orders = self._orders.now
+            rest = resting(self._plan, orders.paused) if orders.paused else ()
+            return {
+                "hold": hold,
+                "intake": not self._draining.ordered,
+                "paused": sorted(orders.paused),
+                "rates": orders.rates,
+                "commit": self._book.commit_requested,
+                "due": self._book.due(data["now_ms"], rest),
+                "held": self._book.held(self._in_front),
+                "times": self._book.times,
+                "oldest": oldest,
+                "bytes_per_record": self._book.bytes_per_record(),
+            }
+        if question == "topics":
+            if self._upkeep is not None:
+                self._upkeep.wake()
+            return True
+        if question == "batch":
+            reports = [Report.decode(report) for report in data["reports"]]
+            for report in reports:
+                for notice in report.notices:
+                    self._warnings.tell(notice)
+            offsets = self._book.committed(data["batch"], reports)
+            for line in self._book.waiting_lines():
+                self._warnings.tell(line)
+            if self._commit({} if self._transactional else offsets):
+                self._purge.committed(offsets)
+            self._first_batch.set()
+            return True
+        if question == RESTORING:
+            log.warning("%s", data.line())
+            self._book.restoring(data)
+            return True
+        if question == contact.ORDER:
+            return contact.carried_out(self, *data)
+        raise MillstreamError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _purge_every(self, interval_s: float) -> None:
+        """Delete from time to time what nobody needs any more."""
+        self._purging = Upkeep(self._purge.purge, interval_s)
+
+    def _standing(self) -> StandingOrders:
+        """Give the orders to change; behind the end they, and their file, are another application's."""
+        if not self._lease.held:
+            raise ControlError(
+                f"application {self.id!r} has ended ({self._state}); orders are for one that runs"
+            )
+        return self._orders
+
+    @property
+    def _plan(self) -> Plan:
+        """The plan with the numbers of sub-topologies that it runs with."""
+        return self._continues[0].plan
+
+    @property
+    def _in_front(self) -> Mapping[int, frozenset[str]]:
+        """The topics that bring records to a sub-topology through Spark's shuffle."""
+        return topics_in_front(self._plan)
+
+    def _commit_later(self, data: Mapping[str, Any], oldest: Mapping[str, int]) -> None:
+        """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""
+        if data.get("origins") is None:
+            self._commit({})
+            return
+        later = topics_committed_later(self._plan)
+        read = {topic: at for topic, at in data["positions"].items() if topic in later}
+        news = self._book.finish(committable(read, begun_from_json(data["origins"]), oldest), read)
+        self._commit(news, {at: until for at in news if (until := read[at.topic][at.partition]) > news[at]})
+
+    def _commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> bool:
+        """Commit offsets, and those that could not be committed before; return whether all of them are committed."""
+        try:
+            self._group.commit({at: n for at, n in offsets.items() if not self._is_shuffle(at.topic)}, taken)
+        except BrokerUnavailableError as error:
+            log.warning("offsets are committed a little later: %s", error)
+            return False
+        return True
+
+    def _look_for_others(self) -> None:
+        """Say so if somebody else commits the group's offsets; transactions fence by themselves."""
+        if self._transactional:
+            return
+        for at, (ours, theirs) in self._group.by_others().items():
+            log.warning(
+                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
+                "with another state_dir too, both process every record and send every result: stop one of them",
+                self.id,
+                at,
+                ours,
+                theirs,
+            )
+
+    def _is_shuffle(self, topic: str) -> bool:
+        return topic not in self._book.ends and topic not in self._book.positions
+
+    def _look_whether_drained(self, data: Mapping[str, Any]) -> None:
+        internal = self._plan.internal_topics.keys() - self._orders.now.paused
+        self._draining.look(data["now_ms"], unread(data["positions"], data["ends"], internal))
+
+    def _can_drain(self) -> bool:
+        """Tell whether micro-batches go on."""
+        query = self._query
+        assert query is not None
+        try:
+            at_work = query.isActive or not self._steady.is_set()
+        except (OSError, Py4JError):
+            return False
+        return at_work and self._state in ("starting", "running")
+
+    # Going on with another query.
+
+    def _halt(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
+        """Stop a query between two batches, or in the middle of one when the time is over."""
+        self._hold.set()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while query.isActive and not self._between_batches.wait(_POLL_S):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        query.stop()
+
+    def _restart(self, reason: str) -> None:
+        """Stop the query between two batches and start it again, on the same session and checkpoint."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            log.warning("restarting the query: %s", reason)
+            self._steady.clear()
+            try:
+                self._halt(self._query)
+                if self._query.exception() is None:
+                    self._hold.clear()
+                    self._between_batches.clear()
+                    self._query = self._relaunch()
+            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
+                self._remember(error)
+                self._release()
+            finally:
+                self._steady.set()
+
+    def _end_with(self, error: MillstreamError) -> None:
+        """Stop the query between two batches because of an error that it has not met itself."""
+        with self._changing:
+            if self._state != "running" or self._query is None:
+                return
+            self._steady.clear()  # who waits for the end hears of it when everything has been given back
+            try:
+                self._halt(self._query)
+            finally:
+                self._remember(error)
+                self._release()
+                self._steady.set()
+
+    def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
+        """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
+
+        def session() -> SparkSession:
+            if self._session is None:
+                self._session = self._spark(settings)
+            return self._session
+
+        return session
+
+    def _spark(self, settings: Settings) -> SparkSession:
+        own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
+        if own:
+            where = "" if self._spark_log is None else f"; what it writes goes to {self._spark_log}"
+            master = "" if settings.master is None else f" ({settings.master})"
+            self._progress.say("spark-starts", f"starting Spark{master}{where}")
+        session = session_for(self.id, settings.master, settings.spark, self._spark_log)
+        whose = "runs" if own else "is the program's own session"
+        address = session.sparkContext.uiWebUrl
+        ui = "" if address is None else f", UI at {address}"
+        self._progress.say(
+            "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
+        )
+        if not own:
+            self._lacking = lacking_lines(session, settings.spark)
+            tell_lacking(self._lacking)
+        return session
+
+    # Beginning and end.
+
+    def _await_first_batch(self) -> None:
+        assert self._query is not None
+        while not self._first_batch.wait(_POLL_S):
+            if not self._query.isActive:
+                self.await_termination()
+                break
+        if self._state == "starting":
+            self._state = "running"
+            keep_classes()
+            self._progress.say("running", f"running after {self._progress.seconds:.1f} s")
+        self._progress.follow(lambda: (self.status(), self.metrics()), self._warnings.flush)
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait in short steps, so that signals are handled in between; tell whether the query has ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            query = self._query
+            assert query is not None
+            ended = bool(query.awaitTermination(1))
+            if ended and not self._steady.wait(1):
+                continue
+            if (ended and query is self._query) or self._state == "stopped":
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+
+    def _remember(self, error: Exception) -> None:
+        if isinstance(error, MillstreamError):
+            self._error = error
+        else:
+            self._error = translated(str(error), self._checkpoint)
+        self._state = "failed"
+
+    def _fail(self, error: Exception) -> None:
+        self._remember(error)
+        self._release()
+        assert self._error is not None
+        raise self._error from None
+
+    def _finish(self) -> None:
+        with self._ending:
+            if self._state != "failed":
+                self._purge.purge()
+            self._sum_up()
+            self._release()
+
+    def _sum_up(self) -> None:
+        """Say once what was done."""
+        if self._state in ("stopped", "failed"):
+            return
+        self._state = "stopped"
+        self._warnings.flush()
+        status, metrics = self.status(), self.metrics()
+        self._progress.say(
+            "stopped", summary(status, metrics, self._progress.seconds), **facts_of(status, metrics)
+        )
+
+    def _abandon(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what nobody else can use while the application is at work."""
+        self._progress.end()
+        for upkeep in (self._upkeep, self._purging):
+            if upkeep is not None:
+                upkeep.close()
+        self._control.close()
+        if self._lease.held:
+            contact.withdraw(self._lease.home)
+        self._lease.release()
+        self._hang_up()
+
+
+def _spark_is_gone(gone: Exception) -> SparkRuntimeError:
+    return SparkRuntimeError(
+        f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
+        "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
+    )

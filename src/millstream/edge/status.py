@@ -1,0 +1,400 @@
+"""Status and metrics of a running application, from the reports of its tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millstream.core.engine.readiness import Waiting
+from millstream.core.engine.threads import ThreadFigures, added
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets, flat, positions_from_json
+from millstream.core.runtime.origins import oldest_by_topic
+from millstream.drivers.spark.inputs import Held
+from millstream.drivers.spark.worker.progress import RestoreProgress
+from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_of
+from millstream.edge.call_status import CallStatus, call_counts, call_metrics, call_status, left_of
+from millstream.edge.draining import Left
+from millstream.edge.hot_keys import HotKeys
+from millstream.edge.thread_status import ThreadStatus, thread_metrics, thread_status
+
+_RATE_WINDOW_S = 10.0
+_TELL_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an application is doing.
+
+    Attributes:
+        state: ``starting``, ``running``, ``waiting`` (for the broker), ``draining``, ``stopping``, ``stopped`` or ``failed``.
+        batch: Number of the last committed micro-batch, -1 before the first.
+        lag: Records that are in the topics and have not been processed, per topic.
+        records_per_s: Records read per second, over the last ten seconds.
+        tasks: Tasks that have reported so far.
+        error: Why the application failed.
+        restoring: One line for each store of a task that is being restored.
+        waiting: Why tasks that have records do not process them, and since when, one line per task.
+        enforced: Records that tasks took although an empty input might still have brought an earlier one, per task.
+        enforced_per_s: The same over all tasks per second, over the last ten seconds.
+        buffered: Records that are held because tasks wait, per topic.
+        paused: Topics that are paused.
+        throttled: Most records per second, per topic that has such a limit.
+        dropped: Records that were left out on purpose, per task; those of global topics count for what fills the global stores,
+            which is numbered behind the sub-topologies.
+        calls: What the asynchronous operators are doing, per task that has some.
+        threads: What the threads of tasks have done, per task that has several and something for them to do.
+        batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
+        lacking: What the Spark session lacks that Millstream wants, and why: one line for each setting. Empty for one that it made.
+        placed: Host and executor on which each task ran last, as ``host/executor``.
+    """
+
+    state: str
+    batch: int
+    lag: Mapping[str, int]
+    records_per_s: float
+    tasks: int
+    error: str | None = None
+    restoring: Sequence[str] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    enforced: Mapping[str, int] = field(default_factory=dict)
+    enforced_per_s: float = 0.0
+    buffered: Mapping[str, int] = field(default_factory=dict)
+    paused: Sequence[str] = ()
+    throttled: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, CallStatus] = field(default_factory=dict)
+    threads: Mapping[str, ThreadStatus] = field(default_factory=dict)
+    batch_s: float | None = None
+    lacking: Sequence[str] = ()
+    placed: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Recent:
+    """Counts of the last ten seconds. Guarded by the book's lock."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def add(self, count: int) -> None:
+        """Add a count of now."""
+        self._counts.append((time.monotonic(), count))
+
+    def per_second(self) -> float:
+        """Give their sum per second."""
+        now = time.monotonic()
+        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
+            self._counts.popleft()
+        if not self._counts:
+            return 0.0
+        return sum(count for _, count in self._counts) / max(now - self._counts[0][0], 1.0)
+
+
+@dataclass
+class Book:
+    """Adds up reports. Written by the control threads, read by anyone; guarded by its lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    batch: int = -1
+    ends: Offsets = field(default_factory=dict)
+    positions: Offsets = field(default_factory=dict)
+    waiting: bool = False
+    commit_requested: bool = False
+    """Whether a processor asked for a commit in the last micro-batch."""
+    totals: Counter[str] = field(default_factory=Counter)
+    tasks: dict[str, Report] = field(default_factory=dict)
+    first_record_ms: int | None = None
+    last_batch_ms: int | None = None
+    restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
+    enforced: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    threads: dict[str, ThreadFigures] = field(default_factory=dict)
+    buffered_max: int = 0
+    cache_bytes_max: int = 0
+    hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
+    finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
+    times: Offsets = field(default_factory=dict)
+    """The partition times of readers that extract timestamps."""
+    _recent: _Recent = field(default_factory=_Recent)
+    _recent_enforced: _Recent = field(default_factory=_Recent)
+    _told: dict[str, float] = field(default_factory=dict)
+    _planned_at: float = field(default_factory=time.monotonic)
+    _batch_s: float | None = None
+    _placed: dict[str, str] = field(default_factory=dict)
+    _asked_ms: int = 0
+    """When it was last asked which tasks are due, by the application's clock."""
+
+    def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
+        """Note what the planner sees; no ends means that no broker answers."""
+        with self.lock:
+            self._planned_at = time.monotonic()
+            self.totals["held_back_ms"] += held_back_ms
+            self.waiting = ends is None
+            if ends is not None:
+                self.ends = ends
+            for topic, partitions in positions.items():
+                for partition, at in partitions.items():
+                    known = self.positions.setdefault(topic, {})
+                    known.setdefault(partition, at)
+
+    def restoring(self, progress: RestoreProgress) -> None:
+        """Note how far the restore of a store is."""
+        with self.lock:
+            self.restores.pop((progress.task, progress.store), None)
+            if not progress.finished:
+                self.restores[progress.task, progress.store] = progress
+
+    def committed(self, batch: int, reports: Sequence[Report]) -> dict[TopicPartition, int]:
+        """Note a batch; give the offsets to commit."""
+        offsets = offsets_of(reports)
+        with self.lock:
+            self.batch = batch
+            self._batch_s = time.monotonic() - self._planned_at
+            self.commit_requested = any(report.commit_requested for report in reports)
+            self.restores.clear()  # those of an attempt that failed never end
+            self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
+            for report in reports:
+                self._add(report)
+            for at, offset in offsets.items():
+                self.positions.setdefault(at.topic, {})[at.partition] = offset
+            self._recent.add(sum(report.read for report in reports))
+            self._recent_enforced.add(sum(report.enforced for report in reports))
+        return offsets
+
+    def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the oldest micro-batch that a record is unfinished of, per topic in front of Spark's shuffle.
+
+        Args:
+            behind: The topics in front of each repartition (see ``millstream.core.runtime.origins``).
+        """
+        with self.lock:
+            unfinished: dict[TopicPartition, int] = {}
+            for report in self.tasks.values():
+                for at, low in flat(positions_from_json(report.shuffled)).items():
+                    unfinished[at] = min(low, unfinished.get(at, low))
+            return oldest_by_topic(unfinished, behind)
+
+    def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
+        """Note how far topics are finished that go through Spark's shuffle; return the offsets that are to be committed anew.
+
+        They do not go back: a record that was finished once stays finished.
+
+        Args:
+            offsets: How far they are finished.
+            read: How far they have been read.
+        """
+        news: dict[TopicPartition, int] = {}
+        with self.lock:
+            for at, offset in flat(offsets).items():
+                until = read[at.topic][at.partition]
+                before = self.finished.get(at, (0, 0))
+                again = before[0] > until  # the topic is another one
+                now = (offset if again else max(offset, before[0]), until)
+                if now != before:
+                    self.finished[at] = now
+                    news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
+        return news
+
+    def _add(self, report: Report) -> None:
+        if report.gone:
+            self.tasks.pop(report.task, None)
+        else:
+            self.tasks[report.task] = report
+        for topic, times in positions_from_json(report.times).items():
+            self.times.setdefault(topic, {}).update(times)
+        self._place(report)
+        self.totals.update(read=report.read, read_bytes=report.read_bytes)
+        self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
+        self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
+        self.totals.update(merged=report.merged)
+        self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
+        if report.enforced:
+            self.enforced[report.task] += report.enforced
+        own = sum(report.dropped.values()) - sum(report.global_dropped.values())
+        self.dropped += Counter({report.task: own, **report.global_dropped})
+        self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
+        self.totals.update({f"counted: {name}": count for name, count in report.counted.items()})
+        self.totals.update(restored=report.restored, global_records=report.global_records)
+        if report.calls is not None:
+            self.totals.update(call_counts(report.calls))
+            for told in report.calls.hottest:
+                self.hottest.setdefault(report.task, {}).setdefault(told.operator, HotKeys()).note(told)
+        if (threads := added([self.threads.get(report.task), report.threads])) is not None:
+            self.threads[report.task] = threads
+        if report.first_record_ms is not None:
+            self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
+
+    def _place(self, report: Report) -> None:
+        before = self._placed.get(report.task, report.executor)
+        if report.gone:
+            self._placed.pop(report.task, None)
+        elif report.executor:
+            self.totals.update(task_runs=1, moved_tasks=int(before != report.executor))
+            self._placed[report.task] = report.executor
+
+    def bytes_per_record(self) -> float | None:
+        """Give the average size of the records read so far, None before the first."""
+        with self.lock:
+            return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
+
+    def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
+        """Return the tasks to wake by now, those of sub-topologies that rest only for their unfinished records.
+
+        When the clock goes back, all are woken that wait for a time: by the new clock they may have to wait for less.
+        """
+        with self.lock:
+            if now_ms < self._asked_ms:
+                self.tasks = {task: report.waking_at(now_ms) for task, report in self.tasks.items()}
+            self._asked_ms = now_ms
+            return sorted(
+                task
+                for task, report in self.tasks.items()
+                if (at := report.wakes_at(rests=TaskId.parse(task).subtopology in resting)) is not None
+                and at <= now_ms
+            )
+
+    def held(self, in_front: Mapping[int, Collection[str]]) -> Held:
+        """Give what the tasks hold.
+
+        Args:
+            in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        """
+        with self.lock:
+            buffered: dict[TopicPartition, tuple[int, int, int]] = {}
+            for report in self.tasks.values():
+                for topic, partition, _, records, size, newest in report.buffered:
+                    at = TopicPartition(topic, partition)
+                    known = buffered.get(at, (0, 0, -1))
+                    buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
+            waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
+            given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
+            return Held(buffered, frozenset(given_up), min(waits, default=None), self._room(in_front))
+
+    def left(self, until_ms: int) -> Left:
+        """Give how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
+        with self.lock:
+            return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
+
+    def _room(self, in_front: Mapping[int, Collection[str]]) -> dict[TopicPartition, int]:
+        """Give how many more records of partitions tasks can take in.
+
+        What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
+        share what all of them could take if each had as little room as the one that has least.
+        """
+        rooms: dict[int, list[int]] = {}
+        room: dict[TopicPartition, int] = {}
+        for task, report in self.tasks.items():
+            if report.calls is not None:
+                rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+                for topic, partitions in report.offsets.items():
+                    room.update({TopicPartition(topic, int(p)): report.calls.room for p in partitions})
+        for number in in_front.keys() & rooms.keys():
+            sharing = [TopicPartition(t, p) for t in in_front[number] for p in self.positions.get(t, ())]
+            share = min(rooms[number]) * len(rooms[number]) // max(len(sharing), 1)
+            room.update({at: min(room.get(at, share), share) for at in sharing})
+        return room
+
+    def _waiting(self) -> dict[str, Waiting]:
+        """Give why the tasks wait that do."""
+        waits = {task: waiting_of(report) for task, report in self.tasks.items()}
+        return {task: waiting for task, waiting in waits.items() if waiting is not None}
+
+    def _buffered(self) -> Counter[str]:
+        """Count the records that are held, per topic."""
+        buffered: Counter[str] = Counter()
+        for report in self.tasks.values():
+            for topic, _, _, records, *_ in report.buffered:
+                buffered[topic] += records
+        return buffered
+
+    def waiting_lines(self) -> list[str]:
+        """Give the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
+        with self.lock:
+            waits = self._waiting()
+            self._told = {task: at for task, at in self._told.items() if task in waits}
+            now = time.monotonic()
+            due = [task for task in waits if now - self._told.setdefault(task, now) >= _TELL_EVERY_S]
+            self._told.update(dict.fromkeys(due, now))
+            return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
+
+    def status(self, state: str, error: str | None) -> Status:
+        """Give the status."""
+        with self.lock:
+            lag = {
+                topic: sum(
+                    max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items()
+                )
+                for topic, partitions in self.ends.items()
+            }
+            shown = "waiting" if state == "running" and self.waiting else state
+            lines = [progress.line() for _, progress in sorted(self.restores.items())]
+            return Status(
+                shown,
+                self.batch,
+                lag,
+                self._recent.per_second(),
+                len(self.tasks),
+                error,
+                lines,
+                {task: _waits(waiting) for task, waiting in sorted(self._waiting().items())},
+                dict(sorted(self.enforced.items())),
+                self._recent_enforced.per_second(),
+                dict(sorted(self._buffered().items())),
+                dropped=dict(sorted(self.dropped.items())),
+                calls={
+                    task: call_status(r.calls, self.hottest.get(task, {}))
+                    for task, r in sorted(self.tasks.items())
+                    if r.calls is not None
+                },
+                threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
+                batch_s=self._batch_s,
+                placed=dict(sorted(self._placed.items())),
+            )
+
+    def metrics(self) -> dict[str, int]:
+        """Give the totals since the start."""
+        with self.lock:
+            state = sum(report.state_bytes for report in self.tasks.values())
+            return {
+                "read_records": self.totals["read"],
+                "read_bytes": self.totals["read_bytes"],
+                "processed_records": self.totals["processed"],
+                "sent_records": self.totals["sent"],
+                "dropped_records": sum(self.dropped.values()),
+                **{
+                    name.replace(": ", "_records: "): n
+                    for name, n in self.totals.items()
+                    if name.startswith("dropped: ")
+                },
+                **{name: n for name, n in self.totals.items() if name.startswith("counted: ")},
+                "enforced_records": sum(self.enforced.values()),
+                "buffered_records": sum(self._buffered().values()),
+                "buffered_records_max": self.buffered_max,
+                "merged_updates": self.totals["merged"],
+                "cache_bytes_max": self.cache_bytes_max,
+                "punctuations": self.totals["punctuated"],
+                "task_runs": self.totals["task_runs"],
+                "moved_tasks": self.totals["moved_tasks"],
+                "restored_changes": self.totals["restored"],
+                "global_records": self.totals["global_records"],
+                "throttled_ms": self.totals["held_back_ms"],
+                "state_bytes": state,
+                "batches": self.batch + 1,
+                **call_metrics(
+                    [r.calls for r in self.tasks.values() if r.calls is not None],
+                    self.totals,
+                    [keys for of_task in self.hottest.values() for keys in of_task.values()],
+                ),
+                **thread_metrics(self.threads.values()),
+                **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
+                **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
+            }
+
+
+def _waits(waiting: Waiting) -> str:
+    seconds = max(time.time() - waiting.since_ms / 1000, 0.0)  # noqa: TID251 - shown to people
+    return f"has waited for {seconds:.1f} s: it {waiting.line()}"

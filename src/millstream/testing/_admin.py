@@ -1,0 +1,155 @@
+"""What a running broker is asked for: topics, offsets, deletions.
+
+A broker that has just started, or that has just created a topic, knows of partitions before it leads them, and answers for
+a moment that the leader is not there *yet*. Those answers are asked for again; every other one is final.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar, final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from millstream.testing._java import EmbeddedKafkaError
+from millstream.testing._records import Isolation
+
+T = TypeVar("T")
+
+_LEVELS: dict[Isolation, IsolationLevel] = {
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+    "read_committed": IsolationLevel.READ_COMMITTED,
+}
+_REQUEST_TIMEOUT_S = 30.0
+_ANSWER_WITHIN_S = (
+    5.0  # of one broker: librdkafka leaves a request with a broker that has just died until it times out
+)
+_PAUSE_S = 0.02
+_HEARD_WITHIN_S = 10.0  # of a topic, by all brokers of a cluster
+_NOT_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+_NO_ANSWER_YET = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+_NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
+"""Of a topic that one broker of a cluster has shown: the leader may not have heard of it."""
+
+
+@final
+class BrokerAdmin:
+    """Requests to one broker; any thread may use it. ``EmbeddedKafka`` documents what each request means.
+
+    Args:
+        client: A client that is connected to the broker.
+        servers: Its bootstrap servers, for the messages of errors.
+    """
+
+    def __init__(self, client: AdminClient, servers: str) -> None:
+        self._client = client
+        self._servers = servers
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str | int]) -> None:
+        """Create a topic and wait until its leaders answer."""
+        settings = {key: str(value) for key, value in {"retention.ms": -1, **config}.items()}
+        topic = NewTopic(name, num_partitions=partitions, config=settings)
+        self._all_of(f"create topic {name}", lambda client: client.create_topics([topic]))
+        self._await(lambda: len(self._partitions_of(name)) == partitions, f"topic {name} to appear")
+        self.end_offsets(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self._all_of(f"delete topic {name}", lambda client: client.delete_topics([name]))
+        self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the records before an offset, by partition."""
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
+
+    def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
+        """Give the offsets before which a reader of an isolation level can read, by partition."""
+        latest = OffsetSpec.latest()
+        wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
+        level = {"isolation_level": _LEVELS[isolation]}
+        found = self._all_of(
+            f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level), _NOT_HEARD_YET
+        )
+        return {place.partition: result.offset for place, result in found.items()}
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Give the offsets that a group has committed, by partition."""
+        # Not the admin client's list_consumer_group_offsets: librdkafka crashes in it while a coordinator moves.
+        consumer = Consumer(
+            {"bootstrap.servers": self._servers, "group.id": group, "enable.auto.commit": False}
+        )
+        try:
+            wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
+            if not wanted:
+                return {}
+            found = self._asked(
+                f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=_REQUEST_TIMEOUT_S)
+            )
+        finally:
+            consumer.close()
+        return {place.partition: place.offset for place in found if place.offset >= 0}
+
+    def partitions(self, topic: str) -> list[int]:
+        """Give the partitions of a topic that must exist."""
+        deadline = time.monotonic() + (_HEARD_WITHIN_S if "," in self._servers else 0)
+        while not (partitions := self._partitions_of(topic)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)  # the broker that was asked may hear of a new topic later than another one
+        if not partitions:
+            raise EmbeddedKafkaError(
+                f"there is no topic {topic!r} on {self._servers}; create_topic() makes it"
+            )
+        return partitions
+
+    def _all_of(
+        self,
+        what: str,
+        ask: Callable[[AdminClient], Mapping[T, Future[Any]]],
+        not_yet: Collection[int] = _NOT_YET,
+    ) -> dict[T, Any]:
+        """Ask the broker and wait for every answer."""
+
+        def answers() -> dict[T, Any]:
+            return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
+
+        return self._asked(what, answers, not_yet)
+
+    def _asked(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
+        """Ask; ask again while the broker says that a leader or coordinator is not there yet."""
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                if error.args[0].code() not in not_yet or time.monotonic() > deadline:
+                    raise EmbeddedKafkaError(f"{what} on {self._servers}: {error.args[0]}") from error
+                time.sleep(_PAUSE_S)
+            except FutureTimeoutError as error:
+                raise EmbeddedKafkaError(f"{what}: no answer from {self._servers}; is it paused?") from error
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """All partitions, led or not; none if there is no such topic. Asking for one topic could create it."""
+        metadata = self._asked(
+            "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
+        )
+        found = metadata.topics.get(topic)
+        return sorted(found.partitions) if found else []
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while not holds():
+            if time.monotonic() > deadline:
+                raise EmbeddedKafkaError(f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self._servers}")
+            time.sleep(_PAUSE_S)

@@ -1,0 +1,262 @@
+"""One broker process of Apache Kafka: its ports, its storage, its start and its end.
+
+Every broker is a KRaft controller too; the controllers of a cluster know each other from the start, by a fixed list of voters.
+The *home* directory of a broker holds ``server.properties``, ``broker.log``, the data and a
+directory for temporary files. It has *started* when it answers a metadata request with the cluster id that its own
+storage carries: an open port would prove less, since between choosing a port and binding it another program can take
+it, and that program may be a broker too.
+
+The properties differ from Kafka's defaults where a test would suffer: records keep any timestamp and never expire, internal
+topics are small, and groups do not wait for more members. A cluster keeps three replicas of each topic, of which two must
+have a record before it is acknowledged, internal topics included: the settings that Kafka's documentation asks of production.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from millstream.drivers.class_archive import ClassArchive
+from millstream.testing._jars import kafka_jars
+from millstream.testing._java import EmbeddedKafkaError, TiedProcess, find_java
+
+HOST = "127.0.0.1"
+QUIET_CLIENT: dict[str, str | int] = {
+    "log_level": 0,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+}
+"""Client settings for a broker that comes and goes: come back quickly, and do not write to standard error meanwhile."""
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+_TOOL_TIMEOUT_S = 120.0
+_PAUSE_S = 0.02
+_REPLICAS = 3
+_LOG_LINES = 25
+_QUICK_START = "-XX:TieredStopAtLevel=1"
+_SMALL_JVM = ("-XX:+UseSerialGC", _QUICK_START, "-Dlog4j2.level=OFF")
+
+_PROPERTIES: dict[str, str | int | bool] = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,RELAYED:PLAINTEXT",
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "group.initial.rebalance.delay.ms": 0,
+    "broker.session.timeout.ms": 3_000,
+    "broker.heartbeat.interval.ms": 500,
+    "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
+    "log.retention.ms": -1,
+    "log.message.timestamp.after.max.ms": 2**63 - 1,
+}
+
+
+class PortTakenError(EmbeddedKafkaError):
+    """Another program bound a port of the broker first."""
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """What a broker is started with; see ``EmbeddedKafka`` for the meaning of each option."""
+
+    partitions: int
+    properties: Mapping[str, str | int | bool]
+    auto_create_topics: bool
+    java: tuple[str, ...]
+    relayed: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One broker of a cluster.
+
+    Attributes:
+        node: Its number, from 1.
+        port: Where it listens for clients and for the other brokers.
+        controllers: The port of every controller of the cluster, its own included, by the number of the broker.
+        cluster: Id of the cluster.
+        relayed: A second port for clients, and the one that they are told of instead; None: there is none.
+    """
+
+    node: int
+    port: int
+    controllers: Mapping[int, int]
+    cluster: str
+    relayed: tuple[int, int] | None = None
+
+
+@final
+class Broker:
+    """A broker process and its home directory. Use it from one thread at a time.
+
+    Args:
+        home: Its directory; storage that is already in it is kept.
+        options: What to start it with.
+        member: Its place in the cluster.
+
+    Raises:
+        EmbeddedKafkaError: Java or the jars are missing.
+    """
+
+    def __init__(self, home: Path, options: BrokerOptions, member: Member) -> None:
+        self._home = home
+        self._options = options
+        self._member = member
+        self._java = find_java()
+        self._jars = kafka_jars()
+        self._class_path = f"{self._jars}/*"
+        self._archive = ClassArchive("kafka", self._java, self._jars)
+        self._process: TiedProcess | None = None
+        self._log_start = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Host and port of the broker."""
+        return f"{HOST}:{self._member.port}"
+
+    @property
+    def process(self) -> TiedProcess | None:
+        """The process as long as it runs."""
+        return self._process if self._process and self._process.exit_code() is None else None
+
+    def launch(self) -> None:
+        """Start the process; its storage is made first if there is none."""
+        (self._home / "tmp").mkdir(parents=True, exist_ok=True)
+        self._write_properties()
+        properties = str(self._home / "server.properties")
+        if not (self._home / "data" / "meta.properties").exists():
+            self.run_main("kafka.tools.StorageTool", ["format", "-t", self._member.cluster, "-c", properties])
+        log = self._home / "broker.log"
+        self._log_start = log.stat().st_size if log.exists() else 0
+        options = [
+            _QUICK_START,
+            "-Dlog4j2.level=WARN",
+            *self._options.java,
+            *self._archive.options(note=True),
+        ]
+        command = [self._java, *options, *self._temporary(), "-cp", self._class_path]
+        self._process = TiedProcess(
+            [*command, "kafka.Kafka", "server.properties"], log=log, directory=self._home
+        )
+
+    def await_answer(self, brokers: Collection[int]) -> None:
+        """Wait until the broker answers, and knows of all brokers that run.
+
+        Args:
+            brokers: Their numbers.
+
+        Raises:
+            PortTakenError: Another program has one of its ports.
+            EmbeddedKafkaError: It did not start; the message ends with the last lines of its log.
+        """
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process is None or (code := self._process.exit_code()) is not None:
+                raise self._failure(f"ended with code {code} while it started")
+            try:
+                metadata = admin.list_topics(timeout=0.5)
+            except KafkaException:
+                continue
+            finally:
+                time.sleep(_PAUSE_S)
+            if metadata.brokers.keys() >= set(brokers) and metadata.cluster_id == self._member.cluster:
+                self._archive.make(self._class_path)
+                return
+        raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
+
+    def end(self, *, orderly: bool) -> None:
+        """End the process and wait until it is gone.
+
+        Args:
+            orderly: Let the broker close its logs first; otherwise it is killed.
+        """
+        if self._process is not None:
+            self._process.end(grace_s=_STOP_TIMEOUT_S if orderly else 0.0)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the broker, if it runs.
+
+        Args:
+            number: For example ``signal.SIGSTOP``.
+        """
+        if self._process is not None:
+            self._process.signal(number)
+
+    def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
+        """Run a Java class of Kafka to its end.
+
+        Args:
+            main: Name of the class.
+            arguments: Its arguments.
+            stdin: What it reads from standard input.
+
+        Returns:
+            What it wrote to standard output.
+
+        Raises:
+            EmbeddedKafkaError: It failed or took longer than two minutes.
+        """
+        options = [*_SMALL_JVM, *self._archive.options(), *self._temporary()]
+        command = [self._java, *options, "-cp", self._class_path, main, *arguments]
+        try:
+            done = subprocess.run(
+                command, input=stdin, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EmbeddedKafkaError(
+                f"{main} {' '.join(arguments)} did not end within {error.timeout:.0f} s"
+            ) from None
+        if done.returncode != 0:
+            said = "\n".join((done.stdout + done.stderr).splitlines()[-_LOG_LINES:])
+            raise EmbeddedKafkaError(
+                f"{main} {' '.join(arguments)} ended with code {done.returncode}:\n{said}"
+            )
+        return done.stdout
+
+    def _failure(self, what: str) -> EmbeddedKafkaError:
+        log = self._home / "broker.log"
+        text = log.read_bytes()[self._log_start :].decode(errors="replace")
+        kind = PortTakenError if "Address already in use" in text else EmbeddedKafkaError
+        last = "\n".join(text.splitlines()[-_LOG_LINES:])
+        return kind(f"the broker on {self.bootstrap_servers} {what}. Last lines of its log {log}:\n{last}")
+
+    def _temporary(self) -> list[str]:
+        """Where the JVM unpacks native libraries; a killed one leaves them, so it must be a place that goes away."""
+        return [f"-Djava.io.tmpdir={self._home / 'tmp'}"]
+
+    def _write_properties(self) -> None:
+        member = self._member
+        listens = told = f"PLAINTEXT://{HOST}:{member.port}"
+        if member.relayed is not None:
+            listens += f",RELAYED://{HOST}:{member.relayed[0]}"
+            told += f",RELAYED://{HOST}:{member.relayed[1]}"
+        replicas = min(len(member.controllers), _REPLICAS)
+        acknowledge = max(replicas - 1, 1)
+        properties = {
+            **_PROPERTIES,
+            "node.id": member.node,
+            "listeners": f"{listens},CONTROLLER://{HOST}:{member.controllers[member.node]}",
+            "advertised.listeners": told,
+            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{p}" for n, p in member.controllers.items()),
+            "default.replication.factor": replicas,
+            "min.insync.replicas": acknowledge,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": acknowledge,
+            "log.dirs": str(self._home / "data"),
+            "num.partitions": self._options.partitions,
+            "auto.create.topics.enable": self._options.auto_create_topics,
+            **self._options.properties,
+        }
+        lines = (f"{name}={str(v).lower() if isinstance(v, bool) else v}\n" for name, v in properties.items())
+        (self._home / "server.properties").write_text("".join(lines))

@@ -1,0 +1,183 @@
+"""The brokers of an embedded cluster, which start and end together or one by one.
+
+All ports are chosen before the first broker starts, since every broker has to be told where all controllers listen. Between
+that and the moment at which a broker binds its ports another program can take one; then the start is tried again with others.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import final
+
+from confluent_kafka.admin import AdminClient
+
+from millstream.testing._broker import HOST, QUIET_CLIENT, Broker, BrokerOptions, Member, PortTakenError
+from millstream.testing._java import EmbeddedKafkaError
+
+_ATTEMPTS = 5
+_PORTS_PER_BROKER = 2
+
+
+@final
+class Cluster:
+    """The brokers of one cluster; one alone is a cluster too. Use it from one thread at a time.
+
+    Args:
+        home: Existing directory; storage that is already in it is kept. Several brokers have a directory each in it.
+        options: What to start every broker with.
+        size: How many there are.
+    """
+
+    def __init__(self, home: Path, options: BrokerOptions, size: int) -> None:
+        self._options = options
+        self._homes = [home] if size == 1 else [home / f"broker-{number}" for number in range(size)]
+        self._brokers: list[Broker] = []
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Host and port of every broker."""
+        return ",".join(broker.bootstrap_servers for broker in self._brokers)
+
+    def start(self) -> AdminClient:
+        """Start all brokers on free ports and wait until they answer.
+
+        Returns:
+            A client that is connected to them.
+
+        Raises:
+            EmbeddedKafkaError: One did not start; the message ends with the last lines of its log.
+        """
+
+        def launch() -> None:
+            self._brokers = self._placed(free_ports(len(self._homes) * _PORTS_PER_BROKER))
+            self._launch(self._brokers)
+
+        return self._retried(launch, pause_s=0)
+
+    def restart(self, broker: int | None) -> AdminClient:
+        """Start one broker, or all, again with the same ports and data, after an orderly stop of those that still run.
+
+        Args:
+            broker: Which one, from 0; None is all.
+
+        Returns:
+            A client that is connected to all.
+
+        Raises:
+            EmbeddedKafkaError: One did not start; the message ends with the last lines of its log.
+        """
+        chosen = self._chosen(broker)
+        self.end(broker, orderly=True)
+        return self._retried(lambda: self._launch(chosen), pause_s=0.2)
+
+    def end(self, broker: int | None, *, orderly: bool) -> None:
+        """End one broker, or all, and wait until they are gone.
+
+        Args:
+            broker: Which one, from 0; None is all.
+            orderly: Let them close their logs first; otherwise they are killed.
+        """
+        chosen = self._chosen(broker)
+        if orderly and len(chosen) > 1:  # together: one that is left without the others cannot leave in order
+            for one in chosen:
+                one.signal(signal.SIGCONT)
+                one.signal(signal.SIGTERM)
+        for one in chosen:
+            one.end(orderly=orderly)
+
+    def signal(self, broker: int | None, number: signal.Signals) -> None:
+        """Send a signal to one broker, or all, as far as they run.
+
+        Args:
+            broker: Which one, from 0; None is all.
+            number: For example ``signal.SIGSTOP``.
+        """
+        for one in self._chosen(broker):
+            one.signal(number)
+
+    def pids(self) -> dict[int, int]:
+        """Return the process ids of the brokers that run, by their numbers from 0."""
+        return {
+            number: broker.process.pid
+            for number, broker in enumerate(self._brokers)
+            if broker.process is not None
+        }
+
+    def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
+        """Run a Java class of Kafka to its end; :meth:`Broker.run_main` says more."""
+        return self._brokers[0].run_main(main, arguments, stdin=stdin)
+
+    def _chosen(self, broker: int | None) -> Sequence[Broker]:
+        if broker is None:
+            return self._brokers
+        if not 0 <= broker < len(self._brokers):
+            raise EmbeddedKafkaError(f"there is no broker {broker}; there are {len(self._brokers)}, from 0")
+        return [self._brokers[broker]]
+
+    def _placed(self, ports: Sequence[int]) -> list[Broker]:
+        """Make the brokers for ports."""
+        of_clients, of_controllers = ports[: len(self._homes)], ports[len(self._homes) :]
+        controllers = dict(enumerate(of_controllers, start=1))
+        cluster = _cluster_id(self._homes[0] / "data" / "meta.properties")
+        relayed: Sequence[tuple[int, int] | None] = self._options.relayed or [None] * len(self._homes)
+        return [
+            Broker(home, self._options, Member(node, port, controllers, cluster, relay))
+            for (node, home), port, relay in zip(enumerate(self._homes, start=1), of_clients, relayed)
+        ]
+
+    def _launch(self, chosen: Sequence[Broker]) -> None:
+        """Start brokers together, for none answers before most of the controllers run; all end if one does not start."""
+        with ExitStack() as failed:
+            for broker in chosen:
+                failed.callback(broker.end, orderly=False)
+                broker.launch()
+            running = [number + 1 for number in self.pids()]
+            for broker in chosen:
+                broker.await_answer(running)
+            failed.pop_all()
+
+    def _retried(self, launch: Callable[[], None], *, pause_s: float) -> AdminClient:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                launch()
+                break
+            except PortTakenError:
+                if attempt == _ATTEMPTS:
+                    raise
+                time.sleep(attempt * pause_s)
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
+
+
+def free_ports(number: int) -> list[int]:
+    """Choose TCP ports that nobody uses at this moment.
+
+    Args:
+        number: How many.
+
+    Returns:
+        Different port numbers.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _cluster_id(meta: Path) -> str:
+    """Return the id that storage carries, or a new one in Kafka's own form.
+
+    That is the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash.
+    """
+    if meta.exists():
+        return next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))
+    while (name := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return name

@@ -1,0 +1,224 @@
+"""The part of the test driver's face that is about topics: records into them, as objects, written so far, and held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from millstream.core.model.durations import Duration
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Headers, Records
+from millstream.core.model.serdes import Serde, Side, written
+from millstream.testing._runner import Runner
+from millstream.testing._topics import Topics
+from millstream.testing.topics import InputTopic, OutputTopic, Serdes
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class DriverTopics:
+    """What ``TopologyTestDriver`` gives for topics."""
+
+    _runner: Runner
+    _topics: Topics
+    _commit_every: int
+    _collected: list[tuple[TopicPartition, Records]]
+
+    def pipe(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int = 0,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
+
+        Args:
+            topic: A topic the topology reads, by its name or by a pattern.
+            key: The key as an object of the source's serde, or None; bytes are taken as they are.
+            value: The value, likewise.
+            timestamp: Milliseconds since the epoch.
+            headers: Name and value pairs.
+            partition: The partition it is written to; None takes the one in which a Java producer puts the key, and for records
+                without a key one after the other.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
+            MillstreamError: If the record fails under the policy "fail".
+        """
+        self._write(topic, (None, None), (key, value), timestamp, headers, partition)
+
+    def _write(
+        self,
+        topic: str,
+        serdes: Serdes,
+        pair: tuple[Any, Any],
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        source = self._runner.source(topic)
+        key, headers = _serialized(serdes[0], source.key, pair[0], topic, "key", tuple(headers))
+        value, headers = _serialized(serdes[1], source.value, pair[1], topic, "value", headers)
+        records = Records([key], [value], [timestamp], headers=[headers] if headers else None)
+        if partition is not None:
+            records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
+        for at, placed in self._topics.placed(topic, records):
+            if self._topics.is_held(topic):
+                self._topics.keep(at, placed)
+            else:
+                self._collect([(at, placed)])
+
+    def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
+        self._collected.extend(records)
+        if len(self._collected) >= self._commit_every:
+            self.commit()
+
+    def commit(self) -> None:
+        """Process the records that were collected since the last commit, as one micro-batch; nothing without ``commit_every``.
+
+        Raises:
+            MillstreamError: If a record fails under the policy "fail".
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ms.serdes.int64)
+            >>> with ms.testing.TopologyTestDriver(builder.build(), commit_every=100) as driver:
+            ...     for _ in range(3):
+            ...         driver.pipe("in", "k", "v")
+            ...     driver.commit()
+            ...     driver.read("out")
+            [Record(key='k', value=3, timestamp=0, headers=())]
+        """
+        if self._collected:
+            collected, self._collected = self._collected, []
+            self._runner.micro_batch(collected)
+
+    def input_topic(
+        self,
+        name: str,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        start: int | datetime | None = None,
+        advance: Duration = 0,
+    ) -> InputTopic[K, V]:
+        """Return a topic to write to, with serdes of the test's own and times that go on by themselves.
+
+        Args:
+            name: A topic the topology reads.
+            key: The serde of keys; None is the source's.
+            value: The serde of values; None is the source's.
+            start: The timestamp of the first record, ms since the epoch or a datetime; None is the wall clock now.
+            advance: By how much the timestamp of each record is later than that of the one before: a timedelta, or milliseconds.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+            ValueError: If ``advance`` is negative.
+
+        Source: ``TopologyTestDriver.createInputTopic``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     topic = driver.input_topic("in", start=1_000, advance=10)
+            ...     topic.pipe_values(["a", "b"])
+            ...     topic.pipe("k", "late", timestamp=5)
+            ...     [record.timestamp for record in driver.read("out")]
+            [1000, 1010, 5]
+        """
+        self._runner.source(name)
+        begin = self._runner.now_ms if start is None else start
+        return InputTopic(name, self._write, key, value, begin, advance)
+
+    def output_topic(
+        self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
+    ) -> OutputTopic[K, V]:
+        """Return a topic to read, with serdes of the test's own.
+
+        Args:
+            name: Any topic, internal ones included.
+            key: The serde of keys; None is that of the sink.
+            value: The serde of values; None is that of the sink.
+
+        Source: ``TopologyTestDriver.createOutputTopic``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ms.serdes.int64)
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     for key in "aba":
+            ...         driver.pipe("in", key, "v")
+            ...     counts = driver.output_topic("out")
+            ...     counts.read_one()
+            ...     counts.read_as_table()
+            Record(key='a', value=1, timestamp=0, headers=())
+            {'b': 1, 'a': 2}
+        """
+        return OutputTopic(name, lambda: self._runner.sent[name], key, value)
+
+    def produced_topics(self) -> frozenset[str]:
+        """Return the topics that something was sent to so far, repartitions included (``producedTopicNames``)."""
+        return frozenset(self._runner.produced)
+
+    def hold(self, topic: str) -> None:
+        """Leave the records of a topic that are written from now on with the broker: the topology does not get them.
+
+        With ``max_task_idle_ms`` tasks wait for such records, as for a topic that is behind.
+
+        Args:
+            topic: A topic the topology reads.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> both = builder.stream("a").merge(builder.stream("b")).group_by_key()
+            >>> both.reduce(lambda old, new: f"{old}, {new}").to_stream().to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build(), max_task_idle_ms=0) as driver:
+            ...     driver.hold("b")
+            ...     driver.pipe("b", "k", "first", timestamp=1)
+            ...     driver.pipe("a", "k", "second", timestamp=2)
+            ...     print(driver.waiting())
+            ...     driver.release("b")
+            ...     driver.read("out")[-1].value
+            {'0_0': 'waits for b-0, which is empty here and has more records on the broker'}
+            'first, second'
+        """
+        self._runner.source(topic)
+        self._topics.hold(topic)
+
+    def release(self, topic: str) -> None:
+        """Let the topology have what was held back of a topic, and hold nothing back any more.
+
+        Args:
+            topic: The topic; nothing happens if it is not held back.
+
+        Raises:
+            MillstreamError: If a record fails under the policy "fail".
+        """
+        self._collect(self._topics.release(topic))
+
+    def waiting(self) -> dict[str, str]:
+        """Return why tasks wait that do not process the records they have, by the id of the task."""
+        return {str(task): line for task, line in sorted(self._runner.waiting.items())}
+
+
+def _serialized(
+    given: Serde[Any] | None, of_source: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
+) -> tuple[bytes | None, Headers]:
+    """Serialise a key or a value, with the test's own serde or that of the source, which takes bytes as they are."""
+    if given is None and isinstance(data, bytes):
+        return data, headers
+    return written(given or of_source, data, topic, side, headers)

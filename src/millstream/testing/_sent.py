@@ -1,0 +1,42 @@
+"""What was sent to topics, serialised as on a broker."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from millstream.core.model.record import Headers, Record
+from millstream.core.model.serdes import Serde, read
+
+Serdes = tuple[Serde[Any], Serde[Any]]
+
+
+class Sent(NamedTuple):
+    """A record that was sent to a topic.
+
+    Attributes:
+        key: Serialised.
+        value: Serialised.
+        timestamp: Milliseconds since the epoch.
+        headers: Its headers.
+        partition: Where it is in the topic.
+        serdes: Those of the sink.
+        topic: The topic.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    partition: int
+    serdes: Serdes
+    topic: str
+
+    def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
+        """Return it with objects, made by the serdes of the sink where others are not given."""
+        key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
+        return Record(
+            read(key, self.key, self.topic, "key", self.headers),
+            read(value, self.value, self.topic, "value", self.headers),
+            self.timestamp,
+            self.headers,
+        )

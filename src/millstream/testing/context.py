@@ -1,0 +1,169 @@
+"""MockProcessorContext: a processor alone, without a topology. It notes what the processor asks for and does none of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from millstream.core.model.durations import Duration, millis
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.model.punctuation import PunctuationType, Punctuator
+from millstream.core.model.record import Record, RecordMetadata
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.topology.stores import StoreSpec
+
+
+class Forwarded(NamedTuple):
+    """A record that a processor forwarded.
+
+    Attributes:
+        record: The record.
+        child: The child it was forwarded to; None is all.
+    """
+
+    record: Record[Any, Any]
+    child: str | None
+
+
+class CapturedPunctuator:
+    """A function that a processor scheduled; call ``callback`` to punctuate.
+
+    Attributes:
+        interval_ms: How often it is to be called, ms.
+        kind: By which time.
+        start_time: When first, ms since the epoch; None leaves that to the interval.
+        callback: The function, which takes the time, ms since the epoch.
+        cancelled: Whether the processor has cancelled it.
+    """
+
+    def __init__(
+        self, interval_ms: int, kind: PunctuationType, start_time: int | None, callback: Punctuator
+    ) -> None:
+        self.interval_ms = interval_ms
+        self.kind = kind
+        self.start_time = start_time
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Call the function no more."""
+        self.cancelled = True
+
+
+class MockProcessorContext:
+    """A context for a processor that runs alone: it captures what is forwarded, scheduled and asked for.
+
+    Nothing else happens: no time goes by, and no serde checks a record. To see a processor at work use ``TopologyTestDriver``.
+
+    Args:
+        stores: The stores connected to the processor; they are kept in memory.
+        application_id: The application's id.
+        task_id: The task.
+        app_config: What the processor finds in ``app_config``.
+
+    Attributes:
+        record_metadata: Topic, partition and offset of the current record; set it as the test needs.
+        stream_time_ms: Stream time, ms since the epoch; likewise.
+        wall_clock_ms: The wall clock, ms since the epoch; likewise.
+        forwarded: What was forwarded, in order.
+        punctuators: What was scheduled.
+        commit_requested: Whether a commit was asked for.
+        counted: What was counted, by name.
+        acknowledged: Records that were acknowledged.
+        issued: Calls that were issued: the function, what takes its result, and arguments.
+
+    Source: ``org.apache.kafka.streams.processor.api.MockProcessorContext``.
+
+    Example:
+        >>> import millstream as ms
+        >>> class Doubling(ms.Processor[str, int, str, int]):
+        ...     def process(self, record):
+        ...         self.context.forward(record.with_value(2 * record.value))
+        ...         self.context.commit()
+        >>> context, doubling = ms.testing.MockProcessorContext(), Doubling()
+        >>> doubling.init(context)
+        >>> doubling.process(ms.Record("k", 21, 0))
+        >>> [forwarded.record.value for forwarded in context.forwarded], context.commit_requested
+        ([42], True)
+    """
+
+    def __init__(
+        self,
+        *,
+        stores: Iterable[StoreSpec] = (),
+        application_id: str = "test",
+        task_id: TaskId = TaskId(0, 0),  # noqa: B008 - a tuple
+        app_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.application_id = application_id
+        self.task_id = task_id
+        self.app_config: Mapping[str, Any] = app_config or {}
+        self.record_metadata: RecordMetadata | None = None
+        self.stream_time_ms = -1
+        self.wall_clock_ms = 0
+        self.forwarded: list[Forwarded] = []
+        self.punctuators: list[CapturedPunctuator] = []
+        self.commit_requested = False
+        self.counted: Counter[str] = Counter()
+        self.acknowledged: list[RecordMetadata] = []
+        self.issued: list[tuple[Callable[..., Any], Callable[..., object], tuple[Any, ...]]] = []
+        self._stores = {spec.name: open_store(spec, MemoryStores()) for spec in stores}
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Note a record; see ``ProcessorContext.forward``."""
+        self.forwarded.append(Forwarded(record, child))
+
+    def schedule(
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: int | None = None,
+    ) -> CapturedPunctuator:
+        """Note a function; see ``ProcessorContext.schedule``.
+
+        Raises:
+            ValueError: If the interval is shorter than 1 ms.
+        """
+        if millis(interval) < 1:
+            raise ValueError(f"a punctuation interval is at least 1 ms, not {millis(interval)}")
+        punctuator = CapturedPunctuator(millis(interval), kind, start_time, callback)
+        self.punctuators.append(punctuator)
+        return punctuator
+
+    def scheduled(self, callback: Punctuator) -> tuple[CapturedPunctuator, ...]:
+        """Return the schedules that call a function and are not cancelled."""
+        return tuple(p for p in self.punctuators if p.callback == callback and not p.cancelled)
+
+    def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
+        """Note a call, which is not made."""
+        self.issued.append((call, on_done, args))
+
+    def acknowledge(self, metadata: RecordMetadata) -> None:
+        """Note that a record is finished."""
+        self.acknowledged.append(metadata)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a number."""
+        self.counted[name] += by
+
+    def commit(self) -> None:
+        """Note that a commit is asked for; set ``commit_requested`` back to see the next one."""
+        self.commit_requested = True
+
+    def state_store(self, name: str) -> Any:
+        """Return a store.
+
+        Raises:
+            StoreError: If it was not given to the context.
+        """
+        if name not in self._stores:
+            known = ", ".join(self._stores) or "none"
+            raise StoreError(
+                f"the context has no store {name!r} (it has: {known}); give MockProcessorContext(stores=[...])"
+            )
+        return self._stores[name]

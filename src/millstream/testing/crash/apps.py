@@ -1,0 +1,334 @@
+"""The applications that Millstream itself is crashed with, each with its oracle.
+
+* ``word-count``: a repartition through the shuffle and an aggregation, both of the DSL. Each result is the count of a word and the sum of
+  the numbers of its lines. All lines of a word have the same key, so that their order is known behind the repartition, too.
+* ``windowed``: the count and the sum of numbers per key and window of ten seconds in a window store, over records that are out of order.
+  Windows expire after two minutes of stream time, so slices of the store are dropped all the time.
+* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
+  each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
+  topics, so it must stand the loss of its checkpoint.
+* ``replay``: orders joined with a table of rates, over two topics that are there before it starts, one with thirty times as
+  many records as the other. The result depends on the order in which they are taken, which is that of their timestamps.
+* ``calls``: a call to the outside world for each record, of 0 to 20 ms, of which one in twenty fails at first, and behind it a
+  processor that numbers the results of a key.
+
+No two records are alike in what they add to a result: one that is lost and another that is counted twice do not make up for each
+other. Results carry the timestamp and the headers of the record that they come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from millstream.core.dsl.builder import StreamsBuilder
+from millstream.core.model import serdes
+from millstream.core.model.calls import Retry
+from millstream.core.model.record import Record
+from millstream.core.model.windowed import Windowed
+from millstream.core.topology import stores
+from millstream.core.topology.processor import Processor, ProcessorContext
+from millstream.core.topology.topology import Topology
+from millstream.testing.crash.app import App, Expected, Topics, tell_contents
+from millstream.testing.kafka import ConsumedRecord, Outgoing
+
+_KEYS = [f"key-{number}" for number in range(16)]
+_WORDS = {key: [f"word-{key}-{number}" for number in range(4)] for key in _KEYS}
+_MOST = 10**12  # so that no two amounts of a run are equal
+_BEGIN_MS = 1_700_000_000_000
+_STEP_MS = 100
+_DISORDER_MS = 15_000
+_WINDOW_MS = 10_000
+_RETENTION_MS = 120_000
+
+
+class _Journals:
+    """Collects what an oracle expects, with the record that each value comes from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Any]] = {}
+        self._origins: dict[str, list[ConsumedRecord]] = {}
+
+    def add(self, key: str, origin: ConsumedRecord, value: Any) -> None:
+        self.values.setdefault(key, []).append(value)
+        self._origins.setdefault(key, []).append(origin)
+
+    def last(self, key: str, otherwise: Any) -> Any:
+        return self.values[key][-1] if key in self.values else otherwise
+
+    def expected(self, **stores: Mapping[Any, Any]) -> Expected:
+        return Expected(self.values, stores, self._origins)
+
+    def part(self, place: int) -> dict[str, list[Any]]:
+        """Return one part of each value."""
+        return {key: [value[place] for value in values] for key, values in self.values.items()}
+
+
+def _one_more(counted: list[int], number: int) -> list[int]:
+    """Add a number to a count and a sum."""
+    return [counted[0] + 1, counted[1] + number]
+
+
+def _words(line: str) -> list[tuple[str, int]]:
+    """Return the words of a line, each with the line's number, which comes first."""
+    number, *words = line.split()
+    return [(word, int(number)) for word in words]
+
+
+def _word_count_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream(topics.input).flat_map(lambda _, line: _words(line))
+    counts = words.group_by_key(value=serdes.int64).aggregate(
+        lambda: [0, 0],
+        lambda _, number, counted: _one_more(counted, number),
+        store="counts",
+        value=serdes.json,
+    )
+    counts.to_stream().to(topics.output, value=serdes.json)
+    return tell_contents(builder.build(), topics, ["counts"])
+
+
+def _lines(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"lines {seed}")
+    lines: list[Outgoing] = []
+    for number in range(count):
+        key = chance.choice(_KEYS)
+        words = chance.choices(_WORDS[key], k=chance.randint(1, 5))
+        lines.append((key, " ".join([f"{number}", *words]), _BEGIN_MS + number * _STEP_MS))
+    return lines
+
+
+def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
+    journals = _Journals()
+    for record in records:
+        for word, number in _words(_text(record.value)):
+            journals.add(word, record, _one_more(journals.last(word, [0, 0]), number))
+    return journals.expected(counts={word: values[-1] for word, values in journals.values.items()})
+
+
+class _WindowCount(Processor[str, int, str, list[int]]):
+    """Counts records and adds up their numbers per key and window; the key of a result is ``key@start of the window``."""
+
+    def init(self, context: ProcessorContext[str, list[int]]) -> None:
+        super().init(context)
+        self._counts = context.state_store("windows")
+
+    def process(self, record: Record[str, int]) -> None:
+        start = _window_start(record.timestamp)
+        counted = _one_more(self._counts.fetch(record.key, start) or [0, 0], record.value)
+        self._counts.put(record.key, counted, start)
+        self.context.forward(Record(f"{record.key}@{start}", counted, record.timestamp, record.headers))
+
+
+def _window_start(timestamp: int) -> int:
+    return timestamp - timestamp % _WINDOW_MS
+
+
+def _windowed_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    windows = stores.window("windows", serdes.string, serdes.json, retention=_RETENTION_MS, size=_WINDOW_MS)
+    builder.add_state_store(windows)
+    events = builder.stream(topics.input, value=serdes.int64)
+    events.process(_WindowCount, stores=["windows"]).to(topics.output, value=serdes.json)
+    return tell_contents(builder.build(), topics, ["windows"])
+
+
+def _events(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"events {seed}")
+    return [
+        (
+            chance.choice(_KEYS),
+            serdes.int64.serialize(number),
+            _BEGIN_MS + number * _STEP_MS - chance.randrange(_DISORDER_MS),
+        )
+        for number in range(count)
+    ]
+
+
+def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
+    journals = _Journals()
+    latest: dict[int, int] = {}
+    kept: dict[Windowed[str], tuple[int, list[int]]] = {}
+    for record in records:
+        key, start = _text(record.key), _window_start(record.timestamp)
+        name = f"{key}@{start}"
+        counted = _one_more(journals.last(name, [0, 0]), serdes.int64.deserialize(record.value or b""))
+        journals.add(name, record, counted)
+        kept[Windowed(key, start, start + _WINDOW_MS)] = record.partition, counted
+        latest[record.partition] = max(start, latest.get(record.partition, 0))
+    return journals.expected(
+        windows={
+            window: counted
+            for window, (partition, counted) in kept.items()
+            if window.start > latest[partition] - _RETENTION_MS
+        }
+    )
+
+
+class _Booking(Processor[str, int, str, Any]):
+    """Books an amount: a balance in one store, the number of bookings in another."""
+
+    def init(self, context: ProcessorContext[str, Any]) -> None:
+        super().init(context)
+        self._balances = context.state_store("balances")
+        self._bookings = context.state_store("bookings")
+
+    def process(self, record: Record[str, int]) -> None:
+        balance = (self._balances.get(record.key) or 0) + record.value
+        number = (self._bookings.get(record.key) or 0) + 1
+        self._balances.put(record.key, balance)
+        self._bookings.put(record.key, number)
+        self.context.forward(Record(record.key, [number, balance], record.timestamp, record.headers))
+
+
+def _two_stores_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    for store in ("balances", "bookings"):
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog="kafka"))
+    amounts = builder.stream(topics.input, value=serdes.int64)
+    booked = amounts.process(_Booking, stores=["balances", "bookings"])
+    booked.to(topics.output, value=serdes.json)
+    return tell_contents(builder.build(), topics, ["balances", "bookings"])
+
+
+def _amounts(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"amounts {seed}")
+    return [
+        (
+            chance.choice(_KEYS),
+            serdes.int64.serialize(chance.randint(-_MOST, _MOST)),
+            _BEGIN_MS + number * _STEP_MS,
+        )
+        for number in range(count)
+    ]
+
+
+def _balances(records: Sequence[ConsumedRecord]) -> Expected:
+    journals = _Journals()
+    for record in records:
+        amount = serdes.int64.deserialize(record.value or b"")
+        journals.add(_text(record.key), record, _one_more(journals.last(_text(record.key), [0, 0]), amount))
+    updates = {"balances": journals.part(1), "bookings": journals.part(0)}
+    stores = {name: {key: values[-1] for key, values in of.items()} for name, of in updates.items()}
+    return replace(journals.expected(**stores), updates=updates)
+
+
+def _replay_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    rates = builder.table(topics.history, store="rates")
+    orders = builder.stream(topics.input)
+    orders.left_join(rates, lambda order, rate: f"{order}:{rate}").to(topics.output)
+    return tell_contents(builder.build(), topics, ["rates"])
+
+
+def _orders(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"orders {seed}")
+    return [
+        (chance.choice(_KEYS), f"order-{number}", _BEGIN_MS + number * _STEP_MS) for number in range(count)
+    ]
+
+
+def _rates(count: int, seed: int) -> list[Outgoing]:
+    chance = random.Random(f"rates {seed}")
+    times = sorted(chance.randrange(count) for _ in range(max(count // 30, 1)))
+    return [
+        (chance.choice(_KEYS), f"rate-{number}", _BEGIN_MS + at * _STEP_MS) for number, at in enumerate(times)
+    ]
+
+
+def _joined(records: Sequence[ConsumedRecord]) -> Expected:
+    history = min(record.topic for record in records)
+    rates: dict[str, str] = {}
+    journals = _Journals()
+    for record in sorted(records, key=lambda r: (r.partition, r.timestamp, r.topic, r.offset)):
+        key, value = _text(record.key), _text(record.value)
+        if record.topic == history:
+            rates[key] = value
+        else:
+            journals.add(key, record, f"{value}:{rates.get(key)}")
+    return journals.expected(rates=rates)
+
+
+_TRIED: Counter[str] = Counter()
+"""How often each record was called in this process, the station."""
+
+
+async def called(value: str) -> str:
+    """Answer after 0 to 20 ms; for one record in twenty, only when asked for the third time.
+
+    Args:
+        value: That of the record.
+
+    Returns:
+        It in capitals.
+
+    Raises:
+        ConnectionError: For some, when they are asked for the first and the second time in a process.
+    """
+    _TRIED[value] += 1
+    chance = random.Random(value)
+    await asyncio.sleep(chance.random() / 50)
+    if chance.random() < 0.05 and _TRIED[value] < 3:
+        raise ConnectionError(f"no answer for {value} yet")
+    return value.upper()
+
+
+class _Numbering(Processor[str, str, str, Any]):
+    """Numbers the results of each key."""
+
+    def init(self, context: ProcessorContext[str, Any]) -> None:
+        super().init(context)
+        self._numbers = context.state_store("numbers")
+
+    def process(self, record: Record[str, str]) -> None:
+        number = (self._numbers.get(record.key) or 0) + 1
+        self._numbers.put(record.key, number)
+        self.context.forward(Record(record.key, [number, record.value], record.timestamp, record.headers))
+
+
+def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
+    """Give the application ``calls``, around a function of your own.
+
+    Args:
+        call: A coroutine function that does what :func:`called` does, and more: that keeps a journal, for example.
+    """
+
+    def topology(topics: Topics) -> Topology:
+        builder = StreamsBuilder()
+        builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
+        answers = builder.stream(topics.input).map_values_async(
+            call, max_in_flight=20, retry=Retry(initial=50)
+        )
+        answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
+        return tell_contents(builder.build(), topics, ["numbers"])
+
+    return App("calls", topology, _orders, _answers, value=serdes.json)
+
+
+def _answers(records: Sequence[ConsumedRecord]) -> Expected:
+    journals = _Journals()
+    for record in records:
+        key = _text(record.key)
+        journals.add(key, record, [journals.last(key, [0])[0] + 1, _text(record.value).upper()])
+    return journals.expected(numbers={key: answered[-1][0] for key, answered in journals.values.items()})
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode()
+
+
+APPS: Mapping[str, App] = {
+    app.name: app
+    for app in (
+        App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.json, merged=True),
+        App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
+        App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
+        App("replay", _replay_topology, _orders, _joined, history=_rates),
+        calling(),
+    )
+}
+"""The applications by name."""

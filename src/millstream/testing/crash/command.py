@@ -1,0 +1,204 @@
+"""The command: runs applications under the harness, prints their reports, and tells by its exit code whether all were right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar, get_args
+
+from millstream.core.model.errors import MillstreamError
+from millstream.testing.crash.app import App, Guarantee
+from millstream.testing.crash.apps import APPS
+from millstream.testing.crash.harness import STOPS_S, run_with_crashes
+from millstream.testing.crash.plan import FAULTS, TARGETS, Fault, Target
+from millstream.testing.crash.report import Report
+from millstream.testing.crash.setup import Engine, checked_targets
+from millstream.testing.crash.spoiled import unspoiled
+
+RIGHT, WRONG = 0, 1
+Name = TypeVar("Name", bound=str)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of many: an application, its number of kills and its seed."""
+
+    app: App
+    kills: int
+    seed: int
+
+
+def rounds(apps: Sequence[App], kills: int, kills_per_run: int, seed: int) -> Iterator[Round]:
+    """Divide kills into runs, over the applications in turn, each run with the next seed.
+
+    Example:
+        >>> [(run.app.name, run.kills, run.seed) for run in rounds(list(APPS.values()), 10, 4, seed=7)]
+        [('word-count', 4, 7), ('windowed', 4, 8), ('two-stores', 2, 9)]
+    """
+    for number, begin in enumerate(range(0, kills, kills_per_run)):
+        yield Round(apps[number % len(apps)], min(kills_per_run, kills - begin), seed + number)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Without the name of the program.
+
+    Returns:
+        0 if every run was right, 1 if one was wrong or could not be finished, those aside that were made again.
+    """
+    parser = options()
+    given = parser.parse_args(arguments)
+    try:
+        for app in given.app:
+            checked_targets(app, given.guarantee, given.targets, small=given.disk is not None)
+    except ValueError as error:
+        parser.error(str(error))
+    reports: list[Report] = []
+
+    def tell(report: Report) -> None:
+        reports.append(report)
+        _say(str(report))
+        if given.results is not None:
+            _write(given.results, reports)
+
+    right = True
+    for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
+        try:
+            report = _report(run, given, tell)
+        except MillstreamError as error:
+            right = False
+            _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be started\n{error}")
+            continue
+        tell(report)
+        right = right and report.ok
+    if len(reports) > 1:
+        _say(summary(reports))
+    return RIGHT if right else WRONG
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """Tell all runs together, those included that could not be finished."""
+    runs = Counter(report.verdict for report in reports)
+    kills = sum(len(report.kills) for report in reports)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
+    return f"{len(reports)} runs with {kills} kills: {told}"
+
+
+def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None]) -> Report:
+    """Make a run, and again if the broker spoils it."""
+
+    def attempt(seed: int, number: int) -> Report:
+        return run_with_crashes(
+            run.app,
+            guarantee=given.guarantee,
+            kills=run.kills,
+            seed=seed,
+            targets=given.targets,
+            records=given.records,
+            keep_logs=given.keep_logs and given.keep_logs / f"{run.app.name}-{seed}",
+            engine=given.engine,
+            brokers=given.brokers,
+            stops=given.stops,
+            faults=given.faults,
+            disk=given.disk,
+            twice=not given.single,
+        )
+
+    return unspoiled(attempt, run.seed, tell=tell)
+
+
+def options() -> argparse.ArgumentParser:
+    """Give the options of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m millstream.testing.crash",
+        description="Runs applications while parts of them are killed, and compares their results with an oracle.",
+    )
+    add = parser.add_argument
+    add("--app", type=_apps, required=True, help=f"{', '.join(APPS)}, or MODULE:NAME; several with commas")
+    add("--guarantee", choices=get_args(Guarantee), default="at_least_once", help="processing_guarantee")
+    add("--kills", type=int, default=4, metavar="N", help="how often something is killed (4)")
+    add("--kills-per-run", type=int, metavar="N", help="begin anew after so many (all kills in one run)")
+    add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
+    add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
+    add("--stops", type=_seconds, default=STOPS_S, metavar="SECONDS", help="how long some are stopped and not killed, with commas; 0: none")  # fmt: skip
+    add(
+        "--faults",
+        type=_faults,
+        default=FAULTS,
+        help=f"what is done to processes, with commas: {', '.join(FAULTS)}",
+    )
+    add("--disk", type=Path, metavar="DIR", help="checkpoint and state lie here, on a small file system; the target space fills it")  # fmt: skip
+    add("--single", action="store_true", help="no second kill before the application has come to itself")
+    add("--engine", choices=get_args(Engine), default="lmdb", help="store_engine (lmdb)")
+    add(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of brokers, of which one is killed at a time (1)",
+    )
+    add("--records", type=int, metavar="N", help="length of the workload of a run")
+    add(
+        "--keep-logs", type=Path, metavar="DIR", help="keep logs, checkpoint and broker data of each run here"
+    )
+    add("--results", type=Path, metavar="FILE", help="write the reports as JSON")
+    return parser
+
+
+def _apps(text: str) -> list[App]:
+    return [_app(name) for name in text.split(",")]
+
+
+def _app(name: str) -> App:
+    if name in APPS:
+        return APPS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"there is no application {name!r} ({error}); there are {', '.join(APPS)}, and MODULE:NAME of an App of yours"
+        ) from None
+    if not isinstance(found, App):
+        raise argparse.ArgumentTypeError(f"{name!r} is no App but {type(found).__name__}")
+    return found
+
+
+def _targets(text: str) -> list[Target]:
+    return _named("target", TARGETS, text)
+
+
+def _faults(text: str) -> list[Fault]:
+    return _named("fault", FAULTS, text)
+
+
+def _named(what: str, known: Sequence[Name], text: str) -> list[Name]:
+    by_name = {str(value): value for value in known}
+    unknown = [name for name in text.split(",") if name not in by_name]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {what} {unknown[0]!r}; there are {', '.join(known)}")
+    return [by_name[name] for name in text.split(",")]
+
+
+def _seconds(text: str) -> tuple[float, ...]:
+    return tuple(seconds for seconds in map(float, text.split(",")) if seconds > 0)
+
+
+def _write(file: Path, reports: Sequence[Report]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps([{**asdict(report), "verdict": report.verdict} for report in reports], indent=1) + "\n"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,97 @@
+"""All commits of a group, as the broker has put them down in its topic ``__consumer_offsets``, with the time of each.
+
+To ask for the committed offset again and again would show some of the commits, and none of their times. The topic has every
+one. Its records have a format of their own: Kafka's ``OffsetCommitKey`` (versions 0 and 1) and ``OffsetCommitValue`` (3 and 4).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka
+
+TOPIC = "__consumer_offsets"
+_KEYS_OF_OFFSETS = (0, 1)
+
+
+class Commit(NamedTuple):
+    """One commit.
+
+    Attributes:
+        partition: Of the topic that was asked for.
+        offset: What was committed: the first offset that is not finished.
+        at_us: When the broker took it, to the millisecond, microseconds since the epoch: the end of that millisecond.
+    """
+
+    partition: int
+    offset: int
+    at_us: int
+
+
+def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
+    """Give the commits of a group for a topic in their order; those of transactions if they came to their end.
+
+    Args:
+        kafka: The broker, which has not compacted them yet.
+        group: The group.
+        topic: The topic.
+    """
+    records = kafka.consume(TOPIC, isolation="read_committed")
+    return [commit for record in records for commit in commits_in(record, group, topic)]
+
+
+def went_back(commits: Iterable[Commit]) -> int:
+    """Count the commits that were before an earlier one of the same partition.
+
+    Example:
+        >>> went_back([Commit(0, 5, 1), Commit(1, 3, 1), Commit(0, 5, 2), Commit(0, 4, 3)])
+        1
+    """
+    furthest: dict[int, int] = {}
+    back = 0
+    for commit in commits:
+        back += commit.offset < furthest.get(commit.partition, 0)
+        furthest[commit.partition] = max(commit.offset, furthest.get(commit.partition, 0))
+    return back
+
+
+def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:
+    """Give the commit that a record of the broker's topic is, if it is one of the group for the topic."""
+    if record.key is None or record.value is None or _short(record.key, 0) not in _KEYS_OF_OFFSETS:
+        return
+    of_group, at = _text(record.key, 2)
+    of_topic, at = _text(record.key, at)
+    if (of_group, of_topic) != (group, topic):
+        return
+    (partition,) = struct.unpack_from(">i", record.key, at)
+    (offset,) = struct.unpack_from(">q", record.value, 2)
+    (at_ms,) = struct.unpack_from(">q", record.value, _behind_metadata(record.value))
+    yield Commit(partition, offset, at_ms * 1000 + 999)
+
+
+def _behind_metadata(value: bytes) -> int:
+    """Give where the time begins: behind version, offset, epoch of the leader, and a text with its length."""
+    version, at = _short(value, 0), 14
+    if version == 3:
+        return _text(value, at)[1]
+    assert version == 4, f"the broker writes offsets in version {version}, which is not known here"
+    length = shift = 0
+    while True:  # seven bits per byte, the lowest first; one more than the length
+        length |= (value[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if value[at - 1] < 0x80:
+            return at + length - 1
+
+
+def _short(data: bytes, at: int) -> int:
+    (value,) = struct.unpack_from(">h", data, at)
+    return int(value)
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """Give a text and where it ends."""
+    begin = at + 2
+    end = begin + _short(data, at)
+    return data[begin:end].decode(), end

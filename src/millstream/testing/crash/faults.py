@@ -1,0 +1,210 @@
+"""What is done to an application and to what it stands on: processes, brokers, network, clock and disk."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from millstream.testing.crash.clock import JUMPS_S, JumpingClock
+from millstream.testing.crash.network import Network
+from millstream.testing.crash.plan import Target
+from millstream.testing.crash.processes import Program, kill_one, named, signalled
+from millstream.testing.crash.report import Kill
+from millstream.testing.crash.space import Space
+from millstream.testing.kafka import EmbeddedKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psutil
+
+_STANDS_S, _RUNS_S = 0.18, 0.02
+"""How a victim is slowed: it stands, and runs, in turn."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an application stands on.
+
+    Attributes:
+        kafka: Its brokers.
+        state: Its ``state_dir``.
+        clock: Its clock, if that can be moved.
+        network: What is between it and the brokers, if that can be cut.
+        space: The disk of its state, if that can be filled.
+        brokers: The number of brokers.
+    """
+
+    kafka: EmbeddedKafka
+    state: Path
+    clock: JumpingClock | None
+    network: Network | None
+    space: Space | None
+    brokers: int
+
+
+class Run(Protocol):
+    """What faults need of a run.
+
+    Attributes:
+        ends: Why the application has ended by itself, each time that it has.
+    """
+
+    ends: list[str]
+
+    def start(self) -> None:
+        """Start the application, when nothing is left of an earlier start."""
+
+    def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Let everything go on until something holds, and give what it returned."""
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, without looking after the application."""
+
+
+@final
+class Faults:
+    """Kills, stops and breaks. Use it from one thread.
+
+    Args:
+        surroundings: What the application stands on.
+        application: Its id.
+        program: The application.
+        run: The run.
+    """
+
+    def __init__(self, surroundings: Surroundings, application: str, program: Program, run: Run) -> None:
+        self._around = surroundings
+        self._id = application
+        self._program = program
+        self._run = run
+
+    def strike(self, kill: Kill, choice: float) -> str:
+        """Do what is to be done, and start again what the application cannot.
+
+        Args:
+            kill: What.
+            choice: From 0 to 1: which one, if there are several.
+
+        Returns:
+            What was hit, if it is one of several.
+        """
+        if kill.stopped_s:
+            return self._stop(kill, choice)
+        return self._kill(kill.target, choice)
+
+    def _kill(self, target: Target, choice: float) -> str:
+        around = self._around
+        if target in ("program", "host", "disk"):
+            self._program.kill()
+            if target == "host":
+                shutil.rmtree(around.state / self._id / "tasks", ignore_errors=True)
+            if target == "disk":
+                shutil.rmtree(around.state, ignore_errors=True)
+            self._run.start()
+        elif target in ("broker", "transaction"):
+            broker = self._broker(choice)
+            around.kafka.kill(broker)
+            around.kafka.restart(broker)
+            return _broker_named(broker)
+        elif target == "network":
+            with self._without_network():
+                pass
+        elif target == "clock":
+            return self._jump(choice)
+        elif target == "space":
+            self._fill()
+        else:
+            return kill_one(self._found(target, choice))
+        return ""
+
+    def _stop(self, kill: Kill, choice: float) -> str:
+        """Stop something for a while; meanwhile nobody is looked after, as nobody would know."""
+        if kill.target == "network":
+            with self._without_network():
+                self._run.pause(kill.stopped_s)
+            return ""
+        if kill.target == "clock":
+            jumped = self._jump(choice)
+            self._run.pause(kill.stopped_s)
+            self._clock.move(0)
+            return jumped
+        send, victim = self._victim(kill.target, choice)
+        if kill.slowed:
+            self._slow(send, kill.stopped_s)
+        else:
+            send(signal.SIGSTOP)
+            self._run.pause(kill.stopped_s)
+            send(signal.SIGCONT)
+        return victim
+
+    def _victim(self, target: Target, choice: float) -> tuple[Callable[[signal.Signals], None], str]:
+        """Find whom to stop; give what sends signals there, and its name."""
+        if target in ("broker", "transaction"):
+            broker, kafka = self._broker(choice), self._around.kafka
+            return (
+                lambda number: kafka.pause(broker) if number == signal.SIGSTOP else kafka.resume(broker),
+                _broker_named(broker),
+            )
+        if target == "program":
+            return partial(signalled, self._program.family()), ""
+        process = self._found(target, choice)
+        return partial(signalled, [process]), named(process)
+
+    def _slow(self, send: Callable[[signal.Signals], None], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            send(signal.SIGSTOP)
+            self._run.pause(_STANDS_S)
+            send(signal.SIGCONT)
+            self._run.pause(_RUNS_S)
+
+    @contextmanager
+    def _without_network(self) -> Iterator[None]:
+        assert self._around.network is not None
+        self._around.network.cut()
+        try:
+            yield
+        finally:
+            self._around.network.heal()
+
+    @property
+    def _clock(self) -> JumpingClock:
+        assert self._around.clock is not None
+        return self._around.clock
+
+    def _jump(self, choice: float) -> str:
+        seconds = JUMPS_S[int(choice * len(JUMPS_S))]
+        self._clock.move(seconds * 1000)
+        return f"{seconds:+,} s"
+
+    def _fill(self) -> None:
+        """Leave no room until the application has ended, and once more after a start."""
+        assert self._around.space is not None
+        before = len(self._run.ends)
+        self._around.space.fill()
+        try:
+            self._run.until(lambda: len(self._run.ends) >= before + 2, "its end, with a full disk")
+        finally:
+            self._around.space.free()
+
+    def _found(self, target: Target, choice: float) -> psutil.Process:
+        found: list[psutil.Process] = self._run.until(
+            lambda: self._program.victims(target), f"a running {target}"
+        )
+        return found[int(choice * len(found))]
+
+    def _broker(self, choice: float) -> int | None:
+        """Choose one of several brokers; None is the only one."""
+        return int(choice * self._around.brokers) if self._around.brokers > 1 else None
+
+
+def _broker_named(broker: int | None) -> str:
+    return "" if broker is None else f"broker {broker}"

@@ -1,0 +1,381 @@
+"""The harness: runs an application, feeds it, kills it at the points of a plan, and looks at what is left.
+
+One thread does everything in turn: it looks at the progress, hands over more of the workload, and starts the application
+again when it has ended, as a supervisor would; when nothing moves, it looks for transactions and offsets that the broker itself
+has forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
+on arriving while the application is down, and there is always more to do at a kill. After each kill the run goes on when the
+application has made progress; at the end the group must have no lag.
+
+Nothing that happens after the start of the application is an error of the harness: a run that does not come to its end has a
+report too, which says why and what it did until then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from millstream.core.model import serdes
+from millstream.core.model.errors import MillstreamError
+from millstream.core.topology.internal import commits_topic
+from millstream.testing.crash.app import App, Entry, Guarantee, Job
+from millstream.testing.crash.faults import Faults, Surroundings
+from millstream.testing.crash.journal import journals_of
+from millstream.testing.crash.outcome import Course, outcome
+from millstream.testing.crash.plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
+from millstream.testing.crash.processes import CrashTestError, Program
+from millstream.testing.crash.report import Kill, Report
+from millstream.testing.crash.setup import (
+    BATCH_RECORDS,
+    PARTITIONS,
+    Engine,
+    Setup,
+    checked_targets,
+    create_topics,
+    default_records,
+    home_of,
+    plan_of,
+    surroundings,
+)
+from millstream.testing.crash.stream import Feeder, Watch, age_ms, lacks_coordinator, moved, now_ms
+from millstream.testing.kafka import EmbeddedKafkaError
+
+T = TypeVar("T")
+
+STOPS_S = (2.0, 10.0, 75.0)
+"""For how long victims are stopped, in seconds: the last is longer than the default ``transaction_timeout_ms``."""
+
+_LEAD = 4 * BATCH_RECORDS
+_PAUSE_S = 0.05
+_GLANCE_S = 0.001  # between two looks for a transaction, which is open for a few milliseconds
+_STUCK_S = 30.0
+_TASK_TIMEOUT_MS = 300_000  # the default of the product's own setting
+_LONGER_S = 120.0  # than the product's own patience: what it gives up, it shall give up itself
+_FAILURES = 4
+
+
+class _SpoiledError(CrashTestError):
+    """The broker broke a promise of its own, so a run says nothing about the application."""
+
+
+def run_with_crashes(
+    app: App,
+    *,
+    guarantee: Guarantee = "at_least_once",
+    kills: int = 4,
+    seed: int = 1,
+    targets: Sequence[Target] | None = None,
+    records: int | None = None,
+    keep_logs: str | Path | None = None,
+    engine: Engine = "lmdb",
+    brokers: int = 1,
+    stops: Sequence[float] = STOPS_S,
+    faults: Sequence[Fault] = FAULTS,
+    twice: bool = True,
+    disk: str | Path | None = None,
+) -> Report:
+    """Run an application on an embedded broker, kill parts of it, and compare what it wrote with its oracle.
+
+    Args:
+        app: The application.
+        guarantee: The setting ``processing_guarantee``, and what is asked of the results.
+        kills: How often something is killed or stopped; the second kill of a double fault does not count.
+        seed: Workload, kill points and victims are made from it.
+        targets: What may be killed; None takes all that are possible, except executors.
+        records: Length of the workload; None takes one that suits the number of kills.
+        keep_logs: Directory for logs, checkpoint, state and broker data, which stay there; None uses a temporary one, which
+            stays if the run was not right.
+        engine: The setting ``store_engine``.
+        brokers: Number of brokers; of several, one is killed at a time.
+        stops: Seconds for which some victims are stopped and not killed; none: all are killed.
+        faults: What may be done to processes: ``kill``, ``stop``, ``slow``.
+        twice: Whether some kills are followed by a second one before the application has come to itself.
+        disk: An existing directory on a small file system, for checkpoint and state; the target ``space`` fills it.
+
+    Returns:
+        What happened; ``report.ok`` says whether the run came to its end and the guarantee was kept.
+
+    Raises:
+        CrashTestError: If the directory for the logs is not empty, or psutil is missing.
+        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` stores that all
+            have changelog topics, ``station`` an operator that makes calls, and ``space`` a disk.
+
+    Example::
+
+        report = run_with_crashes(APPS["word-count"], kills=2, seed=7)
+        assert report.ok, str(report)
+    """
+    records = default_records(kills) if records is None else records
+    disk = None if disk is None else Path(disk).absolute()
+    chosen = checked_targets(app, guarantee, targets, small=disk is not None)
+    setup = Setup(app, guarantee, seed, records, chosen, engine, brokers, disk)
+    transactions = guarantee == "exactly_once"
+    points = plan_kills(
+        kills,
+        setup.targets,
+        records,
+        seed,
+        transactions=transactions,
+        stops=stops,
+        faults=faults,
+        twice=twice,
+    )
+    home = home_of(keep_logs)
+    report = None
+    try:
+        with ExitStack() as stack:
+            run = _Run(setup, surroundings(setup, home, stack), home)
+            stack.callback(run.close)
+            report = run.conduct(points)
+        return report if report.ok else replace(report, data=str(home))
+    finally:
+        if keep_logs is None and (report is None or report.ok):
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(setup.state(home), ignore_errors=True)
+
+
+class _Run:
+    """An application under the harness, from its start to its report."""
+
+    def __init__(self, setup: Setup, around: Surroundings, home: Path) -> None:
+        self._began = self._progress_at = time.monotonic()
+        self._setup = setup
+        self._id = setup.app.name
+        self._kafka = kafka = around.kafka
+        self._state = around.state
+        self._topics = create_topics(kafka, self._id, setup.app.output)
+        servers = kafka.bootstrap_servers if around.network is None else around.network.servers
+        settings = setup.settings(servers, str(self._state))
+        self._stall_s = settings.get("task_timeout_ms", _TASK_TIMEOUT_MS) / 1000 + _LONGER_S
+        self._program = Program(home, Job(self._id, setup.app.topology, self._topics, settings, around.clock))
+        self._faults = Faults(around, self._id, self._program, self)
+        self._feeder = self._fed()
+        self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
+        self._starts = 0
+        self._failures = 0
+        self.ends: list[str] = []  # why the application has ended by itself
+        self._kills: list[Kill] = []
+
+    def conduct(self, points: Sequence[KillPoint]) -> Report:
+        """Run the application to the end of its workload, or as far as it comes."""
+        told, unfinished, spoiled = None, "", False
+        try:
+            self.start()
+            for point in points:
+                self._carry_out(point)
+            self.until(self._at_end, "the end of the workload")
+            told = self._contents()
+            self.until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
+        except MillstreamError as error:
+            unfinished, spoiled = error.message, isinstance(error, _SpoiledError)
+        self._program.kill()
+        if unfinished:
+            self._revive_broker()
+        course = Course(
+            tuple(self._kills),
+            max(self._starts - 1, 0),
+            tuple(self.ends),
+            self._batches(),
+            told,
+            unfinished,
+            spoiled,
+            round(time.monotonic() - self._began, 1),
+        )
+        return outcome(self._setup, self._kafka, self._topics, course)
+
+    def close(self) -> None:
+        """End the application."""
+        self._program.kill()
+        self._watch.close()
+
+    def _fed(self) -> Feeder:
+        """Give what writes the workload; a second input, and all that belongs to it, is written now."""
+        app, count, seed = self._setup.app, self._setup.records, self._setup.seed
+        workload = app.workload(count, seed)
+        history = app.history(count, seed) if app.history is not None else []
+        later = age_ms([*workload, *history])
+        servers = self._kafka.bootstrap_servers
+        feeder = Feeder(servers, self._topics.input, moved(workload, later), PARTITIONS)
+        if history:
+            self._kafka.produce(self._topics.history, moved(history, later))
+            feeder.feed(count)
+            feeder.flush()
+        return feeder
+
+    # The application and its supervisor.
+
+    def start(self) -> None:
+        """Start the application, when nothing is left of an earlier start."""
+        self._program.kill()
+        self._program.start()
+        self._starts += 1
+
+    def _supervise(self) -> None:
+        code = self._program.exit_code()
+        if code is None:
+            return
+        self._failures += 1
+        self.ends.append(self._program.last_error() or f"exit code {code}")
+        if self._failures > _FAILURES:
+            raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
+        self.start()
+
+    def until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
+        """Let everything go on until something holds, and give what it returned."""
+        self._progress_at = now = time.monotonic()
+        helped_at = due = now
+        while not (answer := holds()):
+            if (now := time.monotonic()) >= due:
+                due = now + _PAUSE_S
+                self._supervise()
+                if self._watch.look():
+                    self._progress_at, self._failures = now, 0
+                elif now > self._progress_at + self._stall_s:
+                    raise self._trouble(
+                        f"made no progress for {self._stall_s:.0f} s; it should have come to {what}"
+                    )
+                if now > max(self._progress_at, helped_at) + _STUCK_S:
+                    self._check_broker()
+                    helped_at = time.monotonic()
+                self._feeder.feed(self._watch.processed + _LEAD)
+            self._feeder.wait(pause_s)
+        return answer
+
+    def _check_broker(self) -> None:
+        """End a run that says nothing about the application, because of what the broker has forgotten.
+
+        Of a transaction it may have acknowledged the commit before, so neither waiting nor aborting it gives the records back.
+        """
+        for group in self._groups:
+            if lacks_coordinator(self._kafka, group, self._topics.input):
+                raise self._spoiled(
+                    f"has not loaded the offsets of group {group!r} since it was started again"
+                )
+        if not self._kafka.hanging_transactions():
+            return
+        self._program.kill()
+        # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
+        if hanging := self._kafka.hanging_transactions():
+            raise self._spoiled(
+                f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"
+            )
+        self.start()
+
+    @property
+    def _groups(self) -> list[str]:
+        """Give the groups without which the application cannot go on."""
+        marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
+        return [self._id, *marks]
+
+    def _spoiled(self, what: str) -> _SpoiledError:
+        return _SpoiledError(
+            f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} says nothing about the application. "
+            "Run it with another seed"
+        )
+
+    def _trouble(self, what: str) -> CrashTestError:
+        return CrashTestError(
+            f"the application {self._id!r} {what}; {self._watch.processed:,} of {self._setup.records:,} records are "
+            f"processed. The end of its log:\n{self._program.last_words()}"
+        )
+
+    def _revive_broker(self) -> None:
+        """Let the broker answer again, whatever was being done to it."""
+        self._kafka.resume()
+        try:
+            _ = self._kafka.pid
+        except EmbeddedKafkaError:
+            self._kafka.restart()
+
+    # Kills.
+
+    def _carry_out(self, point: KillPoint) -> None:
+        self.until(lambda: self._watch.processed >= point.position, f"record {point.position:,}")
+        due = time.monotonic() + point.delay_ms / 1000
+        self.until(lambda: time.monotonic() >= due, "the moment of a kill")
+        hit = point.in_transaction and self._await_transaction()
+        struck_at = self._strike(
+            Kill(
+                point.target,
+                0,
+                None,
+                in_transaction=hit,
+                stopped_s=point.stop_s,
+                slowed=point.slow and point.stop_s > 0,
+            ),
+            point.choice,
+        )
+        before = self._watch.processed
+        if point.again is not None and self._before_progress(point.again, before):
+            self._strike(Kill(point.again.target, 0, None, again=point.again.moment), point.again.choice)
+            before = self._watch.processed
+        self.until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
+        took = round(time.monotonic() - struck_at, 1)
+        self._kills[-1] = replace(self._kills[-1], recovery_s=took)
+
+    def _strike(self, kill: Kill, choice: float) -> float:
+        """Kill or stop something, put it down, and give when it began."""
+        began = time.monotonic()
+        self._kills.append(replace(kill, position=self._watch.processed, at_ms=now_ms()))
+        victim = self._faults.strike(kill, choice)
+        self._watch.look()
+        self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._watch.processed)
+        return began
+
+    def _before_progress(self, again: Again, before: int) -> bool:
+        """Wait for the moment of a second kill, and tell whether it came before any progress."""
+        self.until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
+        return not self._has_moved(before)
+
+    def _has_come(self, again: Again) -> bool:
+        if again.moment == "transaction":
+            return self._watch.transaction_is_open()
+        return bool(self._program.victims(again.moment))
+
+    def _has_moved(self, before: int) -> bool:
+        return self._watch.processed > before or self._at_end()
+
+    def _await_transaction(self) -> bool:
+        """Wait for an open transaction as long as there can be one, and tell whether there was."""
+        self.until(
+            lambda: self._watch.transaction_is_open() or self._at_end(),
+            "an open transaction",
+            pause_s=_GLANCE_S,
+        )
+        return not self._at_end()
+
+    def _at_end(self) -> bool:
+        return self._watch.processed == self._setup.records
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, in which only the workload goes on."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._feeder.wait(left)
+
+    # The end.
+
+    def _contents(self) -> Mapping[Entry, Any]:
+        """Ask the application for the contents of its stores, if it answers such questions."""
+        if self._topics.ask not in plan_of(self._setup.app).external_topics:
+            return {}
+        for partition in range(PARTITIONS):
+            self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
+        self.until(self._has_answered, "the contents of its stores")
+        answers = self._kafka.consume(self._topics.contents, isolation="read_committed")
+        told = journals_of(answers, serdes.pickle, serdes.pickle)
+        return {entry: values[-1] for entry, values in told.items()}
+
+    def _has_answered(self) -> bool:
+        asked = self._kafka.end_offsets(self._topics.ask)
+        return self._kafka.committed(self._id, self._topics.ask) == asked
+
+    def _batches(self) -> int:
+        """Count the micro-batches in Spark's commit log, which keeps the latest ones under their numbers."""
+        commits = (self._state / self._id / "checkpoint" / "commits").glob("[0-9]*")
+        return 1 + max((int(commit.name) for commit in commits), default=-1)

@@ -1,0 +1,171 @@
+"""The journal checker: what a reader of the output topic saw, against what the oracle says.
+
+The *journal* of a key is the sequence of its values in the output topic, as a reader with ``read_committed`` sees it. It is
+followed step by step through the expected sequence, and every step that is not the next one is put down as one of
+
+=============  ==================================================================================
+lost           an expected value that never came
+duplicated     a value that came again
+reordered      a value that came for the first time after one that belongs behind it
+wrong          a value, or a key, that nobody expected
+stale          a key whose last value is not the last one expected: its reader is left with an old result
+=============  ==================================================================================
+
+Exactly once allows none of them. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in
+their order, and may be interleaved with the first attempt; but nothing may be missing and the last value must be right.
+
+A cache merges the updates of a key within a micro-batch, so a *merged* journal may leave out any value but the last. A journal
+that is *cut* is that of a run that was not finished: it may end anywhere, but up to there nothing may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from millstream.core.model.serdes import Serde
+from millstream.testing.crash.app import Entry, Expected, Guarantee
+from millstream.testing.kafka import ConsumedRecord
+
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found, as numbers of values (``stale``: of keys), with the first few in words."""
+
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    wrong: int = 0
+    stale: int = 0
+    examples: tuple[str, ...] = ()
+
+    def __add__(self, other: Findings) -> Findings:
+        return Findings(
+            self.lost + other.lost,
+            self.duplicated + other.duplicated,
+            self.reordered + other.reordered,
+            self.wrong + other.wrong,
+            self.stale + other.stale,
+            (self.examples + other.examples)[:_EXAMPLES],
+        )
+
+    def broken(self, guarantee: Guarantee) -> int:
+        """Count what is more than a guarantee allows."""
+        never = self.lost + self.reordered + self.wrong + self.stale
+        return never + self.duplicated if guarantee == "exactly_once" else never
+
+    def breaks(self, guarantee: Guarantee) -> bool:
+        """Tell whether this is more than a guarantee allows."""
+        return self.broken(guarantee) > 0
+
+
+def journals_of(
+    records: Iterable[ConsumedRecord], key: Serde[Any], value: Serde[Any]
+) -> dict[Any, list[Any]]:
+    """Give the values of each key in the order of the records; a null is None.
+
+    Args:
+        records: Of one topic, by partition, then by offset.
+        key: Serde of the keys.
+        value: Serde of the values.
+    """
+    found: dict[Any, list[Any]] = {}
+    for record in records:
+        name = None if record.key is None else key.deserialize(record.key)
+        found.setdefault(name, []).append(None if record.value is None else value.deserialize(record.value))
+    return found
+
+
+def check_journals(
+    expected: Mapping[Any, Sequence[Any]],
+    seen: Mapping[Any, Sequence[Any]],
+    *,
+    merged: bool = False,
+    cut: bool = False,
+) -> Findings:
+    """Compare the journals of all keys with what the oracle says.
+
+    Args:
+        expected: Values by key, in order.
+        seen: What was read.
+        merged: Whether values other than the last may be left out.
+        cut: Whether journals may end anywhere.
+
+    Returns:
+        The sum over all keys.
+
+    Example:
+        >>> check_journals({"a": [1, 2, 3]}, {"a": [1, 2, 2, 3]})
+        Findings(lost=0, duplicated=1, reordered=0, wrong=0, stale=0, examples=("'a': duplicated 2",))
+    """
+    total = Findings()
+    for key, values in expected.items():
+        total += _follow(key, values, seen.get(key, ()), merged=merged, cut=cut)
+    for key in seen.keys() - expected.keys():
+        total += Findings(wrong=len(seen[key]), examples=(f"{key!r}: nobody expected this key",))
+    return total
+
+
+def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: bool, cut: bool) -> Findings:
+    times = [0] * len(expected)
+    at = furthest = -1
+    reordered: list[Any] = []
+    wrong: list[Any] = []
+    for value in seen:
+        place = _place(expected, value, at)
+        if place is None:
+            wrong.append(value)
+            continue
+        if not times[place] and place < furthest:
+            reordered.append(value)
+        times[place] += 1
+        at, furthest = place, max(place, furthest)
+    needed = furthest + 1 if cut else len(expected)
+    lost = [value for value, count in zip(expected[:needed], times) if not count]
+    if merged:
+        lost = [] if cut or not expected or times[-1] else [expected[-1]]
+    again = [value for value, count in zip(expected, times) for _ in range(count - 1)]
+    stale = not cut and bool(seen) and bool(expected) and seen[-1] != expected[-1]
+    kinds = {"lost": lost, "duplicated": again, "reordered": reordered, "wrong": wrong}
+    examples = [f"{key!r}: {kind} {values[0]!r}" for kind, values in kinds.items() if values]
+    if stale:
+        examples.append(f"{key!r}: ends with {seen[-1]!r} instead of {expected[-1]!r}")
+    return Findings(len(lost), len(again), len(reordered), len(wrong), int(stale), tuple(examples))
+
+
+def _place(expected: Sequence[Any], value: Any, at: int) -> int | None:
+    """Find the value in the expected sequence: the next place, else the nearest one behind, else the nearest ahead."""
+    if at + 1 < len(expected) and expected[at + 1] == value:
+        return at + 1
+    places = chain(range(at, -1, -1), range(at + 2, len(expected)))
+    return next((place for place in places if expected[place] == value), None)
+
+
+def check_contents(expected: Expected, told: Mapping[Entry, Any]) -> tuple[int, tuple[str, ...]]:
+    """Compare the contents of stores.
+
+    Args:
+        expected: What the oracle says.
+        told: What the application told, by store and key.
+
+    Returns:
+        The number of entries that are missing, wrong or too many, and the first few in words.
+
+    Example:
+        >>> check_contents(Expected({}, {"counts": {"a": 2}}), {("counts", "a"): 3})
+        (1, ("store counts, key 'a': 3 instead of 2",))
+    """
+    wanted: dict[Entry, Any] = {
+        (store, key): value for store, entries in expected.stores.items() for key, value in entries.items()
+    }
+    nothing = "nothing"
+    wrong = [
+        f"store {entry[0]}, key {entry[1]!r}: {told.get(entry, nothing)!r} instead of {wanted.get(entry, nothing)!r}"
+        for entry in [*wanted, *(told.keys() - wanted.keys())]
+        if told.get(entry, nothing) != wanted.get(entry, nothing)
+    ]
+    return len(wrong), tuple(wrong[:_EXAMPLES])

@@ -1,0 +1,150 @@
+"""What is left of a run: results, changelog topics and commits in Kafka, compared with the oracle.
+
+A run that came to its end is compared whole. Of one that did not, everything is compared as far as it goes: journals may end
+anywhere, and stores are left out, for nobody could ask for their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.core.model.partitioning import partition_of
+from millstream.core.topology.stores import KeyValueSpec
+from millstream.testing.crash.app import App, Entry, Expected, Topics
+from millstream.testing.crash.commits import commits_of, went_back
+from millstream.testing.crash.journal import check_contents, check_journals, journals_of
+from millstream.testing.crash.processes import CrashTestError
+from millstream.testing.crash.report import Kill, Report
+from millstream.testing.crash.setup import PARTITIONS, Setup, plan_of
+from millstream.testing.crash.transactions import TOPIC, told_transactions
+from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
+
+_STATES_TOLD = 6
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run went.
+
+    Attributes:
+        kills: What was killed.
+        restarts: How often the application was started again.
+        ends: Why it had ended by itself.
+        batches: Micro-batches that were committed.
+        told: The contents of its stores; None if it could not be asked.
+        unfinished: Why the run did not come to its end.
+        spoiled: Whether the broker was the reason.
+        seconds: How long it took.
+    """
+
+    kills: tuple[Kill, ...]
+    restarts: int
+    ends: tuple[str, ...]
+    batches: int
+    told: Mapping[Entry, Any] | None
+    unfinished: str
+    spoiled: bool
+    seconds: float
+
+
+def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) -> Report:
+    """Compare what is left of a run with its oracle.
+
+    Raises:
+        CrashTestError: If the input topic of a finished run does not hold the workload, by a fault of the harness.
+    """
+    app, cut = setup.app, bool(course.unfinished)
+    given = kafka.consume(topics.input)
+    if not cut and len(given) != setup.records:
+        raise CrashTestError(
+            f"the input topic has {len(given):,} records instead of {setup.records:,}; this is a bug of the harness"
+        )
+    history = kafka.consume(topics.history) if app.history is not None else []
+    expected = app.oracle([*given, *history])
+    results = kafka.consume(topics.output, isolation="read_committed")
+    wrong_states, examples = (0, ()) if course.told is None else check_contents(expected, course.told)
+    wrong_changelogs, more = _changelogs(setup, kafka, expected, cut=cut)
+    return Report(
+        app=app.name,
+        guarantee=setup.guarantee,
+        seed=setup.seed,
+        master=setup.master,
+        records=len(given),
+        kills=course.kills,
+        restarts=course.restarts,
+        ends=course.ends,
+        batches=course.batches,
+        outputs=len(results),
+        aborted=len(kafka.consume(topics.output)) - len(results),
+        findings=check_journals(*_journals(app, expected, results), merged=app.merged, cut=cut),
+        wrong_states=wrong_states,
+        wrong_changelogs=wrong_changelogs,
+        went_back=went_back(commits_of(kafka, app.name, topics.input)),
+        examples=examples + more,
+        seconds=course.seconds,
+        misplaced=_misplaced(results) if expected.origins is not None else 0,
+        unfinished=course.unfinished,
+        spoiled=course.spoiled,
+        evidence=_evidence(kafka) if cut else (),
+    )
+
+
+def _journals(
+    app: App, expected: Expected, results: Sequence[ConsumedRecord]
+) -> tuple[Mapping[Any, Sequence[Any]], Mapping[Any, Sequence[Any]]]:
+    """Return the expected and the seen journals; with timestamps and headers if the oracle knows where values come from."""
+    seen = journals_of(results, app.key, app.value)
+    if expected.origins is None:
+        return expected.journals, seen
+    taken_by_broker = app.output.get("message.timestamp.type") == "LogAppendTime"
+
+    def stamps(records: Iterable[ConsumedRecord]) -> list[tuple[Any, ...]]:
+        return [(0 if taken_by_broker else record.timestamp, record.headers) for record in records]
+
+    of_key: dict[Any, list[ConsumedRecord]] = {}
+    for record in results:
+        of_key.setdefault(None if record.key is None else app.key.deserialize(record.key), []).append(record)
+    return (
+        {key: [*zip(values, stamps(expected.origins[key]))] for key, values in expected.journals.items()},
+        {key: [*zip(values, stamps(of_key[key]))] for key, values in seen.items()},
+    )
+
+
+def _misplaced(results: Iterable[ConsumedRecord]) -> int:
+    return sum(partition_of(record.key or b"", PARTITIONS) != record.partition for record in results)
+
+
+def _changelogs(
+    setup: Setup, kafka: EmbeddedKafka, expected: Expected, *, cut: bool
+) -> tuple[int, tuple[str, ...]]:
+    """Compare the changelog topics of key-value stores, record by record if the oracle knows all updates, else at their ends."""
+    plan = plan_of(setup.app)
+    total = 0
+    examples: tuple[str, ...] = ()
+    for sub in plan.subtopologies:
+        for name, spec in sub.stores.items():
+            if name not in plan.changelogs or not isinstance(spec, KeyValueSpec):
+                continue
+            records = kafka.consume(plan.changelogs[name], isolation="read_committed")
+            held = journals_of(records, spec.key, spec.value)
+            if updates := expected.updates.get(name):
+                found = check_journals(updates, held, merged=True, cut=cut)
+                wrong, more = found.broken(setup.guarantee), found.examples
+            elif not cut:
+                last = {(name, key): values[-1] for key, values in held.items() if values[-1] is not None}
+                wrong, more = check_contents(Expected({}, {name: expected.stores.get(name, {})}), last)
+            else:
+                continue
+            total += wrong
+            examples += tuple(f"changelog of {name}, {example}" for example in more)
+    return total, examples
+
+
+def _evidence(kafka: EmbeddedKafka) -> tuple[str, ...]:
+    """Tell the last states of all transactions; there are none at all at least once."""
+    try:
+        return told_transactions(kafka.consume(TOPIC), _STATES_TOLD)
+    except EmbeddedKafkaError:
+        return ()

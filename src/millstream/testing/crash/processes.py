@@ -1,0 +1,297 @@
+"""The application's processes: the program, and what it starts, directly or not.
+
+The program runs as a child that cannot outlive the harness. What it starts (the driver's JVM, executors, Python daemons and
+their workers) carries a mark in its environment, which children inherit. The *family* is all processes with the mark of
+one program. So a process is found when its parent is dead and it belongs to nobody, and no process is ever touched that the
+harness did not start.
+
+When the program alone dies, the driver's JVM notices the end of its standard input and leaves, its executors follow, and
+their workers too; but until then they go on working. A container would take all of them at once, and so does ``kill``:
+nothing of a former start is left when the next one begins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from pyspark import cloudpickle
+from pyspark.find_spark_home import _find_spark_home
+
+from millstream.core.model.errors import MillstreamError
+from millstream.testing._java import TiedProcess
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.plan import Target
+
+if TYPE_CHECKING:
+    import psutil
+
+PROGRAM = "millstream.edge.program"
+"""The module that runs a job."""
+
+_MARK = "CRASH_TEST_RUN"
+_TASKS = "pyspark.worker"
+_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+_COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
+_WORKERS = {_TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
+"""Modules of Spark's Python workers, and the names of those that the fork server forks. Others work for a moment only."""
+_FORK_SERVER = "millstream.edge.forks.server"
+_FORK_CLIENT = "forks/client.py"
+_GONE_S = 30.0
+_PAUSE_S = 0.01
+_LOG_LINES = 40
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): |.* \(details: .*\)$")
+_ERROR_WIDTH = 240
+
+
+class CrashTestError(MillstreamError):
+    """The harness cannot go on: a process does not end, the directory for the logs is not empty, or psutil is missing.
+
+    Args:
+        message: What happened, and the last lines of the application's log.
+    """
+
+
+@final
+class Program:
+    """An application in a process of its own, which can be started again and again. Use it from one thread.
+
+    Args:
+        home: Existing directory for its log, and for what Spark writes.
+        job: What it runs.
+    """
+
+    def __init__(self, home: Path, job: Job) -> None:
+        _processes()  # fails before anything is started
+        self.log = home / "program.log"
+        self._home = home
+        self._job = home / "job.pickle"
+        self._job.write_bytes(cloudpickle.dumps(job))
+        self._mark = secrets.token_hex(8)
+        self._process: TiedProcess | None = None
+
+    def start(self) -> None:
+        """Start the program; it does not wait until the application works."""
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
+        own = {_MARK: self._mark, "PYTHONPATH": path, "SPARK_HOME": str(self._spark_home())}
+        self._process = TiedProcess(
+            [sys.executable, "-m", PROGRAM, str(self._job)],
+            log=self.log,
+            directory=self._home,
+            environment={**inherited, **own},
+        )
+
+    def exit_code(self) -> int | None:
+        """Tell how the program ended: None while it runs, minus the signal's number if it was killed."""
+        return None if self._process is None else self._process.exit_code()
+
+    def stop(self, grace_s: float) -> int | None:
+        """Stop the program with SIGTERM, and kill what is left of its family.
+
+        Args:
+            grace_s: Seconds that it gets.
+
+        Returns:
+            Its exit code.
+        """
+        if self._process is not None:
+            self._process.end(grace_s=grace_s)
+        code = self.exit_code()
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        """Kill the program and its family with SIGKILL, and wait until they are gone; harmless if there are none.
+
+        Raises:
+            CrashTestError: If a process is still there after half a minute.
+        """
+        if self._process is not None:
+            self._process.signal(signal.SIGKILL)
+        while others := self._others():  # a process may have started another one meanwhile
+            _kill(others)
+        if self._process is not None:
+            self._process.end()
+
+    def _others(self) -> list[psutil.Process]:
+        """Give the family without the program: that is a child, and only its owner may wait for it."""
+        own = None if self._process is None else self._process.pid
+        return [process for process in self.family() if process.pid != own]
+
+    def family(self) -> list[psutil.Process]:
+        """Give the living processes that the program has started and those they have, itself included."""
+        return sorted(self._marked(), key=lambda process: process.pid)
+
+    def victims(self, target: Target) -> list[psutil.Process]:
+        """Give the processes that are a target now; none while the application starts.
+
+        Args:
+            target: ``driver``, ``executor``, ``worker``, ``station``, ``main``, ``task``, ``planner`` or ``commit``.
+        """
+        is_one = _KINDS[target]
+        return [process for process in self.family() if _certainly(is_one, process)]
+
+    def last_words(self) -> str:
+        """Give the end of the program's log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-_LOG_LINES:])
+
+    def last_error(self) -> str:
+        """Give the last error in the program's log, in one line; empty if there is none."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        errors = [line for line in lines if _ERROR.match(line)]
+        return textwrap.shorten(errors[-1], _ERROR_WIDTH) if errors else ""
+
+    def _marked(self) -> Iterator[psutil.Process]:
+        library = _processes()
+        for process in library.process_iter():
+            try:
+                if process.environ().get(_MARK) == self._mark and _is_alive(process):
+                    yield process
+            except library.Error:
+                continue  # another user's, or just gone
+
+    def _spark_home(self) -> Path:
+        """Make a Spark home of links: executors of ``local-cluster`` write below it, and not into the installation."""
+        home = self._home / "spark"
+        if not home.exists():
+            home.mkdir()
+            for entry in Path(_find_spark_home()).iterdir():
+                if entry.name != "work":
+                    (home / entry.name).symlink_to(entry)
+        return home
+
+
+def kill_one(process: psutil.Process) -> str:
+    """Kill one process with SIGKILL and wait until it is gone.
+
+    Returns:
+        Its process id and the last words of its command line.
+
+    Raises:
+        CrashTestError: If it is still there after half a minute.
+    """
+    name = named(process)
+    _kill([process])
+    return name
+
+
+def named(process: psutil.Process) -> str:
+    """Return the id of a process and of its parent, and the last words of its command line; of a fork, its name."""
+    try:
+        parent, command = process.parent(), process.cmdline()
+        if _FORK_SERVER in command:
+            command = ["fork", process.name()]
+    except _processes().Error:
+        return f"pid {process.pid}"
+    return f"pid {process.pid} of {None if parent is None else parent.pid}: {' '.join(command[-2:])}"
+
+
+def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to processes, as far as they are still there.
+
+    Args:
+        processes: Whom.
+        number: For example ``signal.SIGSTOP``.
+    """
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except _processes().NoSuchProcess:
+            continue
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    library = _processes()
+    for process in processes:
+        try:
+            process.kill()
+        except library.NoSuchProcess:
+            continue
+    deadline = time.monotonic() + _GONE_S
+    while left := [process for process in processes if _is_alive(process)]:
+        if time.monotonic() > deadline:
+            raise CrashTestError(f"{_GONE_S:.0f} s after SIGKILL these processes are still there: {left}")
+        time.sleep(_PAUSE_S)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Tell whether a process can still do something: a zombie cannot, and who must reap it may take its time."""
+    library = _processes()
+    try:
+        return bool(process.is_running() and process.status() != library.STATUS_ZOMBIE)
+    except library.NoSuchProcess:
+        return False
+
+
+def _certainly(holds: Callable[[psutil.Process], bool], process: psutil.Process) -> bool:
+    """Tell whether something holds of a process that may end at any moment."""
+    try:
+        return holds(process)
+    except _processes().Error:
+        return False
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    command = process.cmdline()
+    return (
+        "org.apache.spark.deploy.SparkSubmit" in command and "org.apache.spark.launcher.Main" not in command
+    )
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    return "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline()
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return any(_works_as(process, module) for module in _WORKERS)
+
+
+def _works_as(process: psutil.Process, module: str) -> bool:
+    """Tell a worker that takes part in micro-batches; one that a daemon forks has the command line of the daemon, which is none."""
+    parent, command = process.parent(), process.cmdline()
+    if _FORK_SERVER in command:
+        return process.name() == _WORKERS[module]
+    if any(part.endswith(_FORK_CLIENT) for part in command):
+        return False  # waits for a fork, which is found too
+    forked = any("daemon" in part for part in command)
+    return command[-1:] == [module] and (not forked or _same_command(parent, command))
+
+
+def _is_station(process: psutil.Process) -> bool:
+    return "millstream.drivers.station" in process.cmdline()
+
+
+_KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
+    "driver": _is_driver,
+    "executor": _is_executor,
+    "worker": _is_worker,
+    "station": _is_station,
+    "task": lambda process: _works_as(process, _TASKS),
+    "planner": lambda process: _works_as(process, _PLANNER),
+    "commit": lambda process: _works_as(process, _COMMIT),
+    "main": lambda process: PROGRAM in process.cmdline(),
+}
+
+
+def _same_command(process: psutil.Process | None, command: list[str]) -> bool:
+    return process is not None and process.cmdline() == command
+
+
+def _processes() -> Any:
+    try:
+        import psutil
+    except ImportError:
+        raise CrashTestError(
+            "the crash harness finds processes with psutil, which is not installed: pip install 'millstream[testing]'"
+        ) from None
+    return psutil

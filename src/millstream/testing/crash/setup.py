@@ -1,0 +1,175 @@
+"""What a run is made of, and what follows from that: its settings, its topics, and which targets are possible."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+from millstream.core.topology.plan import Plan
+from millstream.testing.crash.app import App, Guarantee, Topics
+from millstream.testing.crash.clock import JumpingClock
+from millstream.testing.crash.faults import Surroundings
+from millstream.testing.crash.network import Network
+from millstream.testing.crash.plan import ON_REQUEST, Target, possible_targets
+from millstream.testing.crash.processes import CrashTestError
+from millstream.testing.crash.space import Space
+from millstream.testing.kafka import EmbeddedKafka
+
+Engine = Literal["lmdb", "rocksdb"]
+"""Those values of the setting ``store_engine`` that survive a crash."""
+
+PARTITIONS = 2
+BATCH_RECORDS = 250
+
+_AS_USERS_RUN = "local[*]"
+_WITH_EXECUTORS = "local-cluster[2,1,1024]"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run is made of.
+
+    Attributes:
+        app: The application.
+        guarantee: Its setting ``processing_guarantee``.
+        seed: Workload, kill points and victims are made from it.
+        records: Length of the workload.
+        targets: What may be killed.
+        engine: Its setting ``store_engine``.
+        brokers: Number of brokers.
+        disk: A directory for checkpoint and state, on a small file system; None: they lie beside the logs.
+    """
+
+    app: App
+    guarantee: Guarantee
+    seed: int
+    records: int
+    targets: tuple[Target, ...]
+    engine: Engine = "lmdb"
+    brokers: int = 1
+    disk: Path | None = None
+
+    @property
+    def master(self) -> str:
+        """The Spark master: what users have by default, or one that has executors to kill."""
+        return _WITH_EXECUTORS if "executor" in self.targets else _AS_USERS_RUN
+
+    def state(self, home: Path) -> Path:
+        """Return where checkpoint and state lie: each run has a directory of its own on the disk that it shares with others."""
+        return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
+
+    def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
+        """Return the settings of the application."""
+        settings = {
+            "bootstrap_servers": servers,
+            "state_dir": state_dir,
+            "processing_guarantee": self.guarantee,
+            "master": self.master,
+            "store_engine": self.engine,
+            "max_batch_records": BATCH_RECORDS,
+            # a disk is killed with the checkpoint on it
+            **({"on_other_checkpoint": "take_over"} if "disk" in self.targets else {}),
+            **self.app.settings,
+        }
+        settings["spark"] = {"spark.ui.enabled": "false", **settings.get("spark", {})}
+        return settings
+
+
+def default_records(kills: int) -> int:
+    """Return a length of the workload that leaves several micro-batches between two kills."""
+    return 3_000 + 1_500 * kills
+
+
+def home_of(keep_logs: str | Path | None) -> Path:
+    """Make the directory of a run.
+
+    Raises:
+        CrashTestError: If there is something in it already.
+    """
+    if keep_logs is None:
+        return Path(tempfile.mkdtemp(prefix="millstream-crash-"))
+    home = Path(keep_logs).absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    if any(home.iterdir()):
+        raise CrashTestError(f"{home} is not empty: a run needs a directory of its own to keep its logs")
+    return home
+
+
+def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
+    """Start brokers, and what else a run breaks; all of it ends with the stack."""
+    targets, state = setup.targets, setup.state(home)
+    if state.exists():
+        raise CrashTestError(f"{state} is there already: a run needs a directory of its own for its state")
+    network = stack.enter_context(Network(setup.brokers)) if "network" in targets else None
+    kafka = EmbeddedKafka(
+        partitions=PARTITIONS,
+        directory=home / "kafka",
+        brokers=setup.brokers,
+        relayed=() if network is None else network.ports,
+    )
+    return Surroundings(
+        stack.enter_context(kafka),
+        state,
+        JumpingClock(home / "clock") if "clock" in targets else None,
+        network,
+        Space(setup.disk) if setup.disk is not None else None,
+        setup.brokers,
+    )
+
+
+def checked_targets(
+    app: App, guarantee: Guarantee, targets: Sequence[Target] | None, *, small: bool = False
+) -> tuple[Target, ...]:
+    """Return the targets of a run; without any, all that are possible but those on request.
+
+    Raises:
+        ValueError: If one of those given is not possible for the application and the guarantee.
+    """
+    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app), small=small)
+    for target in targets or ():
+        if target not in possible:
+            raise ValueError(
+                f"the target {target!r} is not for {app.name!r} with {guarantee!r}; its targets are {', '.join(possible)}"
+            )
+    if targets is not None:
+        return tuple(targets)
+    return tuple(target for target in possible if target not in ON_REQUEST)
+
+
+def create_topics(kafka: EmbeddedKafka, name: str, output: Mapping[str, str]) -> Topics:
+    """Create the topics of a run."""
+    topics = topics_of(name)
+    for topic in (topics.input, topics.ask, topics.contents, topics.history):
+        kafka.create_topic(topic)
+    kafka.create_topic(topics.output, config=output)
+    return topics
+
+
+def topics_of(name: str) -> Topics:
+    """Return the names of the topics of a run."""
+    return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
+
+
+def plan_of(app: App) -> Plan:
+    """Return the plan of an application's topology."""
+    return app.topology(topics_of(app.name)).plan(app.name)
+
+
+def _rebuilds(app: App) -> bool:
+    """Tell whether everything can be rebuilt from Kafka: all stores have changelog topics."""
+    plan = plan_of(app)
+    return set(plan.changelogs) == set(plan.store_fingerprints())
+
+
+def _calls(app: App) -> bool:
+    """Tell whether something of it is called outside its tasks."""
+    return any(
+        isinstance(node, Asynchronous | IssuingProcess)
+        for part in plan_of(app).subtopologies
+        for node in part.nodes.values()
+    )

@@ -1,0 +1,54 @@
+"""A disk that can be full: a small file system of its own, with checkpoint, state and a file that takes the rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import final
+
+from millstream.testing.crash.processes import CrashTestError
+
+_LARGEST = 4 << 30
+_BLOCKS = (1 << 20, 1 << 12, 1)
+
+
+@final
+class Space:
+    """The file system of a directory. Use it from one thread.
+
+    Args:
+        directory: A directory on it.
+
+    Raises:
+        CrashTestError: If more than 4 GiB are free: it is not a small one, and others would suffer.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        told = os.statvfs(directory)
+        if (free := told.f_bavail * told.f_frsize) > _LARGEST:
+            raise CrashTestError(
+                f"{directory} has {free >> 20:,} MiB free; a disk that the harness fills is a file system of its own, as "
+                f"'mount -t tmpfs -o size=256m tmpfs {directory}' makes one"
+            )
+        self._filler = directory / "filler"
+
+    def fill(self) -> None:
+        """Take all that is free."""
+        with self._filler.open("ab", buffering=0) as file:
+            for size in _BLOCKS:
+                while _written(file.fileno(), bytes(size)):
+                    pass
+
+    def free(self) -> None:
+        """Free the space that ``fill`` took."""
+        self._filler.unlink(missing_ok=True)
+
+
+def _written(file: int, data: bytes) -> bool:
+    try:
+        return os.write(file, data) > 0
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return False
+        raise

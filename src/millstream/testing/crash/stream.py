@@ -1,0 +1,190 @@
+"""The two ends of the stream, as the harness sees them: what it writes, and how far the application has come.
+
+Progress is read from the broker only: the offsets that the group has committed, and the ends of the output topic. While the
+broker starts again, or a group's coordinator moves, there is no answer; then the last one stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from millstream.testing._broker import QUIET_CLIENT
+from millstream.testing.crash.processes import CrashTestError
+from millstream.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
+
+HEADER = "number"
+"""The header in which each record of the workload carries its number."""
+
+_ANSWER_S = 2.0
+_FLUSH_S = 60.0
+
+
+@final
+class Feeder:
+    """Writes the workload, each record exactly once whatever happens to the broker. Use it from one thread.
+
+    Args:
+        servers: Bootstrap servers.
+        topic: The input topic.
+        records: The workload, in order.
+        partitions: The number of partitions of the topic; a record without a key goes to the one of its number.
+    """
+
+    def __init__(self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int) -> None:
+        self._topic = topic
+        self._records = records
+        self._partitions = partitions
+        self._next = 0
+        self._refused: list[str] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "on_delivery": self._delivered,
+                **QUIET_CLIENT,
+            }
+        )
+
+    def feed(self, up_to: int) -> None:
+        """Hand over the records before a position; those that were handed over before are left out.
+
+        Raises:
+            CrashTestError: The broker has refused a record.
+        """
+        for number in range(self._next, min(up_to, len(self._records))):
+            key, value, *timestamp = self._records[number]
+            options: dict[str, Any] = {"partition": number % self._partitions} if key is None else {}
+            options["headers"] = [(HEADER, b"%d" % number)]
+            if timestamp:
+                options["timestamp"] = timestamp[0]
+            self._producer.produce(self._topic, value, key, **options)
+            self._next = number + 1
+
+    def flush(self) -> None:
+        """Wait until the broker has everything that was handed over.
+
+        Raises:
+            CrashTestError: The broker has refused a record, or does not answer.
+        """
+        left = self._producer.flush(_FLUSH_S)
+        self.wait(0)
+        if left:
+            raise CrashTestError(f"the broker has not taken {left:,} records of the workload")
+
+    def wait(self, seconds: float) -> None:
+        """Let the client work for a while.
+
+        Raises:
+            CrashTestError: The broker has refused a record.
+        """
+        self._producer.poll(seconds)
+        if self._refused:
+            raise CrashTestError(f"the broker does not take the workload: {self._refused[0]}")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._refused.append(str(error))
+
+
+@final
+class Watch:
+    """Knows how far an application has come. Use it from one thread.
+
+    Attributes:
+        processed: Input records before the group's committed offsets.
+        written: Records and markers in the output topic.
+
+    Args:
+        kafka: The broker.
+        group: The application's id.
+        input_topic: Its input.
+        output_topic: Its output.
+    """
+
+    def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
+        self.processed = 0
+        self.written = 0
+        self._kafka = kafka
+        self._output = output_topic
+        self._offsets = dict.fromkeys(kafka.end_offsets(input_topic), 0)
+        self._places = [TopicPartition(input_topic, partition) for partition in self._offsets]
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+                **QUIET_CLIENT,
+            }
+        )
+
+    def look(self) -> bool:
+        """Ask the broker.
+
+        Returns:
+            Whether there was progress.
+        """
+        before = self.processed, self.written
+        try:
+            committed = self._consumer.committed(self._places, timeout=_ANSWER_S)
+            self.written = sum(self._kafka.end_offsets(self._output).values())
+        except (KafkaException, EmbeddedKafkaError):
+            return False
+        for place in committed:
+            if place.offset >= 0:
+                self._offsets[place.partition] = place.offset
+        self.processed = sum(self._offsets.values())
+        return before != (self.processed, self.written)
+
+    def transaction_is_open(self) -> bool:
+        """Tell whether a transaction with records in the output topic is open at this moment."""
+        try:
+            ends = self._kafka.end_offsets(self._output)
+            stable = self._kafka.end_offsets(self._output, isolation="read_committed")
+        except EmbeddedKafkaError:
+            return False
+        return any(end > stable[partition] for partition, end in ends.items())
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
+
+
+def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
+    """Tell whether the broker answers, and says as long as it is asked that it does not coordinate a group.
+
+    Args:
+        kafka: The broker, the only one there is.
+        group: The group.
+        topic: Any topic that exists.
+    """
+    try:
+        kafka.committed(group, topic)
+    except EmbeddedKafkaError as error:
+        cause = error.__cause__
+        return isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.NOT_COORDINATOR
+    return False
+
+
+def age_ms(records: Sequence[Outgoing]) -> int:
+    """Return how far the newest record lies back, by its timestamp.
+
+    Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
+    again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
+    """
+    newest = max((record[2] for record in records if len(record) == 3), default=0)
+    return now_ms() - newest
+
+
+def now_ms() -> int:
+    """Return the time, ms since the epoch."""
+    return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
+
+
+def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
+    """Return records with later timestamps; those without one stay as they are."""
+    return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]

@@ -1,0 +1,94 @@
+"""What the coordinator has logged of transactions, from its topic ``__transaction_state``, as evidence.
+
+Its records have a format of their own: Kafka's ``TransactionLogKey`` (version 0) and ``TransactionLogValue`` (versions 0 and 1; the
+second writes the lengths of texts and lists in as few bytes as they need).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import final
+
+from millstream.testing.kafka import ConsumedRecord
+
+TOPIC = "__transaction_state"
+
+_STATES = (
+    "empty",
+    "ongoing",
+    "prepares to commit",
+    "prepares to abort",
+    "committed",
+    "aborted",
+    "dead",
+    "prepares to fence",
+)
+
+
+def told_transactions(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
+    """Tell the last states of all transactions, a line for each, by time.
+
+    Args:
+        records: Of the coordinator's topic.
+        last: How many of each transactional id.
+    """
+    by_id: dict[bytes, list[ConsumedRecord]] = {}
+    for record in records:
+        by_id.setdefault(record.key or b"", []).append(record)
+    chosen = [record for of_one in by_id.values() for record in of_one[-last:]]
+    return tuple(_line(record) for record in sorted(chosen, key=lambda record: record.timestamp))
+
+
+def _line(record: ConsumedRecord) -> str:
+    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    name = (record.key or b"")[4:].decode()
+    return f"{at} {name}: {'deleted' if record.value is None else _state(record.value)}"
+
+
+def _state(value: bytes) -> str:
+    reader = _Reader(value)
+    (version,) = reader.take(">h")
+    producer, epoch, _, state = reader.take(">qhib")
+    compact = version > 0
+    places = []
+    for _ in range(reader.length(">i", compact)):
+        topic = reader.text(reader.length(">h", compact))
+        places += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
+        if compact:
+            reader.number()  # tagged fields, of which there are none
+    return f"{_STATES[state]}, producer {producer}, epoch {epoch}, {', '.join(places) or 'no partitions'}"
+
+
+@final
+class _Reader:
+    """Reads fields one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: str) -> tuple[int, ...]:
+        found: tuple[int, ...] = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return found
+
+    def length(self, form: str, compact: bool) -> int:
+        """Read the length of a text or a list; that of none at all is 0."""
+        return max(self.number() - 1 if compact else self.take(form)[0], 0)
+
+    def number(self) -> int:
+        """Read a number of seven bits per byte, the lowest first."""
+        found = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found
+
+    def text(self, length: int) -> str:
+        self._at += length
+        return self._data[self._at - length : self._at].decode()

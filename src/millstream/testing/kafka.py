@@ -1,0 +1,399 @@
+"""``EmbeddedKafka``: a real Kafka broker for tests, demos and benchmarks, as a context manager.
+
+The broker is Apache Kafka itself, one node or a cluster of several that are their own controllers, started from jars that PySpark's Ivy
+resolved (see ``MILLSTREAM_CACHE_DIR``, ``MILLSTREAM_IVY_SETTINGS`` and ``MILLSTREAM_KAFKA_JARS`` in ``resolve_jars``). A test
+against it tests what a user will meet: transactions, offsets with gaps, lost records, a broker that pauses or dies. It
+needs Java 17 and nothing else, in particular no container runtime.
+
+It leaves nothing behind. The broker ends with ``stop()``, and also when this Python process ends in any other way,
+SIGKILL included; its data are in a temporary directory unless the caller names one.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self, final
+
+from confluent_kafka.admin import AdminClient
+
+from millstream.drivers.cache import cache_directory
+from millstream.testing._admin import BrokerAdmin
+from millstream.testing._broker import BrokerOptions
+from millstream.testing._cluster import Cluster
+from millstream.testing._hanging import HangingTransaction, find_hanging
+from millstream.testing._jars import KAFKA_VERSION, resolve_jars
+from millstream.testing._java import EmbeddedKafkaError
+from millstream.testing._records import ConsumedRecord, Isolation, Outgoing, Payload, read_all, write_all
+
+__all__ = [
+    "KAFKA_VERSION",
+    "ConsumedRecord",
+    "EmbeddedKafka",
+    "EmbeddedKafkaError",
+    "HangingTransaction",
+    "Isolation",
+    "Outgoing",
+    "Payload",
+    "cache_directory",
+    "resolve_jars",
+]
+
+_TOOLS = {
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+
+
+@final
+class EmbeddedKafka:
+    """A real Kafka broker, or a cluster of several, that ends when it is no longer needed.
+
+    Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes
+    use it through ``bootstrap_servers``.
+
+    Args:
+        partitions: Number of partitions of a topic that is created without a number.
+        properties: Properties of the broker, by their names in ``server.properties``; they override the ones set here.
+        auto_create_topics: Let the broker create topics that are asked for.
+        directory: Where to keep configuration, log and data. They stay there after the stop, and a later broker on the
+            same directory finds them. None: a temporary directory.
+        heap: Largest Java heap of each broker, as in ``-Xmx``; None: 512 MB, and 256 MB for one of several.
+        java_options: Further options of each JVM; ``["-XX:TieredStopAtLevel=4"]`` for throughput instead of a quick start.
+        brokers: Number of brokers. With three or more, topics have three replicas and ``min.insync.replicas`` is 2, and so
+            it is with the topics of transactions and groups: one broker may die, and nothing that was acknowledged is lost.
+        relayed: For each broker a second port of its own, and that of a relay, of which clients who come there are told.
+
+    Example:
+        >>> with EmbeddedKafka() as kafka:
+        ...     kafka.create_topic("words", partitions=1)
+        ...     kafka.produce("words", [("a", "1", 1_000), ("b", None, 2_000)])
+        ...     [(record.key, record.value, record.timestamp) for record in kafka.consume("words")]
+        [(b'a', b'1', 1000), (b'b', None, 2000)]
+    """
+
+    def __init__(
+        self,
+        *,
+        partitions: int = 4,
+        properties: Mapping[str, str | int | bool] | None = None,
+        auto_create_topics: bool = False,
+        directory: str | Path | None = None,
+        heap: str | None = None,
+        java_options: Sequence[str] = (),
+        brokers: int = 1,
+        relayed: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        java = (f"-Xmx{heap or ('512m' if brokers == 1 else '256m')}", *java_options)
+        self._options = BrokerOptions(partitions, properties or {}, auto_create_topics, java, tuple(relayed))
+        self._size = brokers
+        self._directory = None if directory is None else Path(directory).absolute()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._started: Cluster | None = None
+        self._client: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start the broker on free ports and wait until it answers.
+
+        Returns:
+            This object.
+
+        Raises:
+            EmbeddedKafkaError: It is already started, Java or the jars are missing, or the broker did not start; then
+                the message ends with the last lines of its log.
+        """
+        if self._started is not None:
+            raise EmbeddedKafkaError("it is already started; after kill() use restart(), or stop() it first")
+        if self._directory is None:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="millstream-kafka-", ignore_cleanup_errors=True
+            )
+            home = Path(self._temporary.name)
+        else:
+            home = self._directory
+            home.mkdir(parents=True, exist_ok=True)
+        try:
+            cluster = Cluster(home, self._options, self._size)
+            self._client = cluster.start()
+            self._started = cluster
+        finally:
+            if self._started is None:
+                self._discard_temporary()
+        return self
+
+    def stop(self) -> None:
+        """Stop the broker and wait until it is gone; harmless when it is not started.
+
+        A broker with a ``directory`` closes its data in order. One with temporary data is killed, and they are deleted.
+        """
+        cluster, self._started, self._client = self._started, None, None
+        if cluster is not None:
+            cluster.end(None, orderly=self._directory is not None)
+        self._discard_temporary()
+
+    def kill(self, broker: int | None = None) -> None:
+        """Kill a broker with SIGKILL, as a crash would; ports and data stay for ``restart``.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
+
+        Raises:
+            EmbeddedKafkaError: It is not started, or there is no such broker.
+
+        Example:
+            >>> with EmbeddedKafka(brokers=3) as cluster:
+            ...     cluster.create_topic("words", partitions=1)
+            ...     cluster.kill(0)
+            ...     cluster.produce("words", [("a", "1")])
+            ...     cluster.restart(0)
+            ...     len(cluster.consume("words"))
+            1
+        """
+        self._cluster.end(broker, orderly=False)
+
+    def restart(self, broker: int | None = None) -> None:
+        """Start a broker again with the same ports and data, after an orderly stop if it still runs.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
+
+        Raises:
+            EmbeddedKafkaError: It was not started before, or does not start again.
+        """
+        self._client = self._cluster.restart(broker)
+
+    def pause(self, broker: int | None = None) -> None:
+        """Stop a broker with SIGSTOP: connections stay open, and nothing answers until ``resume``.
+
+        Args:
+            broker: Which one of several, from 0; None is all.
+
+        Raises:
+            EmbeddedKafkaError: It is not started.
+        """
+        self._cluster.signal(broker, signal.SIGSTOP)
+
+    def resume(self, broker: int | None = None) -> None:
+        """Let a paused broker continue (SIGCONT).
+
+        Args:
+            broker: Which one of several, from 0; None is all.
+
+        Raises:
+            EmbeddedKafkaError: It is not started.
+        """
+        self._cluster.signal(broker, signal.SIGCONT)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to, as ``host:port``, of several brokers with commas; it stays the same until ``stop``.
+
+        Raises:
+            EmbeddedKafkaError: The broker is not started.
+        """
+        return self._cluster.bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker; of several, of the first that runs.
+
+        Raises:
+            EmbeddedKafkaError: No broker process runs.
+        """
+        running = self._cluster.pids()
+        if not running:
+            raise EmbeddedKafkaError(
+                "the broker does not run: it was killed or has crashed; restart() starts it again"
+            )
+        return min(running.items())[1]
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Create a topic and wait until it can be used.
+
+        Args:
+            name: Name of the topic.
+            partitions: Number of partitions; None takes the number of this broker.
+            config: Topic configuration; ``retention.ms`` is -1 unless it is given here.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because the topic exists.
+        """
+        count = self._options.partitions if partitions is None else partitions
+        self._admin.create_topic(name, count, config or {})
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone.
+
+        Args:
+            name: Name of the topic.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because there is no such topic.
+        """
+        self._admin.delete_topic(name)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the oldest records of partitions, as retention would.
+
+        Args:
+            topic: Name of the topic.
+            before: For each partition, the offset of the first record that stays.
+
+        Raises:
+            EmbeddedKafkaError: The broker refused, for example because an offset is beyond the end.
+        """
+        self._admin.delete_records(topic, before)
+
+    def produce(self, topic: str, records: Iterable[Outgoing], *, partition: int | None = None) -> None:
+        """Write records in the order given and wait until the broker has acknowledged every one.
+
+        Args:
+            topic: Name of the topic.
+            records: ``(key, value)`` or ``(key, value, timestamp)``; keys and values are bytes, str (written as UTF-8)
+                or None (null), timestamps positive milliseconds since the epoch (without: the current time).
+            partition: Write all of them there. None: by the murmur2 hash of the key as in Java, null keys anywhere.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or a record was not acknowledged.
+            ValueError: A timestamp is not positive.
+
+        Example:
+            >>> kafka.produce("clicks", [("ann", b"1", 1_700_000_000_000), (None, "no key"), ("ann", None)])
+        """
+        if not self._options.auto_create_topics:
+            self._admin.partitions(topic)
+        write_all(self.bootstrap_servers, topic, records, partition=partition)
+
+    def consume(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> list[ConsumedRecord]:
+        """Read all records that a topic holds at this moment.
+
+        Args:
+            topic: Name of the topic.
+            isolation: With ``"read_committed"``, records of open and aborted transactions are left out.
+
+        Returns:
+            The records by partition, then by offset.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+        """
+        return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
+
+    def end_offsets(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
+        """Give the offset that the next record of each partition will get.
+
+        Args:
+            topic: Name of the topic.
+            isolation: With ``"read_committed"``, the last stable offsets: in a partition with an open transaction, the
+                offset of the first record of the oldest one.
+
+        Returns:
+            Offsets by partition, transaction markers counted.
+
+        Raises:
+            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+        """
+        return self._admin.end_offsets(topic, isolation)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Give the offsets that a consumer group has committed.
+
+        Args:
+            group: Name of the group.
+            topic: Name of the topic.
+
+        Returns:
+            Offsets by partition; partitions without a commit are absent, so a group that nobody knows gives ``{}``.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer.
+        """
+        return self._admin.committed(group, topic)
+
+    def tool(self, name: str, *args: str, stdin: str = "") -> str:
+        """Run one of Kafka's own command line tools on this broker.
+
+        Args:
+            name: Its name, such as ``"kafka-consumer-groups"``.
+            args: Its arguments; ``--bootstrap-server`` is added.
+            stdin: What it reads from standard input.
+
+        Returns:
+            What it wrote to standard output.
+
+        Raises:
+            EmbeddedKafkaError: There is no such tool, or it failed or took longer than two minutes.
+
+        Example:
+            >>> "clicks" in kafka.tool("kafka-topics", "--list").splitlines()
+            True
+        """
+        if name not in _TOOLS:
+            raise EmbeddedKafkaError(f"there is no tool {name!r} here; the tools are {', '.join(_TOOLS)}")
+        return self._cluster.run_main(
+            _TOOLS[name], ["--bootstrap-server", self.bootstrap_servers, *args], stdin=stdin
+        )
+
+    def hanging_transactions(self) -> list[HangingTransaction]:
+        """Find transactions that partitions wait for and their coordinator knows nothing of.
+
+        No producer can end them, and readers with ``read_committed`` wait for them for ever.
+
+        Returns:
+            One entry per partition.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer.
+
+        Example:
+            >>> with EmbeddedKafka() as kafka:
+            ...     kafka.hanging_transactions()
+            []
+        """
+        return find_hanging(self.tool, [number + 1 for number in self._cluster.pids()])
+
+    def abort_transaction(self, hanging: HangingTransaction) -> None:
+        """End a hanging transaction in one partition.
+
+        Whoever produces with the same transactional id must have ended before: a new transaction of his would be part of it.
+
+        Raises:
+            EmbeddedKafkaError: The broker does not answer, or there is no such transaction.
+        """
+        place = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
+        self.tool("kafka-transactions", "abort", *place, "--start-offset", str(hanging.start_offset))
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._started is None:
+            raise EmbeddedKafkaError(
+                "the broker is not started: use `with EmbeddedKafka() as kafka:` or start()"
+            )
+        return self._started
+
+    @property
+    def _admin(self) -> BrokerAdmin:
+        if self._client is None:
+            raise EmbeddedKafkaError(f"no broker runs on {self.bootstrap_servers}")
+        return BrokerAdmin(self._client, self.bootstrap_servers)
+
+    def _discard_temporary(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None

@@ -1,0 +1,203 @@
+"""Going on from where a test driver was, with the same topology or an edited one, by the rules of a checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from millstream.core.engine.outcome import Snapshot
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import StoreChange
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.evolution import (
+    Remembered,
+    check_stores,
+    checked_renames,
+    continued,
+    parts_of,
+    with_new_names,
+)
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.routing import check_routing, routing_of
+from millstream.testing._topics import Topics
+
+Content = Mapping[str, tuple[StoreChange, ...]]
+"""Serialised entries by byte store."""
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """What a task goes on from.
+
+    Attributes:
+        snapshot: What it remembers besides its stores.
+        content: Its stores.
+        unfinished: How many records of asynchronous operators are unfinished, by store.
+    """
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    content: Content = field(default_factory=dict)
+    unfinished: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DriverSnapshot:
+    """What a test driver can go on from. Made by :meth:`TopologyTestDriver.snapshot`; not changed by what follows.
+
+    Attributes:
+        application_id: The application's id.
+        wall_clock_ms: The wall clock, ms since the epoch.
+        remembered: What a checkpoint would remember of the topology.
+        tasks: The tasks.
+        global_stores: Content of the global stores.
+        global_fingerprints: What must be unchanged of each global store, so that its content can be read.
+        ends: The next offset of each partition.
+        committable: Per partition the offset before which every record is finished.
+    """
+
+    application_id: str
+    wall_clock_ms: int
+    remembered: Remembered
+    tasks: Mapping[TaskId, TaskState]
+    global_stores: Content
+    global_fingerprints: Mapping[str, str]
+    ends: Mapping[TopicPartition, int]
+    committable: Mapping[TopicPartition, int]
+
+
+def beginning(application_id: str) -> DriverSnapshot:
+    """Return what a driver goes on from that begins anew."""
+    return DriverSnapshot(application_id, 0, Remembered(), {}, {}, {}, {}, {})
+
+
+def content_of(stores: MemoryStores) -> Content:
+    """Return a copy of what stores hold."""
+    return {name: tuple(stores.open(name).scan(None, None)) for name in sorted(stores.names())}
+
+
+def stores_with(content: Content) -> MemoryStores:
+    """Return stores that hold a content."""
+    stores = MemoryStores()
+    stores.apply(content)
+    return stores
+
+
+def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
+    """Return what a checkpoint remembers of a topology that runs.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        before: What it went on from.
+    """
+    return Remembered(
+        plan.store_fingerprints(),
+        {topic: layout.partitions[topic] for topic in plan.internal_topics},
+        parts_of(plan, layout, before.parts),
+        unfinished=plan.keepers,
+        routing=routing_of(plan, layout),
+    )
+
+
+def fitted(
+    plan: Plan, topics: Topics, snapshot: DriverSnapshot, renamed_stores: Mapping[str, str]
+) -> tuple[Plan, Layout, dict[TaskId, TaskState]]:
+    """Fit a topology to a snapshot.
+
+    Args:
+        plan: The topology, split.
+        topics: The topics.
+        snapshot: What it goes on from.
+        renamed_stores: New name per old name of a store.
+
+    Returns:
+        The plan with the numbers of the snapshot, its tasks, and what they go on from.
+
+    Raises:
+        IncompatibleTopologyError: If the topology cannot go on from the snapshot.
+        SettingsError: If a new name of a store cannot be.
+    """
+    if snapshot.application_id != plan.application_id:
+        raise IncompatibleTopologyError(
+            f"the snapshot is of application {snapshot.application_id!r}, and the driver is of {plan.application_id!r}, whose "
+            "repartitions are other topics; give the driver the same application_id"
+        )
+    names = checked_renames(renamed_stores, plan.store_fingerprints())
+    names = with_their_parts(names, plan.keepers)
+    before = snapshot.remembered.renamed(names, plan.application_id)
+    plan = continued(plan, before.parts)
+    check_stores(before.stores, plan.store_fingerprints())
+    layout = topics.laid_out(plan, before.internal)
+    if before.routing is not None:
+        check_routing(before.routing, routing_of(plan, layout))
+    tasks = {task: _under_new_names(state, names) for task, state in snapshot.tasks.items()}
+    _check_finished(before, plan, tasks)
+    _check_global(snapshot.global_fingerprints, global_fingerprints(plan))
+    return plan, layout, _kept(plan, tasks)
+
+
+def global_fingerprints(plan: Plan) -> dict[str, str]:
+    """Return what must be unchanged of each global store."""
+    return {spec.name: spec.fingerprint for part in plan.global_parts for spec in part.stores.values()}
+
+
+def _check_global(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for store in before.keys() & now.keys():
+        if before[store] != now[store]:
+            raise IncompatibleTopologyError(
+                f"global store {store!r} is {now[store]!r} in this topology, but {before[store]!r} in the snapshot. An application "
+                "fills it again from its topic, which a test driver does not have: begin with a driver without a snapshot"
+            )
+
+
+def _under_new_names(state: TaskState, names: Mapping[str, str]) -> TaskState:
+    snapshot = replace(
+        state.snapshot,
+        stores=with_new_names(state.snapshot.stores, names),
+        operators=with_new_names(state.snapshot.operators, names),
+    )
+    content = {_renamed(name, names): rows for name, rows in state.content.items()}
+    return TaskState(snapshot, content, with_new_names(state.unfinished, names))
+
+
+def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
+    store, slash, rest = byte_store.partition("/")
+    return f"{names.get(store, store)}{slash}{rest}"
+
+
+def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskState]) -> None:
+    """Refuse to leave unfinished records of an operator behind that the topology no longer has."""
+    left: Counter[str] = Counter()
+    for state in tasks.values():
+        left.update(state.unfinished)
+    for store in sorted(before.unfinished - plan.keepers):
+        if left[store]:
+            raise IncompatibleTopologyError(
+                f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "
+                f"{left[store]:,} of them wait there: advance the wall clock until they are finished, or give the store's new name "
+                "with renamed_stores={...}"
+            )
+
+
+def _kept(plan: Plan, tasks: Mapping[TaskId, TaskState]) -> dict[TaskId, TaskState]:
+    """Return the tasks that the topology still has, with the stores that it still has.
+
+    Raises:
+        IncompatibleTopologyError: If a task has records that wait, of a topic that it no longer reads.
+    """
+    kept = {}
+    for task, state in tasks.items():
+        sub = plan.subtopologies[task.subtopology]
+        gone = sorted({q.partition.topic for q in state.snapshot.buffered} - set(sub.origins))
+        if gone:
+            raise IncompatibleTopologyError(
+                f"task {task} has records of {gone[0]!r} that wait for another input, and no longer reads that topic: let them be "
+                "processed before the edit, by records for that input or as the wall clock goes on"
+            )
+        content = {name: rows for name, rows in state.content.items() if name.partition("/")[0] in sub.stores}
+        kept[task] = TaskState(state.snapshot, content)
+    return kept

@@ -1,0 +1,180 @@
+"""Topics as objects: what a test writes to and reads from, with serdes of its own and times that go on by themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from millstream.core.model.durations import Duration, millis
+from millstream.core.model.record import Headers, Record
+from millstream.core.model.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
+"""Of keys and of values; None is that of the source."""
+Write: TypeAlias = Callable[[str, Serdes, tuple[Any, Any], int, Headers, int | None], None]
+"""Writes to a topic: serdes, key and value, timestamp, headers, partition."""
+
+
+class InputTopic(Generic[K, V]):
+    """A topic that a test writes to. Made by :meth:`TopologyTestDriver.input_topic`.
+
+    Records without a timestamp of their own have the times ``start``, ``start + advance``, and so on.
+
+    Attributes:
+        name: The topic.
+        time_ms: The timestamp of the next record, ms since the epoch.
+
+    Source: ``org.apache.kafka.streams.TestInputTopic``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Write,
+        key: Serde[K] | None,
+        value: Serde[V] | None,
+        start: int | datetime,
+        advance: Duration,
+    ) -> None:
+        self.name = name
+        self.time_ms = round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+        self._advance_ms = _forward(advance, "advance")
+        self._write = write
+        self._serdes = (key, value)
+
+    def pipe(
+        self,
+        key: K | None,
+        value: V | None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Write a record; see :meth:`TopologyTestDriver.pipe`.
+
+        Args:
+            key: The key, or None.
+            value: The value, or None.
+            timestamp: Milliseconds since the epoch; None takes the topic's time, and moves it on.
+            headers: Name and value pairs.
+            partition: The partition; None leaves it to the key.
+
+        Raises:
+            SerdeError: If the key or the value does not fit the serdes.
+            MillstreamError: As ``TopologyTestDriver.pipe``.
+        """
+        if timestamp is None:
+            timestamp = self.time_ms
+            self.time_ms += self._advance_ms
+        self._write(self.name, self._serdes, (key, value), timestamp, headers, partition)
+
+    def pipe_value(self, value: V | None, timestamp: int | None = None, headers: Headers = ()) -> None:
+        """Write a record without a key."""
+        self.pipe(None, value, timestamp, headers)
+
+    def pipe_all(self, records: Iterable[tuple[K | None, V | None]]) -> None:
+        """Write records, given as pairs of key and value."""
+        for key, value in records:
+            self.pipe(key, value)
+
+    def pipe_values(self, values: Iterable[V | None]) -> None:
+        """Write records without keys."""
+        for value in values:
+            self.pipe(None, value)
+
+    def advance_time(self, duration: Duration) -> None:
+        """Move the time of the next record on.
+
+        Args:
+            duration: A timedelta, or milliseconds; not negative.
+
+        Raises:
+            ValueError: If the duration is negative.
+        """
+        self.time_ms += _forward(duration, "advance_time")
+
+
+class OutputTopic(Generic[K, V]):
+    """A topic that a test reads. Made by :meth:`TopologyTestDriver.output_topic`.
+
+    What is read is taken: all objects for one topic, and ``TopologyTestDriver.read``, share what is there.
+
+    Attributes:
+        name: The topic.
+
+    Source: ``org.apache.kafka.streams.TestOutputTopic``.
+    """
+
+    def __init__(
+        self, name: str, sent: Callable[[], deque[Any]], key: Serde[K] | None, value: Serde[V] | None
+    ) -> None:
+        self.name = name
+        self._sent = sent
+        self._serdes = (key, value)
+
+    def __len__(self) -> int:
+        """Return the number of records that can be read."""
+        return len(self._sent())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record to read."""
+        return not self._sent()
+
+    def read_one(self) -> Record[K, V]:
+        """Take the next record.
+
+        Raises:
+            LookupError: If there is none.
+        """
+        if self.is_empty:
+            raise LookupError(
+                f"there is no record to read of topic {self.name!r}: nothing was sent to it since it was read last; ask len() or "
+                "is_empty, or read_all(), which may be empty"
+            )
+        record: Record[K, V] = self._sent().popleft().record(self._serdes)
+        return record
+
+    def read_all(self) -> list[Record[K, V]]:
+        """Take all records, in the order in which they were sent."""
+        return [self.read_one() for _ in range(len(self))]
+
+    def read_pairs(self) -> list[tuple[K, V]]:
+        """Take all records, as pairs of key and value."""
+        return [(record.key, record.value) for record in self.read_all()]
+
+    def read_values(self) -> list[V]:
+        """Take all records, as values."""
+        return [record.value for record in self.read_all()]
+
+    def read_as_table(self) -> dict[K, V]:
+        """Take all records, and return the last value of each key; a key whose last value is None is not there.
+
+        Raises:
+            ValueError: If a record has no key.
+        """
+        rows: dict[K, V] = {}
+        for record in self.read_all():
+            if record.key is None:
+                raise ValueError(
+                    f"topic {self.name!r} has a record without a key, which is no row of a table: {record}"
+                )
+            rows.pop(record.key, None)
+            if record.value is not None:
+                rows[record.key] = record.value
+        return rows
+
+
+def _forward(duration: Duration, name: str) -> int:
+    if millis(duration) < 0:
+        raise ValueError(
+            f"{name}({duration!r}): the times of a topic go on, never back; give a timestamp to a record that is late"
+        )
+    return millis(duration)

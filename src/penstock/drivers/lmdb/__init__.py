@@ -1,5 +1,0 @@
-"""LMDB: the local copy of a task's stores."""
-
-from penstock.drivers.lmdb.copy import open_local_copy
-
-__all__ = ["open_local_copy"]

@@ -1,5 +1,0 @@
-"""Memory: a local copy that lives and dies with the worker process."""
-
-from penstock.drivers.memory.copy import open_local_copy
-
-__all__ = ["open_local_copy"]

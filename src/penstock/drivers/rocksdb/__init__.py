@@ -1,5 +1,0 @@
-"""RocksDB: the local copy of a task's stores, without a limit on keys. Needs the extra ``penstock[rocksdb]``."""
-
-from penstock.drivers.rocksdb.copy import open_local_copy
-
-__all__ = ["open_local_copy"]

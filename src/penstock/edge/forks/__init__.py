@@ -1,1 +1,0 @@
-"""Python processes of Spark that are forks: see ``penstock.edge.forks.server``."""

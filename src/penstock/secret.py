@@ -1,5 +1,0 @@
-"""Where a secret of Kafka's clients is kept: ``kafka={"sasl.password": ps.secret.env("KAFKA_PASSWORD")}``."""
-
-from penstock.drivers.kafka.secret import Secret, env, fetched, file
-
-__all__ = ["Secret", "env", "fetched", "file"]

@@ -1,5 +1,0 @@
-"""Penstock inside other Spark queries: a topology as an operator, and Kafka topics as DataFrames."""
-
-from penstock.edge.operator import read_kafka, transform
-
-__all__ = ["read_kafka", "transform"]
