@@ -133,8 +133,8 @@ class TimeWindows:
             [300, 600, 900, 1200]
         """
         advance = self.advance_ms
-        first = max(0, timestamp - self.size_ms + advance)
-        return range(first - first % advance, timestamp + 1, advance)
+        first = timestamp - self.size_ms + advance
+        return range(first - first % advance if first > 0 else 0, timestamp + 1, advance)
 
     def last_closed(self, stream_time: int) -> int:
         """Give the start of the last window that has closed; negative if none has.

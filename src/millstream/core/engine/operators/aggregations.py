@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from operator import and_
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.engine.columns import Columns, Form, behind, columns_of, each
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.folding import folding, needs_values
-from millstream.core.engine.operators.nulls import INCOMPLETE
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
+
+INCOMPLETE: Final = "null key or value in an aggregation"
+"""Why a record is left out that has no key or no value."""
 
 
 @compile_node.register

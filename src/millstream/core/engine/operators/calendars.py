@@ -1,8 +1,7 @@
-"""Aggregations by windows of the user's own, whose bounds a function gives.
+"""Aggregations by windows of the user's own, whose bounds a function returns.
 
-Stream time, late records and the close of windows are as ``millstream.core.engine.operators.windows`` says. Windows lie in the
-order of their starts, and of two windows the later one does not end earlier; so the closed ones among those in a store by
-time are its first entries, and ``closed`` remembers the start of the last one that was given.
+Windows lie in the order of their starts, and of two windows the later one does not end earlier; so the closed ones among
+those in a store by time are its first entries, and ``closed`` is the start of the last one that was emitted.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
-from millstream.core.engine.operators.emission import Aggregation, emitting
-from millstream.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.operators.emission import Add
+from millstream.core.engine.operators.windowed import LATE, Windower, aggregation, takes_null_values
 from millstream.core.engine.runtime import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -21,62 +20,50 @@ from millstream.core.topology.windowed import CalendarAggregate
 
 
 @compile_node.register
-def _(node: CalendarAggregate, compiled: Compiled) -> Call:
-    runtime, name, emit = compiled.runtime, node.name, node.emit
-    open_ones = _Open(node, compiled) if emit.at_close else None
-    close_first = open_ones.close if open_ones is not None and emit.at_once else None
-    child = nothing if emit.at_close else compiled.children(node)
-    windows_of, grace = node.windows.checked, node.windows.grace_ms
-    initializer, aggregator = node.initializer, node.aggregator
-    store, late = runtime.stores[node.store.name], compiled.late(node) or nothing
-    memory = runtime.memory(node.remembered_as)
-    time: int = memory.get("time", -1)
+def _compile(node: CalendarAggregate, compiled: Compiled) -> Call:
+    windows = _Open(node, compiled) if node.emit.at_close else None
+    add, grace = _adding(node, compiled, windows), node.windows.grace_ms
+    with_nulls = takes_null_values(node.fold)
+    return aggregation(node, compiled, Windower(add, grace - 1, windows, node.emit, grace, with_nulls)).call
 
-    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        nonlocal time
-        if key is None:
-            return runtime.drop(NO_KEY)
-        if timestamp > time:
-            memory["time"] = time = timestamp
-            if close_first is not None:
-                close_first(timestamp, headers)
+
+def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+    runtime, name, store = compiled.runtime, node.name, compiled.runtime.stores[node.store.name]
+    windows_of, child = node.windows.checked, compiled.children(node)
+    initializer, aggregator = node.initializer, node.aggregator
+
+    def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         try:
             windows = windows_of(timestamp)
         except Exception as error:
-            return runtime.on_error("process", name, error)
+            runtime.on_error("process", name, error)
+            return False
         if not windows:
-            return runtime.drop("outside of all windows")
+            runtime.drop("outside of all windows")
+            return False
         for start, end in windows:
-            if end + grace <= time:
-                runtime.drop("late for a window")
+            if end < first_open:
+                runtime.drop(LATE)
+                continue
+            old, then = None, timestamp
+            try:
+                entry = store.fetch(key, start)
+                if entry is not None:
+                    old, then = entry[0], max(entry[1], timestamp)
+                    new = aggregator(key, value, old)
+                else:
+                    new = value if initializer is None else aggregator(key, value, initializer())
+                store.put(key, None if new is None else (new, then), start)
+            except Exception as error:
+                runtime.on_error("process", name, error)
+                continue
+            if open_ones is not None:
+                open_ones.began(end)
             else:
-                add(key, value, timestamp, headers, start, end)
-        return late(key, value, timestamp, headers) if windows[0][1] + grace <= time else None
+                child(Windowed(key, start, end), new, old, then, headers)
+        return windows[0][1] < first_open
 
-    def add(key: Any, value: Any, timestamp: int, headers: Headers, start: int, end: int) -> None:
-        old, then = None, timestamp
-        try:
-            entry = store.fetch(key, start)
-            if entry is not None:
-                old, then = entry[0], max(entry[1], timestamp)
-                new = aggregator(key, value, old)
-            else:
-                new = value if initializer is None else aggregator(key, value, initializer())
-            store.put(key, None if new is None else (new, then), start)
-        except Exception as error:
-            return runtime.on_error("process", name, error)
-        if open_ones is not None:
-            return open_ones.began(end)
-        return child(Windowed(key, start, end), new, old, then, headers)
-
-    def advance(to: int) -> None:
-        nonlocal time
-        if to > time:
-            memory["time"] = time = to
-
-    values = takes_null_values(node.fold)
-    call: Call = aggregate if values else without_null_values(runtime, aggregate)
-    return emitting(node, compiled, Aggregation(call, advance, open_ones, emit, grace, values))[0]
+    return add
 
 
 class _Open:

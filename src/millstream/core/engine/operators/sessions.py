@@ -1,8 +1,7 @@
 """Aggregations by session: a record joins the sessions around it, and makes one of them.
 
 A session that grows is another session, since its bounds are part of its key: the old one is deleted, and the new one put
-and forwarded. The stream time of an operator is what ``millstream.core.engine.operators.windows`` says. A session that has
-closed takes no records any more, however long its store keeps it.
+and forwarded. A session that has closed takes no records any more, however long its store keeps it.
 
 When results are given at the close of sessions, a second store has the open ones in the order of their ends, then of their
 starts and keys, so that those that close are its first entries. The sessions themselves have to lie by key, where a record
@@ -15,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
-from millstream.core.engine.operators.emission import Aggregation, emitting
-from millstream.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.operators.windowed import Windower, aggregation, takes_null_values
 from millstream.core.engine.runtime import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -29,28 +28,21 @@ Found = list[tuple[int, int, Any]]
 
 
 @compile_node.register
-def _(node: SessionAggregate, compiled: Compiled) -> Call:
-    runtime, name = compiled.runtime, node.name
-    child = compiled.children(node)
+def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
+    sessions = None if node.open is None else _Open(node, compiled)
     emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
-    opened = None if node.open is None else _Open(node, compiled)
-    close_first = opened.close if opened is not None and emit.at_once else None
+    wait = node.windows.gap_ms + node.windows.grace_ms
+    add, with_nulls = _adding(node, compiled, sessions), takes_null_values(node.fold)
+    return aggregation(node, compiled, Windower(add, wait, sessions, emit, wait + 1, with_nulls)).call
+
+
+def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
-    gap, wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
-    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
-    time: int = memory.get("time", -1)
-    first_open = time - wait
+    gap = node.windows.gap_ms
 
-    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        nonlocal time, first_open
-        if key is None:
-            return runtime.drop(NO_KEY)
-        if timestamp > time:
-            memory["time"] = time = timestamp
-            first_open = timestamp - wait
-            if close_first is not None:
-                close_first(timestamp, headers)
+    def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         try:
             stored_key = key_bytes(key)
             first = timestamp - gap if timestamp - gap > first_open else first_open
@@ -60,31 +52,27 @@ def _(node: SessionAggregate, compiled: Compiled) -> Call:
             start, end = min(start, timestamp), max(end, timestamp)
             if end < first_open:
                 runtime.drop("late for a session")
-                return late(key, value, timestamp, headers)
+                return True
             new = aggregated(key, value, found)
             write(stored_key, start, end, new)
             for old_start, old_end, _ in found:
                 if (old_start, old_end) != (start, end):
                     write(stored_key, old_start, old_end, None)
-            if opened is not None:
-                return opened.change(stored_key, found, start, end, there=new is not None)
+            if open_ones is not None:
+                open_ones.change(stored_key, found, start, end, there=new is not None)
+                return False
         except Exception as error:
-            return runtime.on_error("process", name, error)
+            runtime.on_error("process", name, error)
+            return False
         if start == end:
-            return child(Windowed(key, start, end), new, found[0][2] if found else None, end, headers)
+            child(Windowed(key, start, end), new, found[0][2] if found else None, end, headers)
+            return False
         for old_start, old_end, old in found:
             child(Windowed(key, old_start, old_end), None, old, old_end, headers)
-        return child(Windowed(key, start, end), new, None, end, headers)
+        child(Windowed(key, start, end), new, None, end, headers)
+        return False
 
-    def advance(to: int) -> None:
-        nonlocal time, first_open
-        if to > time:
-            memory["time"] = time = to
-            first_open = to - wait
-
-    values = takes_null_values(node.fold)
-    call: Call = aggregate if values else without_null_values(runtime, aggregate)
-    return emitting(node, compiled, Aggregation(call, advance, opened, emit, wait + 1, values))[0]
+    return add
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:

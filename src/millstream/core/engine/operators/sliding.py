@@ -13,7 +13,7 @@ front of its left window, or the first one behind its start.
 *Early* records, before d, have one common left window ``[0, d]``: no window begins before the epoch.
 
 Which windows a record touches is found by two pure functions; the order is that of Kafka Streams
-(``KStreamSlidingWindowAggregate``). The stream time of an operator is what ``millstream.core.engine.operators.windows`` says.
+(``KStreamSlidingWindowAggregate``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
-from millstream.core.engine.operators.emission import Aggregation, emitting
-from millstream.core.engine.operators.nulls import INCOMPLETE
+from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.operators.aggregations import INCOMPLETE
+from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.operators.windowed import LATE, Windower, aggregation
 from millstream.core.engine.runtime import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end
@@ -117,63 +118,55 @@ def touched_early(found: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
 
 
 @compile_node.register
-def _(node: SlidingAggregate, compiled: Compiled) -> Call:
-    runtime, name, key_bytes = compiled.runtime, node.name, node.store.key.serialize
-    store, child = runtime.stores[node.store.name], compiled.children(node)
-    emit = node.emit
-    opened = None if node.open is None else _Open(node, compiled)
-    close_first = opened.close if opened is not None and emit.at_once else None
-    difference, grace = node.windows.difference_ms, node.windows.grace_ms
-    added = _aggregation(node)
-    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
-    time: int = memory.get("time", -1)
+def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
+    windows = None if node.open is None else _Open(node, compiled)
+    add, grace = _adding(node, compiled, windows), node.windows.grace_ms
+    open_ms = node.windows.difference_ms + grace
+    windower = Windower(
+        add, open_ms, windows, node.emit, grace + 1, takes_null_values=False, no_key=INCOMPLETE
+    )
+    return aggregation(node, compiled, windower).call
 
-    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        nonlocal time
-        if key is None or value is None:
-            return runtime.drop(INCOMPLETE)
-        if timestamp > time:
-            memory["time"] = time = timestamp
-            if close_first is not None:
-                close_first(timestamp, headers)
-        if timestamp + difference < time - grace:
-            runtime.drop("late for a window")
-            return late(key, value, timestamp, headers)
+
+def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
+    difference, added = node.windows.difference_ms, _aggregation(node)
+
+    def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
+        if timestamp < first_open:
+            runtime.drop(LATE)
+            return True
         try:
-            touches = around(key, timestamp)
-            open_ones = [touch for touch in touches if touch.start + difference >= time - grace]
-            changes = [(touch, *added(key, value, timestamp, touch)) for touch in open_ones]
+            touches = _around(store, key, timestamp, difference)
+            in_time = [touch for touch in touches if touch.start >= first_open]
+            changes = [(touch, *added(key, value, timestamp, touch)) for touch in in_time]
             for touch, new, then in changes:
                 store.put(key, None if new is None else (new, then), touch.start)
-                if opened is not None:
-                    opened.change(key_bytes(key), touch, there=new is not None)
+                if open_ones is not None:
+                    open_ones.change(key_bytes(key), touch, there=new is not None)
         except Exception as error:
-            return runtime.on_error("process", name, error)
-        if opened is None:
+            runtime.on_error("process", name, error)
+            return False
+        if open_ones is None:
             for touch, new, then in changes:
                 old = touch.so_far[0] if touch.there and touch.so_far is not None else None
-                child(
-                    Windowed(key, touch.start, window_end(touch.start, difference)), new, old, then, headers
-                )
-        if len(open_ones) < len(touches):
-            for _ in range(len(touches) - len(open_ones)):
-                runtime.drop("late for a window")
-            late(key, value, timestamp, headers)
-        return None
+                window = Windowed(key, touch.start, window_end(touch.start, difference))
+                child(window, new, old, then, headers)
+        if len(in_time) == len(touches):
+            return False
+        runtime.drop(LATE, len(touches) - len(in_time))
+        return True
 
-    def around(key: Any, timestamp: int) -> list[Touch]:
-        if timestamp < difference:
-            return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
-        first = max(0, timestamp - 2 * difference)
-        return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
+    return add
 
-    def advance(to: int) -> None:
-        nonlocal time
-        if to > time:
-            memory["time"] = time = to
 
-    aggregation = Aggregation(aggregate, advance, opened, emit, grace + 1, takes_null_values=False)
-    return emitting(node, compiled, aggregation)[0]
+def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch]:
+    """Return the windows that a record touches."""
+    if timestamp < difference:
+        return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
+    first = max(0, timestamp - 2 * difference)
+    return touched(store.reverse_fetch(key, first, timestamp + 1), timestamp, difference)
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:

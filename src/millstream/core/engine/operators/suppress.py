@@ -4,7 +4,7 @@
 takes its place in the buffer and does not make it wait longer. A row is given when the operator's stream time has reached
 its buffer time by the wait, with the timestamp and the headers of its newest update. Rows that are due together come in the
 order of their buffer times, then of their serialised keys. The stream time of the operator is the largest timestamp of the
-updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.windows``.
+updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.windowed``.
 
 The old value that goes on with a row is the one that was given before, not the one before the newest update, which nobody
 behind has seen.

@@ -26,7 +26,8 @@ from typing import Any, Final
 from millstream.core.engine.columns import Column, Columns, ColumnsCall, Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.folding import Entry, Fetch, folding, needs_values
-from millstream.core.engine.operators.nulls import INCOMPLETE, NO_KEY
+from millstream.core.engine.operators.aggregations import INCOMPLETE
+from millstream.core.engine.operators.windowed import LATE, NO_KEY
 from millstream.core.engine.operators.windows import Shared
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
@@ -281,7 +282,7 @@ class _Aggregation:
             return pairs
         closed = list(map((-self._wait).__add__, times))
         kept = list(map(gt, pairs.starts, map(closed.__getitem__, pairs.records)))
-        return pairs.only(kept, "late for a window")
+        return pairs.only(kept, LATE)
 
     def _starts(self, timestamps: list[int]) -> list[range]:
         """Give the starts of each record's windows; records between the same two starts have the same ones."""

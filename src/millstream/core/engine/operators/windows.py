@@ -1,13 +1,4 @@
-"""Windowed aggregations: of streams by key and window.
-
-The stream time of an operator is the largest timestamp it has seen. It decides which records are late and which windows
-have closed, and it is remembered over restarts: a restarted operator accepts nothing that it would have refused before.
-
-When results are given at the close of windows, closed windows are looked for *before* the record that moved stream time is
-added. They are the same windows, since a record is never added to a closed one; but the store's time has not moved yet, so
-that none of them can have expired, however far time jumps. Looking less often, or later, is for those who ask for it
-(``millstream.core.engine.operators.emission``).
-"""
+"""Aggregations by windows of a fixed size, which lie on a grid."""
 
 from __future__ import annotations
 
@@ -16,8 +7,8 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
-from millstream.core.engine.operators.emission import Aggregation, emitting
-from millstream.core.engine.operators.nulls import NO_KEY, takes_null_values, without_null_values
+from millstream.core.engine.operators.emission import Add
+from millstream.core.engine.operators.windowed import LATE, Windower, aggregation, takes_null_values
 from millstream.core.engine.runtime import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -26,39 +17,34 @@ from millstream.core.topology.windowed import WindowedAggregate
 
 
 @compile_node.register
-def _(node: WindowedAggregate, compiled: Compiled) -> Call:
-    runtime, name = compiled.runtime, node.name
-    emit = node.emit
-    closing = _closing(node, compiled) if emit.at_close else None
-    close_first = closing.close if closing is not None and emit.at_once else None
-    child = None if emit.at_close else compiled.children(node)
-    windows, key_bytes = node.windows, node.store.key.serialize
-    initializer, aggregator = node.initializer, node.aggregator
-    size, grace, starts = windows.size_ms, windows.grace_ms, windows.starts
-    tumbling, last_start = size == windows.advance_ms, FOREVER - size
-    memory = runtime.memory(node.remembered_as)
-    time: int = memory.get("time", -1)
-    last_closed = time - grace - size
+def _compile(node: WindowedAggregate, compiled: Compiled) -> Call:
+    closing = _closing(node, compiled) if node.emit.at_close else None
+    add, grace = _adding(node, compiled), node.windows.grace_ms
+    open_ms, with_nulls = node.windows.size_ms + grace - 1, takes_null_values(node.fold)
+    made = aggregation(node, compiled, Windower(add, open_ms, closing, node.emit, grace, with_nulls))
+    compiled.shared[node.name] = Shared(made.advance, closing, made.clock)
+    return made.call
+
+
+def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
+    runtime, name, windows = compiled.runtime, node.name, node.windows
+    child = None if node.emit.at_close else compiled.children(node)
+    key_bytes, initializer, aggregator = node.store.key.serialize, node.initializer, node.aggregator
+    size, starts, tumbling = windows.size_ms, windows.starts, windows.size_ms == windows.advance_ms
+    last_start = FOREVER - size
     opened, slots = _opening(node, compiled)
 
-    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        nonlocal time, last_closed
-        if key is None:
-            return runtime.drop(NO_KEY)
-        if timestamp > time:
-            memory["time"] = time = timestamp
-            last_closed = timestamp - grace - size
-            if close_first is not None:
-                close_first(timestamp, headers)
+    def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
+        late = False
         for start in (timestamp - timestamp % size,) if tumbling else starts(timestamp):
-            if start <= last_closed:
-                runtime.drop("late for a window")
+            if start < first_open:
+                late = True
+                runtime.drop(LATE)
                 continue
-            slot = slots.get(start) or opened(start, last_closed)
-            if slot is None:
+            slot = slots.get(start)
+            if slot is None and (slot := opened(start, first_open)) is None:
                 continue
             stored_key_of, get, put = slot
-            old, then = None, timestamp
             try:
                 stored_key = stored_key_of(key_bytes(key))
                 entry = get(stored_key)
@@ -67,10 +53,9 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
                     if timestamp > then:
                         then = timestamp
                     new = aggregator(key, value, old)
-                elif initializer is not None:
-                    new = aggregator(key, value, initializer())
                 else:
-                    new = value
+                    old, then = None, timestamp
+                    new = value if initializer is None else aggregator(key, value, initializer())
                 put(stored_key, None if new is None else (new, then))
             except Exception as error:
                 runtime.on_error("process", name, error)
@@ -78,24 +63,9 @@ def _(node: WindowedAggregate, compiled: Compiled) -> Call:
             if child is not None:
                 end = start + size if start <= last_start else FOREVER
                 child(_windowed(Windowed, (key, start, end)), new, old, then, headers)
-        return None
+        return late
 
-    def advance(to: int) -> None:
-        nonlocal time, last_closed
-        if to > time:
-            memory["time"] = time = to
-            last_closed = to - grace - size
-
-    call: Call = aggregate
-    late = compiled.late(node)
-    if late is not None:
-        call = _telling(node, compiled, aggregate, late)
-    values = takes_null_values(node.fold)
-    if not values:
-        call = without_null_values(runtime, call)
-    call, clock = emitting(node, compiled, Aggregation(call, advance, closing, emit, grace, values))
-    compiled.shared[name] = Shared(advance, closing, clock)
-    return call
+    return add
 
 
 class Shared(NamedTuple):
@@ -110,19 +80,6 @@ class Shared(NamedTuple):
     advance: Callable[[int], None]
     closing: Closing | None = None
     clock: IdleClock | None = None
-
-
-def _telling(node: WindowedAggregate, compiled: Compiled, aggregate: Call, late: Call) -> Call:
-    """Give the function of an aggregation as one that also hands on the records that were late for one of their windows."""
-    memory, starts = compiled.runtime.memory(node.remembered_as), node.windows.starts
-    length = node.windows.size_ms + node.windows.grace_ms
-
-    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        aggregate(key, value, timestamp, headers)
-        if key is not None and starts(timestamp)[0] + length <= memory["time"]:
-            late(key, value, timestamp, headers)
-
-    return telling
 
 
 _windowed: Any = tuple.__new__
@@ -144,7 +101,7 @@ def _opening(
     slots: dict[int, Slot] = {}
     limit = 64
 
-    def opened(start: int, last_closed: int) -> Slot | None:
+    def opened(start: int, first_open: int) -> Slot | None:
         nonlocal limit
         share = store.open_window(start)
         if share is None:
@@ -154,7 +111,7 @@ def _opening(
         if shared:
             return slot
         if len(slots) >= limit:
-            for closed in [other for other in slots if other <= last_closed]:
+            for closed in [other for other in slots if other < first_open]:
                 del slots[closed]
             limit = max(64, 2 * len(slots))
         slots[start] = slot

@@ -1,0 +1,119 @@
+"""Windowed aggregations: what all kinds of windows share.
+
+The stream time of an operator is the largest timestamp it has seen. It decides which records are late and which windows
+have closed, and it is part of the task's state: a restarted operator accepts nothing that it would have refused before.
+
+A *windower* is what differs between fixed windows, calendars, sliding windows and sessions: how a record is added to its
+windows, and how long after its end a window closes.
+
+As in Kafka Streams, a record without a key is left out, and one without a value too where windows slide. A count in other
+windows counts a record without a value, and a function of the user gets None. A sum, a minimum, a maximum and a mean, which
+Kafka Streams does not have, have no use for None, so such a record is left out, as if it had not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from millstream.core.engine.compile import Call, Compiled, nothing
+from millstream.core.engine.idle import IdleClock
+from millstream.core.engine.operators.aggregations import INCOMPLETE
+from millstream.core.engine.operators.emission import Add, OpenWindows, checking
+from millstream.core.model.record import Headers
+from millstream.core.model.windows import EmitStrategy
+from millstream.core.topology.folds import Fold
+from millstream.core.topology.nodes import Node
+
+NO_KEY: Final = "null key in a windowed aggregation"
+"""Why a record without a key is left out."""
+LATE: Final = "late for a window"
+"""Why a record is left out of a window that has closed."""
+
+
+@dataclass(frozen=True)
+class Windower:
+    """What the kind of windows decides about an aggregation.
+
+    Attributes:
+        add: Adds a record to its windows.
+        open_ms: How long a window stays open after the time that ``add`` compares, in stream time.
+        open: The windows whose results were not emitted yet; None if each update is emitted.
+        emit: When results are emitted.
+        closes_after_ms: How long after its end a window closes, in stream time. A window that holds its end closes 1 ms
+            later than one that does not.
+        takes_null_values: Whether records without a value are added.
+        no_key: Why a record without a key is left out.
+    """
+
+    add: Add
+    open_ms: int
+    open: OpenWindows | None
+    emit: EmitStrategy
+    closes_after_ms: int
+    takes_null_values: bool
+    no_key: str = NO_KEY
+
+
+class Aggregation(NamedTuple):
+    """A compiled windowed aggregation.
+
+    Attributes:
+        call: Takes a record.
+        advance: Moves the stream time to a later time, closing nothing.
+        clock: What watches its input, if it closes idle.
+    """
+
+    call: Call
+    advance: Callable[[int], None]
+    clock: IdleClock | None
+
+
+def takes_null_values(fold: Fold | None) -> bool:
+    """Tell whether an aggregation by fixed window, calendar or session takes records without a value."""
+    return fold is None or fold is Fold.COUNT
+
+
+def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregation:
+    """Return the aggregation that a windower makes of its node."""
+    runtime, windows, emit = compiled.runtime, windower.open, windower.emit
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
+    add, no_key, with_nulls = windower.add, windower.no_key, windower.takes_null_values
+    close_first = windows.close if windows is not None and emit.at_once else None
+    if windows is not None and not emit.at_once:
+        add = checking(runtime, memory, emit, windows, add)
+    open_ms, time = windower.open_ms, memory.get("time", -1)
+    first_open: int = time - open_ms
+
+    def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        nonlocal time, first_open
+        if key is None:
+            return runtime.drop(no_key)
+        if value is None and not with_nulls:
+            return runtime.drop(INCOMPLETE)
+        if timestamp > time:
+            memory["time"] = time = timestamp
+            first_open = timestamp - open_ms
+            if close_first is not None:
+                close_first(timestamp, headers)
+        return (
+            late(key, value, timestamp, headers) if add(key, value, timestamp, headers, first_open) else None
+        )
+
+    def advance(to: int) -> None:
+        nonlocal time, first_open
+        if to > time:
+            memory["time"] = time = to
+            first_open = to - open_ms
+
+    def move_time(to: int) -> None:
+        advance(to)
+        if windows is not None:
+            windows.close(time, ())
+
+    runtime.close_windows[node.name] = lambda end: move_time(end + windower.closes_after_ms)
+    if windows is None or emit.close_idle_after_ms is None:
+        return Aggregation(aggregate, advance, None)
+    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, windows.next_close, move_time)
+    return Aggregation(clock.watching(aggregate), advance, clock)
