@@ -7,6 +7,8 @@ import shutil
 import threading
 from collections import Counter
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
 from millstream.drivers.kafka import delivery as sending
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.marks import Marks
+from millstream.drivers.kafka.marks import Mark, Marks
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.testing import EmbeddedKafka
 
@@ -53,12 +55,19 @@ class Deliveries:
         self.publisher = KafkaTransactions(client, client, self.id, patience_s, timeout_ms)
         self.claim("c")
 
-    def claim(self, checkpoint: str, known: dict[int, BatchId] | None = None) -> None:
-        self.publisher.claim(checkpoint, self.marks.found() if known is None else known, 2)
+    def claim(self, checkpoint: str, known: dict[int, Mark] | None = None) -> None:
+        newest = BatchId(checkpoint, -1)
+        self.publisher.claim(newest, self.marks.found() if known is None else known, 2)
+
+    def in_run(self, run: str) -> Deliveries:
+        """Return what delivers in another run of the application."""
+        other = copy(self)
+        other.publisher = replace(self.publisher, run=run)
+        return other
 
     def deliver(self, number: int, *values: bytes, partition: int = 0, checkpoint: str = "c") -> bool:
         delivery = self.publisher.delivery(partition)
-        wanted = delivery.begin(BatchId(checkpoint, number))
+        wanted = delivery.begin(BatchId(checkpoint, number, self.publisher.run))
         if wanted:
             delivery.publish(self.topic, some(*values))
             delivery.commit({TopicPartition(self.topic, 0): number + 100})
@@ -226,11 +235,30 @@ class TestAClaim:
 
     def test_is_made_by_one_of_two_starts(self, deliveries: Deliveries) -> None:
         known = deliveries.marks.found()
-        assert known == {0: BatchId("c", -1), 1: BatchId("c", -1)}
+        assert known == {0: Mark("c", -1), 1: Mark("c", -1)}
         deliveries.claim("one", known)
         with pytest.raises(OtherCheckpointError, match="that start was first"):
             deliveries.claim("two", known)
-        assert set(deliveries.marks.found().values()) == {BatchId("one", -1)}
+        assert set(deliveries.marks.found().values()) == {Mark("one", -1)}
+
+    def test_tells_copies_of_a_checkpoint_apart(self, deliveries: Deliveries) -> None:
+        """Both have planned micro-batch 8, each with records of its own, and neither may take the other's for its own."""
+        one, two = deliveries.in_run("one"), deliveries.in_run("two")
+        assert deliveries.deliver(7, b"a")
+        known = deliveries.marks.found()
+        one.publisher.claim(BatchId("c", 7), known, 2)
+        assert one.deliver(8, b"b")
+        with pytest.raises(OtherCheckpointError, match="that start was first"):
+            two.publisher.claim(BatchId("c", 7), known, 2)
+        with pytest.raises(OtherCheckpointError, match="that start was first"):
+            two.publisher.claim(BatchId("c", 7), deliveries.marks.found(), 2)
+        two.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.found(), 2)
+        for partition in (0, 1):
+            with pytest.raises(OtherCheckpointError, match="a later start on that checkpoint, or on a copy"):
+                one.deliver(9, b"lost", partition=partition)
+        assert not two.deliver(8, b"b")
+        assert two.deliver(9, b"c")
+        assert deliveries.delivered() == [b"a", b"b", b"c"]
 
     def test_is_made_while_the_checkpoint_before_delivers(self, deliveries: Deliveries) -> None:
         started, over = threading.Event(), []
@@ -305,7 +333,7 @@ class TestMarks:
     def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
         forget_group(deliveries.kafka, commits_topic(deliveries.id))
-        assert deliveries.marks.found()[0] == BatchId("c", 7)
+        assert deliveries.marks.found()[0] == Mark("c", 7)
         deliveries.marks.prepare(2, -1)
         assert not deliveries.deliver(7, b"a")
         assert deliveries.deliver(8, b"b")
@@ -320,7 +348,7 @@ class TestMarks:
 
     def test_have_room_for_more_partitions(self, deliveries: Deliveries) -> None:
         deliveries.marks.prepare(5, -1)
-        deliveries.publisher.claim("c", deliveries.marks.found(), 5)
+        deliveries.publisher.claim(BatchId("c", -1), deliveries.marks.found(), 5)
         assert deliveries.deliver(0, b"a", partition=4)
         deliveries.marks.prepare(3, -1)
         assert not deliveries.deliver(0, b"a", partition=4)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +16,7 @@ from typer.testing import CliRunner
 import millstream as ms
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.core.topology.topology import Topology
-from millstream.drivers.kafka.marks import Marks
+from millstream.drivers.kafka.marks import Mark, Marks
 from millstream.edge.cli.app import app as command_line
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
@@ -52,6 +55,37 @@ class Lines:
         return sum(len(line.split()) for line in self._lines)
 
 
+def names_in(directory: Path) -> frozenset[str]:
+    return frozenset(path.name for path in directory.iterdir() if path.name.isdigit())
+
+
+def marks_of(apps: Apps) -> dict[int, Mark]:
+    return Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).found()
+
+
+def owners(apps: Apps) -> set[str]:
+    return {mark.owner for mark in marks_of(apps).values()}
+
+
+@contextmanager
+def another_program(apps: Apps, home: Path, source: str, sink: str, **settings: Any) -> Iterator[Program]:
+    """Run the application in a program of its own, which is stopped at the end at the latest."""
+    given = {
+        "bootstrap_servers": apps.kafka.bootstrap_servers,
+        "master": "local[2]",
+        "statestore_cache_max_bytes": 0,
+        **ONCE,
+        **settings,
+    }
+    (home / "program").mkdir()
+    program = Program(home / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), given))
+    program.start()
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
 def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "other-host"
@@ -64,21 +98,8 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
     lines.feed(300)
     eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the first to go on as if nothing had been")
 
-    settings = {
-        "bootstrap_servers": apps.kafka.bootstrap_servers,
-        "state_dir": str(other),
-        "master": "local[2]",
-        "statestore_cache_max_bytes": 0,
-        "shuffle_partitions": 1,  # fewer than the first has: it takes over those that it does not use, too
-        "on_other_checkpoint": "take_over",
-        **ONCE,
-    }
-    (tmp_path / "program").mkdir()
-    second = Program(
-        tmp_path / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), settings)
-    )
-    second.start()
-    try:
+    taking_over = {"shuffle_partitions": 1, "on_other_checkpoint": "take_over"}  # fewer than the first has
+    with another_program(apps, tmp_path, source, sink, state_dir=str(other), **taking_over) as second:
 
         def ended() -> bool:
             lines.feed(5)
@@ -97,11 +118,39 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
         with pytest.raises(OtherCheckpointError, match="has been taken over from the checkpoint at"):
             apps.start(topology, on_other_checkpoint="take_over", **ONCE)
         assert second.stop(grace_s=60) == 0, second.last_words()
-    finally:
-        second.kill()
     assert values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64) == lines.journals()
-    marks = Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).found()
+    marks = marks_of(apps)
     assert (len(marks), len({mark.checkpoint for mark in marks.values()})) == (2, 1)
+
+
+def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 2)
+    topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "copied"
+    lines.feed(50)
+    apps.run(topology, **ONCE)
+    first = apps.start(topology, **ONCE)
+    checkpoint = apps.home / apps.id / "checkpoint"
+    batches = [checkpoint / "offsets", checkpoint / "commits"]
+    eventually(lambda: len({names_in(each) for each in batches}) == 1, "a moment between micro-batches")
+    shutil.copytree(checkpoint, other / apps.id / "checkpoint")
+    before = owners(apps)
+    with another_program(apps, tmp_path, source, sink, state_dir=str(other)) as second:
+        eventually(lambda: not owners(apps) & before, "the second to own all partitions", within_s=150)
+        lines.feed(50)
+        eventually(lambda: first.status().state == "failed", "the first to notice", within_s=150)
+        with pytest.raises(
+            OtherCheckpointError, match="a later start on that checkpoint, or on a copy of it"
+        ):
+            first.await_termination()
+        eventually(
+            lambda: len(committed_records(apps.kafka, sink)) >= lines.words,
+            "the second to go on",
+            within_s=180,
+        )
+        assert second.stop(grace_s=60) == 0, second.last_words()
+    assert values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64) == lines.journals()
+    with pytest.raises(OtherCheckpointError, match=r"(is not its newest one|has delivered)"):
+        apps.start(topology, **ONCE)
 
 
 def test_a_lost_checkpoint_is_no_reason_to_send_everything_again(apps: Apps) -> None:

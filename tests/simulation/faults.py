@@ -120,5 +120,5 @@ class Faults:
         if files:
             path = choose.choice(files)
             data = path.read_bytes()
-            path.write_bytes(data[: choose.randrange(len(data))])
+            path.write_bytes(data[: choose.randrange(max(len(data), 1))])
             self._world.scheduler.note("a file of parked changes is damaged")

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.ports import BatchId
+from millstream.drivers.kafka.marks import Mark, mark_of
 from millstream.drivers.kafka.transactions import KafkaTransactions
-from millstream.drivers.spark.offsets import positions_of
+from millstream.drivers.spark.offsets import batch_id, positions_of
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
 from millstream.drivers.spark.submit.placement import spark_hash
@@ -36,10 +38,11 @@ class Query:
         self._scheduler = world.scheduler
         self._application: Any = None
         self._reader = KafkaStreamReader("")
+        self._run = world.token()
         self._writer = KafkaStreamWriter(
-            SinkSpec(world.publisher(), frozenset(world.plan.broker_topics), self)
+            SinkSpec(world.publisher(self._run), frozenset(world.plan.broker_topics), self)
         )  # type: ignore[arg-type]
-        self.source = world.source(self)
+        self.source = world.source(self, self._run)
 
     def ask(self, question: str, data: Any) -> Any:
         """Answer as the application does. In the place of a ``ControlAddress``."""
@@ -51,10 +54,10 @@ class Query:
         world = self._world
         self._application = _application(world)
         if world.scene.exactly_once:
-            publisher = world.publisher()
+            publisher = world.publisher(self._run)
             assert isinstance(publisher, KafkaTransactions)
             publisher.end_open(world.scene.partitions)
-            publisher.claim(self.source.checkpoint, self._marks(), world.scene.partitions)
+            publisher.claim(self._newest(), self._marks(), world.scene.partitions)
         log = world.checkpoint
         number = max(log.offsets, default=-1)
         if number >= 0 and number not in log.commits:
@@ -73,9 +76,14 @@ class Query:
             world.watch.planned = positions_of(end)
             self._batch(number + 1)
 
-    def _marks(self) -> dict[int, BatchId]:
+    def _newest(self) -> BatchId:
+        offsets = self._world.checkpoint.offsets
+        return batch_id(json.loads(offsets[max(offsets)])) if offsets else BatchId(self.source.checkpoint, -1)
+
+    def _marks(self) -> dict[int, Mark]:
         known = self._world.broker.groups.get(self._world.plan.commits_topic, {})
-        return {at.partition: BatchId(said, offset - 1) for at, (offset, said) in known.items()}
+        found = [ClientPartition(*at, offset, said) for at, (offset, said) in known.items()]
+        return {at.partition: mark for at in found if (mark := mark_of(at))}
 
     def _caught_up(self) -> bool:
         """Tell whether nothing will come any more that was not there at the last look."""

@@ -39,6 +39,7 @@ class ChunkRow(NamedTuple):
     end: int
     batch: str
     now_ms: int
+    ahead_ms: int
     payload: bytes
 
 

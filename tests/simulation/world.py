@@ -142,14 +142,14 @@ class World:
 
     # What the application is made of.
 
-    def publisher(self) -> Publisher:
-        """Return what sends."""
+    def publisher(self, run: str) -> Publisher:
+        """Return what sends in a run of the application."""
         settings = {"bootstrap.servers": "model"}
         if self.scene.exactly_once:
-            return transactions.KafkaTransactions(settings, settings, APPLICATION, _PATIENCE_S, 60_000)
+            return transactions.KafkaTransactions(settings, settings, APPLICATION, _PATIENCE_S, 60_000, run)
         return publish.KafkaPublisher(settings)
 
-    def source(self, control: Any) -> SourceSpec:
+    def source(self, control: Any, run: str) -> SourceSpec:
         """Return what the source needs to know."""
         return SourceSpec(
             self.topology,
@@ -164,6 +164,7 @@ class World:
             waits=WaitSettings(),
             clock=lambda: self.scheduler.now_ms,
             checkpoint=CHECKPOINT,
+            run=run,
         )
 
     def host_spec(self) -> HostSpec:
@@ -306,7 +307,7 @@ class World:
         check_store(content, newest)
         if self.scene.kind.changelog:
             spec = next(sub.stores[STORE] for sub in self.plan.subtopologies if STORE in sub.stores)
-            check_changelog(self.broker, self.plan.changelogs[STORE], spec, content)
+            check_changelog(self.broker, self.plan.changelogs[STORE], spec, content, exactly_once=once)
 
     def _stored(self) -> dict[bytes, bytes]:
         """Read the store from the log in the state of all partitions."""

@@ -250,10 +250,14 @@ class ChangelogReader(Protocol):
 
 
 class BatchId(NamedTuple):
-    """Which micro-batch: the checkpoint it belongs to, and its number there. A batch that is run again keeps its id."""
+    """Which micro-batch: the checkpoint it belongs to, its number there, and the run of the application that planned it.
+
+    A batch that is run again keeps its id. Two copies of a checkpoint plan batches of one number, but in different runs.
+    """
 
     checkpoint: str
     number: int
+    run: str = ""
 
 
 class Delivery(Protocol):

@@ -50,7 +50,7 @@ from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease
 from millstream.edge.orders import StandingOrders
 from millstream.edge.output import attach
-from millstream.edge.ownership import checkpoint_id, start_of
+from millstream.edge.ownership import checkpoint_id, newest_of, start_of
 from millstream.edge.packages import check_spark_packages
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
@@ -239,7 +239,7 @@ class Application:
         if settings.exactly_once:
             running._lease.begin(checkpoint)
             everywhere = max(commits, existing.get(plan.plan.commits_topic, 0))
-            self._clients.transactions().claim(checkpoint, marks, everywhere)
+            self._clients.transactions(running._run).claim(newest_of(checkpoint, progress), marks, everywhere)
         log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
         for line in short_lines(plan.plan, layout):
             running._progress.say("plan", line)
@@ -373,8 +373,7 @@ class Application:
         *,
         until_end: bool,
     ) -> StreamingQuery:
-        settings = self.settings
-        session = running._session_of(settings)()
+        settings, session = self.settings, running._session_of(self.settings)()
         control = running._control.address
         source = SourceSpec(
             spec,
@@ -392,6 +391,7 @@ class Application:
             self._clock,
             settings.trigger_interval_ms,
             checkpoint,
+            running._run,
         )
         running._progress.say(
             "query-starts", "starting the query; the first micro-batch initialises the tasks"
@@ -410,7 +410,7 @@ class Application:
                 ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
                 not settings.exactly_once,
             ),
-            SinkSpec(self._clients.publisher(), frozenset(spec.plan.broker_topics), control),
+            SinkSpec(self._clients.publisher(running._run), frozenset(spec.plan.broker_topics), control),
             settings.checkpoint(self.id),
             until_end,
             settings.py_modules,

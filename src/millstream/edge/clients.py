@@ -60,10 +60,10 @@ class Clients:
         skip_lost = self.settings.on_lost_offsets == "skip"
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
-    def publisher(self) -> KafkaPublisher | KafkaTransactions:
-        """Give what sends, as the processing guarantee says."""
+    def publisher(self, run: str = "") -> KafkaPublisher | KafkaTransactions:
+        """Give what sends in a run of the application, as the processing guarantee says."""
         if self.settings.exactly_once:
-            return self.transactions()
+            return self.transactions(run)
         return KafkaPublisher(self.settings.client("producer", self.application_id))
 
     def letters(self) -> KafkaPublisher | None:
@@ -95,8 +95,8 @@ class Clients:
         }
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
-    def transactions(self) -> KafkaTransactions:
-        """Give what sends in transactions."""
+    def transactions(self, run: str = "") -> KafkaTransactions:
+        """Give what sends in transactions in a run of the application."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -104,7 +104,7 @@ class Clients:
             settings.task_timeout_ms / 1000,
         )
         return KafkaTransactions(
-            producer, consumer, self.application_id, patience_s, settings.transaction_timeout_ms
+            producer, consumer, self.application_id, patience_s, settings.transaction_timeout_ms, run
         )
 
     def marks(self) -> Marks:

@@ -14,6 +14,7 @@ from millstream.core.model.errors import OtherCheckpointError
 from millstream.core.ports import BatchId
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.marks import Mark, ahead_of
 from millstream.drivers.spark.offsets import batch_id
 from millstream.drivers.spark.submit.checkpoint import Progress
 from millstream.edge.settings import Settings
@@ -66,7 +67,12 @@ def start_of(
     )
 
 
-def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, BatchId]) -> str:
+def newest_of(checkpoint: str, progress: Progress | None) -> BatchId:
+    """Return the micro-batch that a checkpoint has planned last; -1 if it begins."""
+    return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
+
+
+def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
     """Return the id under which a start may deliver.
 
     Args:
@@ -81,7 +87,7 @@ def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, B
         mine = batch_id(progress.planned)
         _check_continues(start, mine, marks)
         return mine.checkpoint
-    if marks and all(mark == BatchId(start.begun, -1) for mark in marks.values()):
+    if marks and all(mark[:2] == (start.begun, -1) for mark in marks.values()):
         return start.begun
     others = list(marks.values())
     if others and not start.was_reset():
@@ -92,21 +98,27 @@ def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, B
     return secrets.token_hex(8)
 
 
-def _check_continues(start: Start, mine: BatchId, marks: Mapping[int, BatchId]) -> None:
+def _check_continues(start: Start, mine: BatchId, marks: Mapping[int, Mark]) -> None:
     others = [mark for mark in marks.values() if mark.checkpoint != mine.checkpoint]
     if others:
         raise _overtaken(start, mine, _newest(others))
-    newest = max((mark.number for mark in marks.values()), default=-1)
-    if newest > mine.number:
+    ahead = [mark for mark in marks.values() if ahead_of(mark, mine)]
+    if ahead:
+        newest = _newest(ahead).number
+        which = (
+            "a micro-batch of that number that it has not planned"
+            if newest == mine.number
+            else f"micro-batch {newest}"
+        )
         raise OtherCheckpointError(
             f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
-            f"micro-batch {mine.number}, but micro-batch {newest} has been delivered from it. It is an old copy, or its last files "
+            f"micro-batch {mine.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its last files "
             "are gone. Nothing was read or sent. Start the application where the newest one is. If there is none, "
             f"{_without_it(start)}"
         )
 
 
-def _refused(start: Start, other: BatchId) -> OtherCheckpointError:
+def _refused(start: Start, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_reached(other)}), and there "
         f"is none at {start.location}. Nothing was read or sent. Either it runs on another host or with another state_dir: then "
@@ -114,7 +126,7 @@ def _refused(start: Start, other: BatchId) -> OtherCheckpointError:
     )
 
 
-def _lost(start: Start, other: BatchId) -> OtherCheckpointError:
+def _lost(start: Start, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): only "
         "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
@@ -123,7 +135,7 @@ def _lost(start: Start, other: BatchId) -> OtherCheckpointError:
     )
 
 
-def _overtaken(start: Start, mine: BatchId, other: BatchId) -> OtherCheckpointError:
+def _overtaken(start: Start, mine: BatchId, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({mine.checkpoint}, "
         f"micro-batch {mine.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
@@ -139,9 +151,9 @@ def _without_it(start: Start) -> str:
     )
 
 
-def _reached(other: BatchId) -> str:
+def _reached(other: Mark) -> str:
     return "nothing delivered yet" if other.number < 0 else f"delivered up to micro-batch {other.number}"
 
 
-def _newest(marks: list[BatchId]) -> BatchId:
+def _newest(marks: list[Mark]) -> Mark:
     return max(marks, key=lambda mark: mark.number)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import ApplicationRunningError, ControlError, OtherCheckpointError
-from millstream.core.ports import BatchId
+from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge import contact
@@ -56,7 +56,7 @@ def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
 def claimed(begun: str) -> str:
     """Start without a checkpoint, where an earlier start has claimed an id for one."""
     start = Start("app", "/checkpoint", begun, take_over=False, was_reset=lambda: False, goes_on=lambda: True)
-    return checkpoint_id(start, None, {0: BatchId(CLAIM, -1)})
+    return checkpoint_id(start, None, {0: Mark(CLAIM, -1)})
 
 
 @pytest.mark.timeout(60 + FLIPS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import OtherCheckpointError
-from millstream.core.ports import BatchId
+from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.spark.submit.checkpoint import Progress
 from millstream.edge.ownership import Start, checkpoint_id
 
@@ -27,13 +27,13 @@ def start(
     return Start("app", "file:/here", begun, take_over, was_reset, goes_on)
 
 
-def progress(checkpoint: str, number: int) -> Progress:
-    planned: dict[str, Any] = {"checkpoint": checkpoint, "batch": number}
+def progress(checkpoint: str, number: int, run: str = "") -> Progress:
+    planned: dict[str, Any] = {"checkpoint": checkpoint, "batch": number, "run": run}
     return Progress(number, True, False, 2, planned, planned, number)
 
 
-def marks(*found: tuple[str, int]) -> dict[int, BatchId]:
-    return {partition: BatchId(*mark) for partition, mark in enumerate(found)}
+def marks(*found: tuple[str, int] | tuple[str, int, str]) -> dict[int, Mark]:
+    return {partition: Mark(*mark) for partition, mark in enumerate(found)}
 
 
 class TestWithACheckpoint:
@@ -51,6 +51,15 @@ class TestWithACheckpoint:
         told = r"ends with micro-batch 7, but micro-batch 8 has been delivered"
         with pytest.raises(OtherCheckpointError, match=told):
             checkpoint_id(start(), progress("c", 7), marks(("c", 8), ("c", 3)))
+
+    def test_goes_on_with_a_batch_that_a_later_run_has_delivered(self) -> None:
+        found = {0: Mark("c", 7, "run that planned it", "run that delivered it")}
+        assert checkpoint_id(start(), progress("c", 7, "run that planned it"), found) == "c"
+
+    def test_is_refused_when_a_copy_has_delivered_a_batch_of_that_number(self) -> None:
+        told = r"micro-batch 7, but a micro-batch of that number that it has not planned has been delivered"
+        with pytest.raises(OtherCheckpointError, match=told):
+            checkpoint_id(start(), progress("c", 7, "mine"), marks(("c", 6, "mine"), ("c", 7, "the copy's")))
 
 
 class TestWithoutACheckpoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,16 @@ from millstream.core.model.record import Records
 from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
 from millstream.drivers.kafka.clients import ClientSettings, discard, is_unavailable, made, translated, warm
-from millstream.drivers.kafka.marks import Marks, mark_of, mark_offset, mark_record, taken_over
+from millstream.drivers.kafka.marks import (
+    Mark,
+    Marks,
+    ahead_of,
+    mark_of,
+    mark_offset,
+    mark_record,
+    owner_of,
+    taken_over,
+)
 from millstream.drivers.kafka.overdue import Overdue, Stopwatch, within
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
@@ -55,6 +64,7 @@ class TransactionSpec:
         application_id: The group whose offsets are committed, and the prefix of the transactional ids.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
         timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
+        run: The id of the application's run, which owns what it has claimed.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -62,6 +72,7 @@ class TransactionSpec:
     application_id: str
     patience_s: float
     timeout_ms: int
+    run: str = ""
 
     def marks(self) -> Marks:
         """Return the marks of the application."""
@@ -111,25 +122,26 @@ class Transaction:
                 self._lost = self._overtaken = False
                 return
 
-    def claim(self, checkpoint: str, owners: Collection[str | None]) -> bool:
-        """Write the mark of a checkpoint that has delivered nothing, unless the partition belongs to none of these.
+    def claim(self, newest: BatchId, before: Mark | None) -> bool:
+        """Let the run own the partition, unless somebody else has claimed it since.
 
         Args:
-            checkpoint: Its id.
-            owners: Whose mark it may replace; None is none.
+            newest: The micro-batch that was planned last on the run's checkpoint; -1 if it begins.
+            before: The mark on which it was decided that the run may.
 
         Returns:
-            Whether the partition is the checkpoint's.
+            Whether the partition is the run's.
 
         Raises:
-            ProductionError: If a delivery for the checkpoint before has come between; it can be done again.
+            ProductionError: If a delivery of the run before has come between; it can be done again.
         """
         mark = self._last_mark()
-        if mark is not None and mark.checkpoint == checkpoint:
+        mine = mark is not None and mark.checkpoint == newest.checkpoint
+        if mark is not None and mine and mark.owner == self._spec.run:
             return True
-        if (mark and mark.checkpoint) not in owners:
+        if owner_of(mark) != owner_of(before) or (mark is not None and mine and ahead_of(mark, newest)):
             return False
-        self._batch = BatchId(checkpoint, -1)
+        self._batch = BatchId(*mark[:3]) if mark is not None and mine else BatchId(newest.checkpoint, -1)
         self._open()
         self.commit({})
         return True
@@ -138,7 +150,8 @@ class Transaction:
         """Begin, unless the batch has been delivered before.
 
         Raises:
-            OtherCheckpointError: If a start on another checkpoint, or a reset, has taken the application over.
+            OtherCheckpointError: If a later start, on another checkpoint or a copy of this one, or a reset has taken the application
+                over.
         """
         self._batch = batch
         if self._overtaken and self._finished_elsewhere():
@@ -146,9 +159,9 @@ class Transaction:
         if self._lost:
             self._take_over()
         mark = self._last_mark() or self._spec.marks().brought_back(self._mark.partition)
-        if mark is None or mark.checkpoint != batch.checkpoint:
+        if owner_of(mark) != (batch.checkpoint, self._spec.run):
             raise taken_over(self._spec.application_id, batch, mark)
-        if mark.number >= batch.number:
+        if mark is not None and mark.number >= batch.number:
             log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._place)
             return False
         self._open()
@@ -164,11 +177,8 @@ class Transaction:
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")
-            if (
-                mark is not None
-                and mark.checkpoint == self._batch.checkpoint
-                and mark.number >= self._batch.number
-            ):
+            mine = owner_of(mark) == (self._batch.checkpoint, self._spec.run)
+            if mark is not None and mine and mark.number >= self._batch.number:
                 return True
             sleep(_RETRY_S)
         return False
@@ -194,9 +204,10 @@ class Transaction:
         positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
         topic, partition = self._mark.topic, self._mark.partition
         with self._aborting():
-            key, value = mark_record(partition, self._batch)
+            mark = Mark(*self._batch, self._spec.run)
+            key, value = mark_record(partition, mark)
             self._producer.produce(topic, value, key, partition)
-            self._send_offsets([mark_offset(partition, self._batch, topic)], topic)
+            self._send_offsets([mark_offset(partition, mark, topic)], topic)
             if positions:
                 self._send_offsets(positions, self._spec.application_id)
             self._insist("committing a transaction", self._producer.commit_transaction)
@@ -210,7 +221,7 @@ class Transaction:
         except (KafkaException, Overdue):
             self._lost = True
 
-    def _last_mark(self, *, isolation: str = "read_committed") -> BatchId | None:
+    def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
         """Read the mark of the batch that was delivered last."""
         doing = "asking which batch was delivered last"
         deadline = monotonic() + self._spec.patience_s

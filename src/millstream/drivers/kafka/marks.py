@@ -5,8 +5,9 @@ it is read in a millisecond; but brokers forget the offsets of a group that nobo
 (``offsets.retention.minutes``). As a record of the compacted topic ``<application>-commits`` it stays. Partition ``n`` of
 the topic belongs to Spark partition ``n``.
 
-The checkpoint in the mark owns the partition: nobody delivers there for another one. A checkpoint that begins claims the
-partitions with marks of batch -1, before anything is read.
+The checkpoint in the mark owns the partition: nobody delivers there for another one. So does the *owner* in it, a run of the
+application: two copies of one checkpoint have different runs. A run claims the partitions before it reads or plans anything; the
+marks of a checkpoint that begins are of batch -1.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -27,9 +29,25 @@ from millstream.drivers.kafka.clients import ClientSettings, log, warm
 from millstream.drivers.kafka.fetch import KafkaFetcher
 
 
-def mark_record(partition: int, batch: BatchId) -> tuple[bytes, bytes]:
+class Mark(NamedTuple):
+    """The mark of a Spark partition.
+
+    Attributes:
+        checkpoint: The checkpoint that delivers there.
+        number: The micro-batch that was delivered last; -1 if there was none.
+        run: The run of the application that planned it.
+        owner: The run that may deliver. Marks of older versions have no run and no owner.
+    """
+
+    checkpoint: str
+    number: int
+    run: str = ""
+    owner: str = ""
+
+
+def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
     """Give key and value of a mark as a record."""
-    return str(partition).encode(), json.dumps(batch._asdict()).encode()
+    return str(partition).encode(), json.dumps(mark._asdict()).encode()
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,7 @@ class Marks:
     application_id: str
     timeout_s: float
 
-    def found(self) -> dict[int, BatchId]:
+    def found(self) -> dict[int, Mark]:
         """Return the mark of each partition that has one; waits for no transaction, and changes nothing.
 
         Raises:
@@ -79,7 +97,7 @@ class Marks:
         for planned in self._forgotten(counts, broker.committed_offsets(counts).get(name, {})):
             self._bring_back(planned)
 
-    def brought_back(self, partition: int) -> BatchId | None:
+    def brought_back(self, partition: int) -> Mark | None:
         """Return the mark of a partition that the broker has forgotten, and let it be known again; None if there is none.
 
         Raises:
@@ -106,57 +124,79 @@ class Marks:
     def _broker(self, *, read_committed: bool = True) -> Broker:
         return Broker(self.settings, commits_topic(self.application_id), read_committed, self.timeout_s)
 
-    def _recorded(self, planned: OffsetRange) -> BatchId | None:
+    def _recorded(self, planned: OffsetRange) -> Mark | None:
         """Read the mark of a partition as the topic has it."""
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
         wanted = str(planned.partition).encode()
-        batch = None
+        mark = None
         for records in fetcher.fetch(planned):
             for key, value in zip(records.keys, records.values):
                 if key == wanted and value is not None:
-                    batch = BatchId(**json.loads(value))
-        return batch
+                    mark = Mark(**json.loads(value))
+        return mark
 
-    def _bring_back(self, planned: OffsetRange) -> BatchId | None:
-        batch = self._recorded(planned)
-        if batch is None:
+    def _bring_back(self, planned: OffsetRange) -> Mark | None:
+        mark = self._recorded(planned)
+        if mark is None:
             return None
         at = TopicPartition(planned.topic, planned.partition)
         log.info(
-            "the broker had forgotten that batch %d was delivered (%s); it is marked again", batch.number, at
+            "the broker had forgotten that batch %d was delivered (%s); it is marked again", mark.number, at
         )
         settings = {**self.settings, "group.id": planned.topic, "enable.auto.commit": False}
         warm(Consumer, settings).commit(
-            offsets=[mark_offset(at.partition, batch, planned.topic)], asynchronous=False
+            offsets=[mark_offset(at.partition, mark, planned.topic)], asynchronous=False
         )
-        return batch
+        return mark
 
 
-def mark_offset(partition: int, batch: BatchId, topic: str) -> ClientPartition:
+def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
     """Give a mark as an offset to be committed."""
-    return ClientPartition(topic, partition, batch.number + 1, batch.checkpoint)
+    said = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
+    return ClientPartition(topic, partition, mark.number + 1, said)
 
 
-def mark_of(found: ClientPartition) -> BatchId | None:
+def mark_of(found: ClientPartition) -> Mark | None:
     """Return the mark that a committed offset is; None if there is none.
 
     Example:
-        >>> mark_of(mark_offset(0, BatchId("5f3a", 7), "app-commits"))
-        BatchId(checkpoint='5f3a', number=7)
+        >>> mark_of(mark_offset(0, Mark("5f3a", 7, "c41d", "d8e0"), "app-commits"))
+        Mark(checkpoint='5f3a', number=7, run='c41d', owner='d8e0')
     """
-    return BatchId(found.metadata or "", found.offset - 1) if found.offset >= 0 else None
+    if found.offset < 0:
+        return None
+    checkpoint, _, runs = (found.metadata or "").partition(" ")
+    run, _, owner = runs.partition(" ")
+    return Mark(checkpoint, found.offset - 1, run, owner)
 
 
-def taken_over(application_id: str, batch: BatchId, mark: BatchId | None) -> OtherCheckpointError:
+def owner_of(mark: Mark | None) -> tuple[str, str] | None:
+    """Return the checkpoint and the run that may deliver; None without a mark."""
+    return None if mark is None else (mark.checkpoint, mark.owner)
+
+
+def ahead_of(mark: Mark, newest: BatchId) -> bool:
+    """Tell whether something was delivered that a checkpoint has not planned, but a copy of it.
+
+    Args:
+        mark: A mark of this checkpoint.
+        newest: The micro-batch that was planned last on it.
+    """
+    return mark.number > newest.number or (mark.number == newest.number >= 0 and mark.run != newest.run)
+
+
+def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherCheckpointError:
     """Make the error for a delivery that comes after somebody else has taken the application over.
 
     Args:
         application_id: The application.
         batch: The batch that was to be delivered.
-        mark: What lies there in place of the checkpoint's mark; None is nothing.
+        mark: What lies there in place of its own mark; None is nothing.
     """
     if mark is None:
         who = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"
+    elif mark.checkpoint == batch.checkpoint:
+        who = "a later start on that checkpoint, or on a copy of it, has taken it over"
     else:
         who = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
     return OtherCheckpointError(

@@ -8,15 +8,16 @@ commits a batch only after Kafka has, and may die in between. Per Spark partitio
   every other producer of that id (a zombie: an executor that was thought lost, a speculative copy), and ends its open
   transaction.
 * Only then the mark is read. A batch that is already marked was delivered by an earlier attempt; it is not sent again.
-* A mark of another checkpoint means that a start on another one has taken the application over: nothing is sent any more.
+* A mark of another checkpoint, or of another run of the application, means that a later start has taken it over: nothing is sent
+  any more.
 * Reading the mark waits for a transaction that is being ended, so it is never read too early.
 
 What has happened to a transaction is not what the client says, but what the mark says. The client may have been fenced because
 the broker has ended a transaction that was open for too long, its call may not return (see ``overdue``), and an answer may be lost.
 Then the delivery is begun again with a new producer, which takes the id over and finds the mark, or does not.
 
-A checkpoint that begins claims all partitions in the same way, one after the other: whoever claims the first one goes on to
-the next, and whoever finds it claimed by somebody else gives up.
+A run that begins claims all partitions in the same way, one after the other: whoever claims the first one goes on to the next,
+and whoever finds it claimed by somebody else gives up.
 
 Where marks are kept is in ``marks``.
 
@@ -31,6 +32,7 @@ from millstream.core.model.errors import OtherCheckpointError, ProductionError
 from millstream.core.ports import BatchId
 from millstream.drivers.kafka.clients import check
 from millstream.drivers.kafka.delivery import Transaction, TransactionSpec
+from millstream.drivers.kafka.marks import Mark, owner_of
 from millstream.drivers.kafka.produce import FailingProducer
 
 _CLAIMS = 5
@@ -71,34 +73,33 @@ class KafkaTransactions(TransactionSpec):
         for partition in range(partitions):
             self.delivery(partition)
 
-    def claim(self, checkpoint: str, known: Mapping[int, BatchId], partitions: int) -> None:
-        """Let a checkpoint own all partitions; whoever delivered for another one cannot any more.
+    def claim(self, newest: BatchId, known: Mapping[int, Mark], partitions: int) -> None:
+        """Let this run own all partitions; whoever delivered for another run or checkpoint cannot any more.
 
         Args:
-            checkpoint: Its id.
+            newest: The micro-batch that was planned last on the run's checkpoint; -1 if it begins.
             known: The marks on which it was decided that it may.
             partitions: How many partitions there are.
 
         Raises:
-            OtherCheckpointError: If another checkpoint has claimed one since.
+            OtherCheckpointError: If another start has claimed one since.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         for partition in range(partitions):
             before = known.get(partition)
-            if before is None or before.checkpoint != checkpoint:
-                self._claim(partition, checkpoint, before)
+            if owner_of(before) != (newest.checkpoint, self.run):
+                self._claim(partition, newest, before)
 
-    def _claim(self, partition: int, checkpoint: str, before: BatchId | None) -> None:
-        owners = {checkpoint, None if before is None else before.checkpoint}
+    def _claim(self, partition: int, newest: BatchId, before: Mark | None) -> None:
         for attempt in range(1, _CLAIMS + 1):
             try:
-                if self.delivery(partition).claim(checkpoint, owners):
+                if self.delivery(partition).claim(newest, before):
                     return
             except ProductionError:
                 if attempt == _CLAIMS:
                     raise
                 continue
             raise OtherCheckpointError(
-                f"application {self.application_id!r} was started on another checkpoint at the same moment, and that start was "
+                f"application {self.application_id!r} was started somewhere else at the same moment, and that start was "
                 "first. Nothing was read or sent here. Stop the other one, or leave this one stopped"
             )

@@ -2,7 +2,7 @@
 
 An offset is JSON:
 
-    {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": wall clock,
+    {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "run": id, "tick": n, "now_ms": wall clock,
      "ahead_ms": ms,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions},
      "unfinished": [store], "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id},
@@ -12,6 +12,7 @@ An offset is JSON:
 
 * ``checkpoint`` is an id made before the first offset, ``batch`` grows with each planned batch: together they are the id of a
   micro-batch, by which exactly-once delivery knows a batch it has already delivered.
+* ``run`` is the id of the application's run that planned the batch: it tells batches of two copies of a checkpoint apart.
 * ``tick`` grows when tasks are to take part in a batch, with or without new records: all of them in the first batch of each run, which
   initialises all tasks, brings their local copies up to date and connects the workers, and for wall-clock punctuation.
 * ``woken`` names the tasks that wall-clock punctuation is due for; without it a grown ``tick`` is for every task.
@@ -68,7 +69,7 @@ def woken(offset: dict[str, Any], tasks: Sequence[str] | None) -> dict[str, Any]
 
 def batch_id(offset: Mapping[str, Any]) -> BatchId:
     """Give the id of the micro-batch that ends at an offset."""
-    return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0))
+    return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0), offset.get("run", ""))
 
 
 def positions_of(offset: Mapping[str, Any]) -> Offsets:

@@ -72,7 +72,8 @@ class Planner:
         """Decide where a query without a checkpoint begins."""
         positions = first_positions(self._spec, self._counts())
         begun = {"checkpoint": self._spec.checkpoint, "batch": -1}
-        return offset_after(begun, positions, 0, reading(self._spec.clock), self._spec.topology)
+        offset = offset_after(begun, positions, 0, reading(self._spec.clock), self._spec.topology)
+        return {**offset, "run": self._spec.run}
 
     def fix_end(self) -> None:
         """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
@@ -94,7 +95,7 @@ class Planner:
             if "begin" not in planned:  # the first of a run only initialises the tasks
                 self._last_began_s = time.monotonic()
             planned = self._globals.onto(start, planned, self._recreated_among)
-            planned = {**planned, **times_after(start, self._times, self._timed)}
+            planned = {**planned, **times_after(start, self._times, self._timed), "run": self._spec.run}
             if self._committed_later:
                 planned["origins"] = self._origins(start, planned)
         return planned

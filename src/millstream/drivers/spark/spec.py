@@ -95,6 +95,7 @@ class SourceSpec:
         clock: Gives the wall clock.
         trigger_interval_ms: Shortest time between the beginnings of batches, unless a processor asks for a commit.
         checkpoint: The id of a checkpoint that begins.
+        run: The id of the application's run.
     """
 
     topology: TopologySpec
@@ -112,6 +113,7 @@ class SourceSpec:
     clock: Clock = host_clock
     trigger_interval_ms: int = 0
     checkpoint: str = ""
+    run: str = ""
 
     def to_option(self) -> str:
         """Return the spec as a data source's option: what plans has the outline of the topology, what reads has everything."""

@@ -94,16 +94,16 @@ def batch_text(batch: BatchId) -> str:
     """Write the id of a micro-batch for a chunk row.
 
     Example:
-        >>> batch_text(BatchId("5f3a", 12))
-        '5f3a:12'
+        >>> batch_text(BatchId("5f3a", 12, "c41d"))
+        '5f3a:12:c41d'
     """
-    return f"{batch.checkpoint}:{batch.number}"
+    return f"{batch.checkpoint}:{batch.number}:{batch.run}"
 
 
 def batch_of(text: str) -> BatchId:
     """Read what :func:`batch_text` wrote."""
-    checkpoint, _, number = text.rpartition(":")
-    return BatchId(checkpoint, int(number))
+    checkpoint, number, run = text.split(":")
+    return BatchId(checkpoint, int(number), run)
 
 
 def encode(records: Records) -> bytes:

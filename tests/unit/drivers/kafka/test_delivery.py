@@ -10,13 +10,12 @@ import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.errors import BrokerUnavailableError
-from millstream.core.ports import BatchId
 from millstream.drivers.kafka import delivery as sending
 from millstream.drivers.kafka.delivery import Transaction
-from millstream.drivers.kafka.marks import mark_offset
+from millstream.drivers.kafka.marks import Mark, mark_offset
 from millstream.drivers.kafka.transactions import KafkaTransactions
 
-MARK = BatchId("5f3a", 7)
+MARK = Mark("5f3a", 7)
 
 
 class Answering:

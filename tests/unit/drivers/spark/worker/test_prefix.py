@@ -35,7 +35,7 @@ def ran(mapper: Any, threads: int) -> tuple[list[Any], Report]:
     spec = TopologySpec(
         plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
     )
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4", Reading(0))
+    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4:c41d", Reading(0))
     rows: list[Any] = []
     for start in (0, 4):
         chunk = records([(None, letter, at) for at, letter in enumerate("abcd")], start)
@@ -103,7 +103,7 @@ def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4", Reading(0))
+    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4:c41d", Reading(0))
     rows = [
         row
         for start in (10, 12)
