@@ -86,6 +86,7 @@ class TestATopicThatIsMadeAgain:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         apps.kafka.produce(source, [("a", "x")] * 3)
         running = apps.start(key_count(source, sink), metadata_max_age_ms=500)
+        eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the old topic to be read")
         apps.kafka.delete_topic(source)
         apps.kafka.create_topic(source, 1)
         with pytest.raises(TopicRecreatedError):
@@ -96,7 +97,7 @@ class TestATopicThatIsMadeAgain:
         settings = {
             "on_recreated_topic": "restart_from_beginning",
             "metadata_max_age_ms": 600_000,
-            "request_timeout_ms": 2_000,
+            "request_timeout_ms": 5_000,
         }
         apps.kafka.produce(source, [("a", "x")] * 3, partition=0)
         running = apps.start(key_count(source, sink), **settings)

@@ -88,9 +88,9 @@ class BrokerAdmin:
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Give the offsets that a group has committed, by partition."""
         # Not the admin client's list_consumer_group_offsets: librdkafka crashes in it while a coordinator moves.
-        consumer = Consumer(
-            {"bootstrap.servers": self._servers, "group.id": group, "enable.auto.commit": False}
-        )
+        # What a killed program has left open ends when its transaction times out; nobody waits for that here.
+        settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({"bootstrap.servers": self._servers, **settings})
         try:
             wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
             if not wanted:

@@ -93,7 +93,7 @@ class Server:
             name: value for name, value in os.environ.items() if not name.startswith(("COV_", "MILLSTREAM_"))
         }
         set_by_spark = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
-        path = os.pathsep.join(filter(None, sys.path))
+        path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))  # Python leaves out what is repeated
         self.environment = {**inherited, **set_by_spark, "PYTHONPATH": path}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "millstream.edge.forks.server", str(self.socket)],
@@ -213,7 +213,7 @@ def test_what_is_no_daemon_ends_with_its_client(server: Server) -> None:
     waiting = server.started(["-m", "millstream_waiting"], forked=True)
     assert waiting.stdout is not None
     fork = psutil.Process(int(waiting.stdout.readline()))
-    assert (fork.ppid(), fork.name()) == (server.process.pid, "millstream_waitin")
+    assert (fork.ppid(), fork.name()) == (server.process.pid, "millstream_wait")
     waiting.kill()
     waiting.communicate(timeout=120)
     await_that(lambda: not fork.is_running(), "the fork to end")
