@@ -1,1 +1,1 @@
-"""The values everything else is made of: records, ids, times, serdes, errors."""
+"""Basic types that all other packages use: records, ids, times, serdes, errors."""

@@ -1,7 +1,7 @@
-"""Arguments: what a user may not give is refused where it is given, by the annotations of what is called.
+"""Arguments: reject invalid arguments where the user passes them, based on the annotations of the called function.
 
-A parameter whose annotation does not admit None refuses None. If it takes a function, it refuses what cannot be called; if it takes
-text or objects of this package's classes, it refuses others. What an annotation says beyond that is left to type checkers.
+A parameter whose annotation does not allow None rejects None. If it takes a function, it rejects values that are not callable; if
+it takes str or classes of this package, it rejects other types. Everything else in an annotation is left to type checkers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ C = TypeVar("C", bound=type)
 
 
 class _Rule(NamedTuple):
-    """What a parameter takes.
+    """The values that a parameter accepts.
 
     Attributes:
-        none: Whether it takes None.
-        functions: Whether it takes functions.
-        classes: The classes whose objects it takes.
-        known: Whether that is all it takes, so that anything else is refused, not only None.
+        none: Whether it accepts None.
+        functions: Whether it accepts functions.
+        classes: Classes whose instances it accepts.
+        known: Whether this list is complete, so that all other values are rejected, not only None.
     """
 
     none: bool
@@ -35,7 +35,7 @@ class _Rule(NamedTuple):
     known: bool
 
     def admits(self, value: object) -> bool:
-        """Return whether a value is admitted."""
+        """Return whether the parameter accepts a value."""
         if value is None:
             return self.none
         return not self.known or isinstance(value, self.classes) or (self.functions and callable(value))
@@ -50,10 +50,10 @@ class _Rule(NamedTuple):
 
 
 def checked(function: F) -> F:
-    """Let a function refuse arguments that its annotations do not admit.
+    """Make a function reject arguments that its annotations do not allow.
 
     Raises:
-        ArgumentError: From the function, if it is given None or an object of a wrong type.
+        ArgumentError: From the function, if an argument is None or has a wrong type.
 
     Example:
         >>> @checked
@@ -74,7 +74,7 @@ def checked(function: F) -> F:
 
 
 def checked_methods(cls: C) -> C:
-    """Let the constructor and the public methods of a class refuse arguments that their annotations do not admit."""
+    """Make the constructor and the public methods of a class reject arguments that their annotations do not allow."""
     for name, member in list(vars(cls).items()):
         if name == "__init__" or not name.startswith("_"):
             if isinstance(member, FunctionType):
@@ -85,7 +85,7 @@ def checked_methods(cls: C) -> C:
 
 
 def checked_constructor(cls: C) -> C:
-    """Let the constructor of a class refuse arguments that its annotations do not admit."""
+    """Make the constructor of a class reject arguments that its annotations do not allow."""
     cls.__init__ = checked(cls.__init__)  # type: ignore[misc]
     return cls
 
@@ -95,7 +95,7 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     try:
         bound = known.bind(*args, **kwargs)
     except TypeError:
-        return  # the call itself says what is missing
+        return  # the call itself raises an error for missing arguments
     given = [
         (name, rules[name], value)
         for name, values in bound.arguments.items()
@@ -105,7 +105,7 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     refused = [each for each in given if not each[1].admits(each[2])]
     for name, rule, value in sorted(
         refused, key=lambda each: each[2] is not None
-    ):  # those that are missing come first
+    ):  # report missing arguments first
         called = function.__qualname__.removesuffix(".__init__")
         raise ArgumentError(f"{called}: {name} must {rule}{value!r}")
 
@@ -126,7 +126,7 @@ def _rules_of(function: Callable[..., Any]) -> tuple[Signature, dict[str, _Rule]
 
 
 def _rule(annotation: object, names: Mapping[str, Any]) -> _Rule | None:
-    """Return what an annotation admits; None if that is anything."""
+    """Return the rule for an annotation; None if it accepts any value."""
     none, functions, classes, known = False, False, [], True
     for member in _members(annotation, names):
         if member is Any or member is object or isinstance(member, TypeVar):
@@ -147,11 +147,11 @@ def _is_ours(cls: type) -> bool:
 
 
 class _Unknown:
-    """A member of an annotation that says nothing here."""
+    """A member of an annotation that is not checked."""
 
 
 def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the members of a union, whatever it is written as."""
+    """Yield the members of a union, in any notation."""
     if isinstance(annotation, str):
         yield from _written(ast.parse(annotation, mode="eval").body, names)
     elif isinstance(annotation, UnionType):

@@ -1,8 +1,8 @@
-"""Windows of your own: days and months of a calendar, shifts, or one that never ends.
+"""User-defined windows: days and months of a calendar, shifts, or one window that never ends.
 
-Windows of a fixed size lie on a grid from the epoch on. Many that people count by do not: a month is longer than another, and a
-day that changes the clocks is shorter or longer by an hour. Here a function says which windows hold a timestamp; everything else,
-grace and late records, the close of windows, stores, is as for windows of a fixed size.
+Windows of a fixed size lie on a grid that starts at the epoch. Many useful periods do not: months differ in length, and a day on
+which the clocks change is an hour shorter or longer. Here a function returns the windows that contain a timestamp; everything
+else (grace period, late records, window close, stores) works as for windows of a fixed size.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import TopologyError
 
 NO_END: Final = (1 << 63) - 1
-"""The end of a window that never ends, ms since the epoch, as in Kafka Streams."""
+"""End of a window that never ends, ms since the epoch, as in Kafka Streams."""
 
 
 class Windows(ABC):
-    """Base of windows of your own: say which of them hold a timestamp.
+    """Base class of user-defined windows: a subclass returns the windows that contain a timestamp.
 
-    What they are must follow from the timestamp alone, and a window that begins later than another must not end earlier.
+    The windows must depend on the timestamp only, and a window that starts later than another must not end earlier.
 
     Args:
-        size: How long the longest window is.
-        grace: How long after its end a window stays open for records that are out of order.
+        size: Length of the longest window; ``timedelta`` or ms.
+        grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Attributes:
-        size_ms: How long the longest window is.
-        grace_ms: How long after its end a window stays open, in stream time.
+        size_ms: Length of the longest window, ms.
+        grace_ms: Grace period in stream time, ms.
 
     Raises:
         TopologyError: If the size is not positive, or the grace negative.
@@ -62,20 +62,20 @@ class Windows(ABC):
 
     @abstractmethod
     def windows_for(self, timestamp: int) -> Iterable[tuple[int, int]]:
-        """Give the windows that hold a timestamp, the earliest first; none if there is none.
+        """Return the windows that contain a timestamp, the earliest first; empty if there are none.
 
         Args:
-            timestamp: A record's, ms since the epoch, at least 0.
+            timestamp: Timestamp of a record, ms since the epoch, at least 0.
 
         Returns:
-            Pairs of start (included, at least 0) and end (excluded), ms since the epoch.
+            Pairs of start (inclusive, at least 0) and end (exclusive), ms since the epoch.
         """
 
     def end_of(self, start: int) -> int:
-        """Give the end of the window that begins at a time, ms since the epoch.
+        """Return the end of the window that starts at a time, ms since the epoch.
 
         Raises:
-            TopologyError: If none does.
+            TopologyError: If no window starts at that time.
         """
         for first, end in self.windows_for(start):
             if first == start:
@@ -86,10 +86,10 @@ class Windows(ABC):
         )
 
     def checked(self, timestamp: int) -> list[tuple[int, int]]:
-        """Give what :meth:`windows_for` gives.
+        """Return the checked result of :meth:`windows_for`.
 
         Raises:
-            ValueError: If a window does not hold the timestamp, or is longer than was said.
+            ValueError: If a window does not contain the timestamp, or is longer than ``size``.
         """
         found = list(self.windows_for(timestamp))
         for start, end in found:
@@ -103,10 +103,10 @@ class Windows(ABC):
 
 @checked_constructor
 class UnlimitedWindows(Windows):
-    """One window, which begins at a time and never ends: records before it are left out.
+    """A single window that starts at a time and never ends; records before it are dropped.
 
     Args:
-        start: When it begins, ms since the epoch.
+        start: Start of the window, ms since the epoch.
 
     Raises:
         TopologyError: If the start is negative.
@@ -127,5 +127,5 @@ class UnlimitedWindows(Windows):
         self.start_ms = start
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
-        """Give the window, if it has begun."""
+        """Return the window if the timestamp is in it."""
         return [(self.start_ms, NO_END)] if timestamp >= self.start_ms else []

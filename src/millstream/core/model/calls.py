@@ -1,14 +1,14 @@
-"""Calls: what a topology asks of the world outside, how often, and what an answer may be.
+"""Calls: the requests of a topology to external systems, their limits, and the possible results.
 
-An *asynchronous operator* calls a function of the user for each record. The call runs outside the task, so a slow one holds
-nothing up. The function gives a result, or says that there is none yet or none at all:
+An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block
+the task. The function returns a result, or one of these instead:
 
-* :func:`retry`: the attempt failed; make another one later;
-* :func:`delay`: it is too early; ask again at a time;
-* :func:`dead_letter`: no attempt will help; keep the record in a topic of its own;
-* :func:`skip`: there is nothing to do for this record.
+* :func:`retry`: the attempt failed; try again later;
+* :func:`delay`: it is too early; call again at a given time;
+* :func:`dead_letter`: no attempt can succeed; send the record to a dead-letter topic;
+* :func:`skip`: nothing to do for this record.
 
-What it raises is a failed attempt too. :class:`Retry` says which failures are tried again, when, and how often.
+An exception counts as a failed attempt too. :class:`Retry` defines which failures are retried, when, and how often.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from millstream.core.model.errors import TopologyError
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 CallOrder = Literal["key", "partition", "completion"]
-"""In which order the effects of records are applied: as they came per key, as they came per partition, or as calls end."""
+"""Order in which the effects of records are applied: input order per key, input order per partition, or as calls complete."""
 
 
 @dataclass(frozen=True)
 class TryAgain:
-    """The attempt failed; made by :func:`retry`. ``in_ms`` is None where the operator's :class:`Retry` says when."""
+    """The attempt failed; created by :func:`retry`. If ``in_ms`` is None, the operator's :class:`Retry` defines the wait."""
 
     in_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Later:
-    """It is too early; made by :func:`delay`. One of the two is given: a time, or how long from the answer on."""
+    """It is too early; created by :func:`delay`. Exactly one is set: a time, or a wait from now, both in ms."""
 
     until_ms: int | None = None
     in_ms: int | None = None
@@ -47,10 +47,10 @@ class Later:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """No attempt will help; made by :func:`dead_letter`.
+    """No attempt can succeed; created by :func:`dead_letter`.
 
     Attributes:
-        text: The cause, as what a call gives; the topic, as ``on_failure`` of an operator.
+        text: As the result of a call, the cause; as ``on_failure`` of an operator, the topic.
     """
 
     text: str
@@ -58,18 +58,18 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Skip:
-    """There is nothing to do for the record; made by :func:`skip`."""
+    """Nothing to do for the record; created by :func:`skip`."""
 
 
 def retry(in_: Duration | None = None) -> TryAgain:
-    """Say that the attempt failed and another one is to be made.
+    """Report that the attempt failed and should be retried.
 
     Args:
-        in_: How long from now, at least 1 ms; None is as the operator's :class:`Retry` says. How many attempts there are, it says
-            too; without one, any number.
+        in_: Wait before the next attempt, at least 1 ms; None uses the operator's :class:`Retry`. ``Retry`` also limits the number
+            of attempts; without one there is no limit.
 
     Returns:
-        What the function of an asynchronous operator returns.
+        A value for the function of an asynchronous operator to return.
 
     Source: KIP-311, "Robust failure handling with retries".
 
@@ -81,18 +81,18 @@ def retry(in_: Duration | None = None) -> TryAgain:
 
 
 def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -> Later:
-    """Say that it is too early for this record: the function is to be called again at a time, as the same attempt.
+    """Report that it is too early for this record: the function is called again at a given time, as the same attempt.
 
     Args:
-        until: The time, as ms since the epoch or a ``datetime`` with a time zone.
-        in_: How long from now, in place of a time; at least 1 ms.
+        until: Time, as ms since the epoch or a ``datetime`` with a time zone.
+        in_: Wait from now, instead of a time; at least 1 ms.
 
     Returns:
-        What the function of an asynchronous operator returns.
+        A value for the function of an asynchronous operator to return.
 
     Raises:
-        ValueError: Unless exactly one of the two is given, or if a datetime has no time zone.
-        TypeError: If the time is something else, above all a float such as ``time.time()`` gives, which counts seconds.
+        ValueError: Unless exactly one of the two is set, or if a datetime has no time zone.
+        TypeError: If the time has another type, in particular a float such as the result of ``time.time()``, which is in seconds.
 
     Source: KIP-311, "Delayed processing".
 
@@ -111,7 +111,7 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
             )
         until = -(
             (_EPOCH - until) // timedelta(milliseconds=1)
-        )  # never before the microsecond that was asked for
+        )  # rounded up, so that the call is never too early
     if not isinstance(until, int) or isinstance(until, bool):
         raise TypeError(
             f"delay(until={until!r}): a time is an int of ms since the epoch, or a datetime with a time zone"
@@ -120,14 +120,14 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
 
 
 def dead_letter(text: str) -> DeadLetter:
-    """Say that no attempt will help, with the cause; or, as ``on_failure`` of an operator, where such records are kept.
+    """Report that no attempt can succeed, with the cause; or, as ``on_failure`` of an operator, name the dead-letter topic.
 
     Args:
-        text: Returned by a call: the cause; the record goes to the topic of ``on_failure=ms.dead_letter(...)``, or where there
-            is none to that of the setting ``dead_letter_topic``. As ``on_failure``: the topic.
+        text: As the result of a call, the cause: the record goes to the topic of ``on_failure=ms.dead_letter(...)``, or else to
+            that of the setting ``dead_letter_topic``. As ``on_failure``, the topic.
 
     Returns:
-        What the function of an asynchronous operator returns, or what ``on_failure`` is.
+        A value for the function of an asynchronous operator to return, or for ``on_failure``.
 
     Example:
         >>> dead_letter("no such customer")
@@ -137,10 +137,10 @@ def dead_letter(text: str) -> DeadLetter:
 
 
 def skip() -> Skip:
-    """Say that there is nothing to do for the record: it ends here, and is counted as dropped.
+    """Report that there is nothing to do for the record: it is dropped and counted as such.
 
     Returns:
-        What the function of an asynchronous operator returns.
+        A value for the function of an asynchronous operator to return.
 
     Example:
         >>> skip()
@@ -151,19 +151,19 @@ def skip() -> Skip:
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed attempt is followed by another one.
+    """When a failed attempt is retried.
 
-    The wait grows from ``initial`` by ``factor`` up to ``cap``; ``jitter`` of it is left to chance, so that calls that failed
-    together do not come back together.
+    The wait grows from ``initial`` by ``factor`` up to ``cap``; ``jitter`` makes part of it random, so that calls that failed
+    together are not retried together.
 
     Args:
-        initial: How long after the first failed attempt; ``timedelta`` or ms.
-        factor: By what each further wait is longer, at least 1.
-        cap: The longest wait.
-        jitter: Which part of a wait is left to chance, 0 to 1: 0.2 is between 80 % and 120 % of it.
-        max_attempts: How many attempts there are in all; None is any number.
-        max_elapsed: How long after the first attempt began another one may begin; None is any time.
-        on: Exceptions that are tried again, a tuple of classes; what else is raised is final. :func:`retry` is always tried again.
+        initial: Wait after the first failed attempt; ``timedelta`` or ms.
+        factor: Factor by which each further wait is longer, at least 1.
+        cap: The longest wait; ``timedelta`` or ms.
+        jitter: Random part of a wait, 0 to 1: 0.2 means between 80 % and 120 % of it.
+        max_attempts: Maximum number of attempts in total; None means no limit.
+        max_elapsed: Maximum time from the start of the first attempt to the start of another; None means no limit.
+        on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` is always retried.
 
     Raises:
         TopologyError: If a value is impossible.
@@ -208,14 +208,14 @@ class Retry:
             )
 
     def wait_ms(self, attempt: int, seed: str) -> int:
-        """Give how long to wait after a failed attempt.
+        """Return the wait after a failed attempt.
 
         Args:
-            attempt: Its number, from 1.
-            seed: What chance is made of: the same seed and attempt give the same wait.
+            attempt: Number of the attempt, from 1.
+            seed: Seed of the jitter: the same seed and attempt return the same wait.
 
         Returns:
-            Milliseconds.
+            Wait, ms.
         """
         initial, longest = millis(self.initial), millis(self.cap)
         try:
@@ -225,12 +225,12 @@ class Retry:
         return min(round(wait * (1 + self.jitter * (2 * _chance(f"{seed}:{attempt}") - 1))), longest)
 
     def allows(self, attempt: int, begun_ms: int, next_ms: int) -> bool:
-        """Tell whether there may be another attempt.
+        """Return whether another attempt is allowed.
 
         Args:
-            attempt: The one that failed, from 1.
-            begun_ms: When the first one began, ms since the epoch.
-            next_ms: When the next one would begin.
+            attempt: Number of the failed attempt, from 1.
+            begun_ms: Start of the first attempt, ms since the epoch.
+            next_ms: Start of the next attempt, ms since the epoch.
         """
         if self.max_attempts is not None and attempt >= self.max_attempts:
             return False
@@ -239,14 +239,14 @@ class Retry:
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """When an endpoint that keeps failing is left alone for a while.
+    """When calls to a failing endpoint are suspended.
 
-    After ``failures`` failed attempts in a row nothing is called for ``reset_after``; then one call tries whether the endpoint
-    is back. Records wait meanwhile, and their attempts are not used up.
+    After ``failures`` consecutive failed attempts there are no calls for ``reset_after``; then a single call tests the endpoint.
+    Meanwhile records wait without using up attempts.
 
     Args:
-        failures: How many in a row.
-        reset_after: How long it is left alone; ``timedelta`` or ms.
+        failures: Number of consecutive failures.
+        reset_after: Duration of the suspension; ``timedelta`` or ms.
 
     Raises:
         TopologyError: If a value is impossible.
@@ -265,15 +265,15 @@ class CircuitBreaker:
 
 
 OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
-"""What becomes of a record whose call failed for good: the application stops, it is left out, or it is kept in a topic."""
+"""What happens to a record whose call failed for good: stop the application, drop the record, or send it to a dead-letter topic."""
 
 
 Answer: TypeAlias = TryAgain | Later | DeadLetter | Skip
-"""What a call may give in place of a result."""
+"""What a call may return instead of a result."""
 
 
 class CallOptions(TypedDict, total=False):
-    """The options of asynchronous operators, as keywords. What each means is told by :class:`Calls`."""
+    """The options of asynchronous operators, as keywords. See :class:`Calls`."""
 
     order: CallOrder
     max_in_flight: int
@@ -289,24 +289,24 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """How the calls of one operator are made, per task.
+    """The options for the calls of one operator, per task.
 
     Attributes:
-        order: In which order effects are applied. ``key``: as the records of a key came, and never two calls of one key at
-            once; records without a key have no order. ``partition``: as the records of a partition came; calls overlap.
-            ``completion``: as calls end.
-        max_in_flight: How many calls run at once, at most.
-        max_in_flight_per_key: How many of them for one key; None is no limit of its own. At order ``key`` it is one anyway.
-        timeout: How long an attempt may take; ``timedelta`` or ms, None is for ever.
-        total_timeout: How long all attempts may take together, with the waits between them: no attempt begins later. After
-            :func:`delay` the time begins anew. A batch has the time of the record in it that has most left.
-        retry: Which failed attempts are followed by another; None is none, but for :func:`retry`.
-        on_failure: ``fail`` stops the application, ``skip`` leaves the record out, ``ms.dead_letter(topic)`` keeps it.
-        batch: ``(max_records, max_wait)``: the function gets a list of up to so many records, and gives a list of as many
-            results. A batch that is not full is called when its first record has waited so long.
-        rate_limit: ``(calls, per)``: in no such time do more calls begin.
-        circuit_breaker: When an endpoint that keeps failing is left alone.
-        endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None is one endpoint for the operator.
+        order: Order in which effects are applied. ``key``: input order per key, with at most one call per key at a time; records
+            without a key have no order. ``partition``: input order per partition; calls overlap. ``completion``: as calls complete.
+        max_in_flight: Maximum number of concurrent calls.
+        max_in_flight_per_key: Maximum number of concurrent calls per key; None means no separate limit. With order ``key`` it is
+            always one.
+        timeout: Maximum duration of an attempt; ``timedelta`` or ms, None means no limit.
+        total_timeout: Maximum duration of all attempts together, including waits: no attempt starts later. :func:`delay` restarts
+            it. A batch has the time of the record with the most time left.
+        retry: Which failed attempts are retried; None means none, except for :func:`retry`.
+        on_failure: ``fail`` stops the application, ``skip`` drops the record, ``ms.dead_letter(topic)`` sends it to a topic.
+        batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of as
+            many results. An incomplete batch is called once its first record has waited for ``max_wait``.
+        rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``.
+        circuit_breaker: When calls to a failing endpoint are suspended.
+        endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None means one endpoint for the operator.
 
     Raises:
         TopologyError: If an option is impossible.
@@ -390,12 +390,12 @@ class Calls:
 
     @property
     def batch_records(self) -> int:
-        """How many records a call takes at most."""
+        """Maximum number of records per call."""
         return 1 if self.batch is None else self.batch[0]
 
     @property
     def batch_wait_ms(self) -> int:
-        """How long a call waits for more records, ms."""
+        """Maximum time a call waits for more records, ms."""
         return 0 if self.batch is None else millis(self.batch[1])
 
 
@@ -403,7 +403,7 @@ _CHANCES: Final = 1 << 64
 
 
 def _chance(seed: str) -> float:
-    """Give a number from 0 to 1 that looks random, always the same for a seed."""
+    """Return a pseudo-random number from 0 to 1 that depends on the seed only."""
     return int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "big") / _CHANCES
 
 

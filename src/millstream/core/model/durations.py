@@ -1,15 +1,15 @@
-"""Durations: ``datetime.timedelta`` or int milliseconds at the public face, int milliseconds inside."""
+"""Durations: ``datetime.timedelta`` or int milliseconds in the public API, int milliseconds internally."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 Duration = timedelta | int
-"""What a user may write where a duration is asked for: a timedelta, or milliseconds as an int."""
+"""A duration as users pass it: a timedelta, or an int of milliseconds."""
 
 
 def millis(duration: Duration) -> int:
-    """Give a duration in milliseconds.
+    """Return a duration in milliseconds.
 
     Args:
         duration: A ``timedelta`` (rounded down to the millisecond) or an int of milliseconds.
@@ -18,7 +18,7 @@ def millis(duration: Duration) -> int:
         Milliseconds.
 
     Raises:
-        TypeError: For anything else, above all floats, whose unit nobody can guess.
+        TypeError: For any other type, in particular float, whose unit is ambiguous.
 
     Example:
         >>> millis(timedelta(seconds=2)), millis(250)
@@ -32,7 +32,7 @@ def millis(duration: Duration) -> int:
 
 
 def earliest(*times: int | None) -> int | None:
-    """Give the first of several times; None is never.
+    """Return the earliest of several times; None means never.
 
     Example:
         >>> earliest(None, 7, 5), earliest(None)

@@ -1,8 +1,7 @@
-"""Errors: every exception the package raises on purpose.
+"""Errors: every exception that the package raises deliberately.
 
-Each message says what happened, where (topic, partition, offset, stage), whose fault it is and what to do next. An error
-is fully described by its class and its message, so that it can cross from a Python worker through the JVM to the user
-without losing anything.
+Each message states what happened, where (topic, partition, offset, stage), whose fault it is and what to do next. An error
+consists of its class and message only, so it passes from a Python worker through the JVM to the user without loss.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MillstreamError(Exception):
-    """Base class of every error of this package.
+    """Base class of all errors of this package.
 
     Args:
         message: What happened, where, whose fault it is and what to do next.
@@ -24,51 +23,51 @@ class MillstreamError(Exception):
         super().__init__(message)
         self.message = message
         self.letter: tuple[str, Records] | None = None
-        """The dead letter of the record that stops the application, with its topic, as long as nobody has sent it."""
+        """The dead letter of the record that stops the application, with its topic, until it has been sent."""
 
 
 class TopologyError(MillstreamError):
-    """The topology is not valid; the program that builds it has to change (Kafka Streams: TopologyException)."""
+    """The topology is invalid; correct the program that builds it (Kafka Streams: TopologyException)."""
 
 
 class ArgumentError(TopologyError, TypeError):
-    """What builds a topology was given None, or an object of a wrong type, where that means nothing."""
+    """An argument for building a topology is None or has a wrong type."""
 
 
 class SettingsError(MillstreamError):
-    """A setting does not exist or has an impossible value."""
+    """A setting does not exist or has an invalid value."""
 
 
 class SerdeError(MillstreamError):
-    """A key or a value does not fit the serde that it was given to."""
+    """A key or a value does not fit its serde."""
 
 
 class DeserializationError(MillstreamError):
-    """The bytes of a record could not be turned into a key, a value or a timestamp (stage: deserialize)."""
+    """The bytes of a record could not be deserialised as a key, a value or a timestamp (stage: deserialize)."""
 
 
 class ProcessingError(MillstreamError):
-    """A function or a processor of the user raised (stage: process)."""
+    """A user function or processor raised an exception (stage: process)."""
 
 
 class ProductionError(MillstreamError):
-    """A result could not be serialised or was refused by the broker (stage: produce)."""
+    """A result could not be serialised, or the broker rejected it (stage: produce)."""
 
 
 class DeliveryAbortedError(ProductionError):
-    """A transaction was aborted, so that nothing of it counts; it is repeated, and fails when that does not help."""
+    """A transaction was aborted and has no effect; it is retried, and the error is raised if that fails too."""
 
 
 class StoreError(MillstreamError):
-    """A state store was used in a way it does not allow, or its content cannot be read."""
+    """A state store was used incorrectly, or its content cannot be read."""
 
 
 class DamagedCopyError(StoreError):
-    """The files of a local copy are not as they were written; the copy is thrown away and rebuilt from the log."""
+    """The files of a local copy are damaged; the copy is deleted and rebuilt from the log."""
 
 
 class CopyMovedError(StoreError):
-    """Another attempt of the task has written the local copy since this one looked at its version."""
+    """Another attempt of the task has written to the local copy since this attempt read its version."""
 
 
 class TopicNotFoundError(MillstreamError):
@@ -76,43 +75,43 @@ class TopicNotFoundError(MillstreamError):
 
 
 class CoPartitioningError(MillstreamError):
-    """Topics whose records meet in one store have different numbers of partitions."""
+    """Topics whose records reach the same store have different numbers of partitions."""
 
 
 class BrokerUnavailableError(MillstreamError):
-    """No broker answers at the bootstrap servers."""
+    """No broker responds at the bootstrap servers."""
 
 
 class OffsetsLostError(MillstreamError):
-    """The broker no longer has offsets that have not been processed yet."""
+    """The broker has deleted records that have not been processed yet."""
 
 
 class NoOffsetForPartitionError(MillstreamError):
-    """A partition has no committed offset to begin at, and its offset reset is "none" (Java: NoOffsetForPartitionException)."""
+    """A partition has no committed offset, and its offset reset is "none" (Java: NoOffsetForPartitionException)."""
 
 
 class TopicRecreatedError(MillstreamError):
-    """A topic that is read was deleted and created again, so its offsets no longer mean what they meant."""
+    """An input topic was deleted and created again, so its offsets are no longer valid."""
 
 
 class IncompatibleTopologyError(MillstreamError):
-    """The checkpoint belongs to a topology that cannot be continued by this one."""
+    """The checkpoint belongs to an incompatible topology, which this one cannot continue."""
 
 
 class ApplicationRunningError(MillstreamError):
-    """The application is already at work on this state directory, so nobody else may start or change it."""
+    """The application already uses this state directory, so no other process may start or change it."""
 
 
 class OtherCheckpointError(MillstreamError):
-    """Kafka says that another checkpoint delivers as this application, so this one may not, or may no longer."""
+    """According to Kafka, another checkpoint delivers for this application, so this one may not, or no longer."""
 
 
 class ControlError(MillstreamError):
-    """An order to a running application cannot be carried out: it names what is not there, or nobody hears it."""
+    """A command for a running application failed: it names something that does not exist, or the application does not respond."""
 
 
 class StationError(MillstreamError):
-    """The station that makes calls to the outside world cannot be reached or started, or does not take what it was given."""
+    """The async worker cannot be reached or started, or rejects a call."""
 
 
 class SparkRuntimeError(MillstreamError):
@@ -120,4 +119,4 @@ class SparkRuntimeError(MillstreamError):
 
 
 class CheckpointError(SparkRuntimeError):
-    """The checkpoint is damaged: files of it are missing, cannot be read, or do not fit together."""
+    """The checkpoint is damaged: files are missing, unreadable or inconsistent."""

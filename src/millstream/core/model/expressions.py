@@ -1,9 +1,9 @@
-"""Expressions: what is computed from a value, said instead of programmed.
+"""Expressions: declarative computations on a value, instead of functions.
 
-An expression is made of fields of the value, constants and operators: ``ms.col("amount") > 10``. It can be given wherever a function
-of a value, or of key and value, is taken, and means the Python expression that it looks like: a field that is missing, or a
-comparison of a text with a number, fails as it would there, and what stands behind ``&`` and ``|`` is computed only if it
-decides. Unlike a function it has no side effects and is known to the engine, which may so compute it for many values at once
+An expression consists of fields of the value, constants and operators: ``ms.col("amount") > 10``. It can replace any function of a
+value, or of key and value, and behaves like the Python expression that it resembles: a missing field, or a comparison of a string
+with a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only if it decides the result. Unlike a
+function it has no side effects, and the engine knows its structure, so it can compute it for many values at once
 (``millstream.core.engine.columns``), and show it in ``describe()``.
 """
 
@@ -17,40 +17,40 @@ from itertools import compress, repeat
 from typing import Any, Final, NoReturn
 
 _REQUIRED: Final = object()
-"""Marks a field that has to be there."""
+"""Marks a required field."""
 
 
 class Expression(ABC):
-    """Something that is computed from a value. Made by :func:`col` and :func:`struct`, and by operators.
+    """A computation on a value. Created by :func:`col` and :func:`struct`, and by operators.
 
-    Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` mean what they mean in Python; ``&``, ``|`` and ``~`` are *and*, *or* and
-    *not*, with parentheses around comparisons; ``[...]`` takes a field of a field, or an element of a list.
+    Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` work as in Python; ``&``, ``|`` and ``~`` are *and*, *or* and *not*, with
+    parentheses around comparisons; ``[...]`` accesses a field of a field, or an element of a list.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def at(self, value: Any) -> Any:
-        """Compute it from a value.
+        """Compute the expression for a value.
 
         Raises:
-            Exception: Whatever Python raises for such a value.
+            Exception: The same as Python for such a value.
         """
 
     @abstractmethod
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
-        """Compute it from many values; raises what it raises for any of them."""
+        """Compute the expression for many values; raises if one of them raises."""
 
     @abstractmethod
     def __repr__(self) -> str:
-        """Give it as a program says it, without the name of the package."""
+        """Return the expression as source code, without the package name."""
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute it as a function of a value, or of key and value."""
+        """Compute the expression as a function of a value, or of key and value."""
         return self.at(arguments[-1])
 
     def is_null(self) -> Expression:
-        """Tell whether it is None.
+        """Return an expression that is true if this one is None.
 
         Example:
             >>> (col("amount").is_null() | (col("amount") > 10))({"amount": None})
@@ -59,14 +59,14 @@ class Expression(ABC):
         return _Applied(_is_null, (self,))
 
     def is_not_null(self) -> Expression:
-        """Tell whether it is not None."""
+        """Return an expression that is true if this one is not None."""
         return _Applied(_is_not_null, (self,))
 
     def is_in(self, choices: Collection[Any]) -> Expression:
-        """Tell whether it is one of some constants.
+        """Return an expression that is true if this one is among some constants.
 
         Args:
-            choices: The constants; anything that knows ``in``.
+            choices: The constants; any object that supports ``in``.
 
         Example:
             >>> col("currency").is_in({"EUR", "CHF"})({"currency": "EUR"})
@@ -205,8 +205,6 @@ class _Field(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Constant(Expression):
-    """The same for every value."""
-
     value: Any
 
     def at(self, value: Any) -> Any:
@@ -221,7 +219,7 @@ class _Constant(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Applied(Expression):
-    """A function of what other expressions give."""
+    """A function of other expressions."""
 
     function: Callable[..., Any]
     operands: tuple[Expression, ...]
@@ -241,12 +239,12 @@ class _Applied(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Joined(Expression):
-    """Two conditions; the second is computed only if the first is not the value that decides.
+    """Two conditions; the second is computed only if the first does not decide the result.
 
     Attributes:
-        first: One condition.
-        second: The other.
-        until: Which result of the first decides: True makes it *or*, False *and*.
+        first: First condition.
+        second: Second condition.
+        until: The result of the first condition that decides: True for *or*, False for *and*.
     """
 
     first: Expression
@@ -268,7 +266,7 @@ class _Joined(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Struct(Expression):
-    """A dict of what other expressions give."""
+    """A dict of other expressions."""
 
     names: tuple[str, ...]
     fields: tuple[Expression, ...]
@@ -285,14 +283,14 @@ class _Struct(Expression):
 
 
 def col(name: str | None = None, *, default: Any = _REQUIRED) -> Expression:
-    """Begin an expression with a field of the value.
+    """Start an expression with a field of the value.
 
     Args:
-        name: The field, where values are dicts; None is the value itself.
-        default: What is taken where the field is missing; without it, a missing field is an error of its record.
+        name: Name of the field, if values are dicts; None is the value itself.
+        default: Value for a missing field; without a default, a missing field is an error of its record.
 
     Returns:
-        An expression; compare it and compute with it, join conditions with ``&``, ``|`` and ``~``.
+        An expression for comparisons and computations; combine conditions with ``&``, ``|`` and ``~``.
 
     Example:
         >>> large = (col("amount") > 10) & (col("currency", default="EUR") == "EUR")
@@ -307,14 +305,14 @@ def col(name: str | None = None, *, default: Any = _REQUIRED) -> Expression:
 
 
 def struct(*names: str, **fields: Any) -> Expression:
-    """Make a dict of some fields, and of what expressions give.
+    """Create a dict of fields and expressions.
 
     Args:
-        names: Fields of the value that are taken over.
-        fields: More fields: expressions, or constants.
+        names: Fields of the value to copy.
+        fields: Additional fields: expressions, or constants.
 
     Raises:
-        TypeError: If there are no fields, or a name is no text or comes twice.
+        TypeError: If there are no fields, or a name is not a str or is repeated.
 
     Example:
         >>> order = struct("user", total=col("price") * col("pieces"), shop="web")
@@ -333,7 +331,7 @@ def struct(*names: str, **fields: Any) -> Expression:
 
 
 def applied(function: Callable[..., Any], *operands: object) -> Expression:
-    """Make an expression of a function without side effects; what is no expression is a constant."""
+    """Create an expression from a function without side effects; operands that are not expressions become constants."""
     return _Applied(function, tuple(map(_expression, operands)))
 
 
@@ -377,7 +375,7 @@ _FORMS: Final[dict[Callable[..., Any], str]] = {
 
 
 def _nested(one: Expression) -> str:
-    """Give an operand, in parentheses if it has operators of its own."""
+    """Return an operand as text, in parentheses if it contains operators."""
     closed = isinstance(one, (_Field, _Constant, _Struct)) or (
         isinstance(one, _Applied) and (one.function not in _FORMS or _FORMS[one.function][-1] in ")]")
     )

@@ -1,4 +1,4 @@
-"""The former name of the project, Penstock, as far as it was stored: state that was written then is read."""
+"""Read pickled state that was written under the project's former name, Penstock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes) -> Any:
-    """Read a pickle; objects of our classes are of the present ones.
+    """Unpickle data; classes under the former name are mapped to the current ones.
 
     Args:
         data: The pickle.
     """
-    if _FORMER_NAME.encode() in data:  # also where a package of that name is installed
+    if _FORMER_NAME.encode() in data:  # also if a package with the former name is installed
         return _Unpickler(BytesIO(data)).load()
     return pickle.loads(data)

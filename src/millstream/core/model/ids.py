@@ -1,4 +1,4 @@
-"""Names of places: a partition of a topic, and the task that processes it."""
+"""Identifiers of a partition of a topic, and of the task that processes it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Read a task id as :meth:`__str__` writes it."""
+        """Parse a task id in the format of :meth:`__str__`."""
         subtopology, partition = text.split("_")
         return cls(int(subtopology), int(partition))

@@ -1,7 +1,7 @@
-"""Means: what is kept to give the mean of some numbers, and to change it by one more or one less.
+"""Means: the state needed to compute the mean of some numbers, and to add or remove a number.
 
-A mean cannot be computed from the mean so far. So a store has *sums*: the total and how many numbers are in it. Whole numbers
-are added up exactly, however large they become; a number with a fraction makes the total a float of 64 bits.
+A mean cannot be updated from the previous mean alone. So a store keeps *sums*: the total and the count of the numbers. Integers
+are added exactly, however large; a float makes the total a 64-bit float.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _WHOLE, _FRACTION = b"i", b"f"
 
 
 class Sums(NamedTuple):
-    """Numbers added up.
+    """The total and the count of some numbers.
 
     Attributes:
-        total: Their sum.
-        number: How many they are.
+        total: Sum of the numbers.
+        number: Count of the numbers.
     """
 
     total: int | float
@@ -30,13 +30,13 @@ class Sums(NamedTuple):
 
 
 _sums: Callable[[type[Sums], tuple[int | float, int]], Sums] = tuple.__new__
-"""Makes sums at half the price of their constructor."""
+"""Creates sums in half the time of their constructor."""
 NONE: Final = Sums(0, 0)
-"""No numbers."""
+"""The sums of no numbers."""
 
 
 def mean_of(sums: Sums) -> float:
-    """Give the mean of at least one number."""
+    """Return the mean; there must be at least one number."""
     return sums.total / sums.number
 
 
@@ -44,7 +44,7 @@ def with_one(sums: Sums, value: Any) -> Sums:
     """Add a number.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If the value is not a number.
     """
     if not isinstance(value, (int, float)):
         raise _no_number(value)
@@ -52,10 +52,10 @@ def with_one(sums: Sums, value: Any) -> Sums:
 
 
 def without_one(sums: Sums, value: Any) -> Sums | None:
-    """Take a number away that is in the sums; None if it was the last one.
+    """Remove a number that is in the sums; return None if it was the last one.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If the value is not a number.
     """
     if not isinstance(value, (int, float)):
         raise _no_number(value)
@@ -63,7 +63,7 @@ def without_one(sums: Sums, value: Any) -> Sums | None:
 
 
 def joined(one: Sums, other: Sums) -> Sums:
-    """Give the sums of all numbers that are in either."""
+    """Return the sums of all numbers of both."""
     return Sums(one.total + other.total, one.number + other.number)
 
 
@@ -91,4 +91,4 @@ def _from_bytes(data: bytes) -> Sums:
 
 
 serde: Final[Serde[Sums]] = Serde("mean", _to_bytes, _from_bytes, True, (Sums,))
-"""The number in eight bytes, then ``i`` and a whole total as big-endian two's complement, or ``f`` and a double."""
+"""The count in eight bytes, then ``i`` and an int total as big-endian two's complement, or ``f`` and a double."""

@@ -1,8 +1,8 @@
-"""Which partition a key belongs to: Murmur2, as the Java producer does it.
+"""Default partitioner: the partition of a key, by Murmur2 as in Java producers.
 
 The default partitioner of Java producers (``org.apache.kafka.common.utils.Utils.murmur2`` and ``toPositive``) decides
-where every other program puts a key. Millstream must agree with it to the bit: a key that is counted in one partition here
-and published to another there is a wrong count.
+where every other program sends a key. Millstream must agree with it exactly: if a key were counted in one partition here
+and published to another by a different program, the count would be wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Give the partition that a Java producer would put a key into.
+    """Return the partition to which a Java producer would send a key.
 
     Args:
         key: The serialised key.
@@ -58,7 +58,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class Partitions(dict[bytes, int]):
-    """The partition of each key of a topic, remembered for keys that come again.
+    """The partition of each key of a topic, cached.
 
     Args:
         count: Number of partitions of the topic, at least 1.

@@ -1,6 +1,6 @@
-"""Positions as JSON: a number per topic and partition, which JSON can only have as ``{topic: {"partition": number}}``.
+"""Positions as JSON: a number per topic and partition, in the form ``{topic: {"partition": number}}``, as JSON keys are strings.
 
-Offsets, ends and times all travel so, in Spark's checkpoint and between processes.
+Offsets, end offsets and times use this form in Spark's checkpoint and between processes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from millstream.core.model.ids import TopicPartition
 
 Offsets = dict[str, dict[int, int]]
-"""Topic to partition to offset."""
+"""Offset by topic and partition."""
 
 
 def nested(flat: Mapping[TopicPartition, int]) -> Offsets:
-    """Give numbers by partition as numbers by topic, in order."""
+    """Convert numbers by partition to numbers by topic and partition, sorted."""
     found: Offsets = {}
     for at, number in sorted(flat.items()):
         found.setdefault(at.topic, {})[at.partition] = number
@@ -23,7 +23,7 @@ def nested(flat: Mapping[TopicPartition, int]) -> Offsets:
 
 
 def flat(offsets: Offsets) -> dict[TopicPartition, int]:
-    """Give numbers by topic as numbers by partition."""
+    """Convert numbers by topic and partition to numbers by partition."""
     return {
         TopicPartition(topic, partition): number
         for topic, partitions in offsets.items()
@@ -32,7 +32,7 @@ def flat(offsets: Offsets) -> dict[TopicPartition, int]:
 
 
 def positions_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Give numbers by topic as what JSON can say; partitions are in order, topics as they came.
+    """Convert positions to JSON-compatible data; partitions are sorted, topics keep their order.
 
     Example:
         >>> positions_to_json({"t": {1: 7, 0: 5}})
@@ -42,7 +42,7 @@ def positions_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def positions_from_json(data: Mapping[str, Any]) -> Offsets:
-    """Read what :func:`positions_to_json` gave.
+    """Decode the result of :func:`positions_to_json`.
 
     Example:
         >>> positions_from_json({"t": {"0": 5, "1": 7}})

@@ -1,4 +1,4 @@
-"""Names of punctuation that programs use: which time a schedule follows, what it calls, how it is cancelled."""
+"""Punctuation: public names for the type of time, the callback, and the handle to cancel a schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class PunctuationType(Enum):
-    """Which time a schedule follows (``PunctuationType``)."""
+    """The time that a schedule follows (``PunctuationType``)."""
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK_TIME = "wall_clock_time"
@@ -17,14 +17,14 @@ class PunctuationType(Enum):
 stream_time = PunctuationType.STREAM_TIME
 """Follow stream time: the timestamps of the records."""
 wall_clock = PunctuationType.WALL_CLOCK_TIME
-"""Follow the wall clock."""
+"""Follow wall-clock time."""
 
 Punctuator = Callable[[int], object]
 """Called with the current stream time or wall-clock time in ms (``Punctuator``)."""
 
 
 class Cancellable(Protocol):
-    """A schedule that can be ended."""
+    """A schedule that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not call the function again."""
+        """Stop calling the function."""

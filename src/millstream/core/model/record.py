@@ -1,11 +1,11 @@
 """Records.
 
-A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. It exists in two shapes:
+A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. There are two representations:
 
-* :class:`Record`, one record as an object: what processors receive and forward. Immutable, because one record may be
+* :class:`Record`, one record as an object, which processors receive and forward. Immutable, because one record may be
   forwarded to several children.
-* :class:`Records`, many records as columns: what crosses the seam between engine and drivers. A record in columns costs
-  a fraction of an object, and the hot path never leaves them unless a user's processor asks for objects.
+* :class:`Records`, many records as columns, which the engine and the drivers exchange. A record in columns costs a fraction of
+  an object, and the hot path uses columns only, unless a user's processor needs objects.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 Headers = tuple[tuple[str, bytes | None], ...]
-"""Headers in their order; a name may occur more than once, a value may be None."""
+"""Headers in order; a name may occur more than once, and a value may be None."""
 
 NO_TIMESTAMP = -1
-"""The timestamp of a record that has none, as on the broker."""
+"""Timestamp of a record without a timestamp, as on the broker."""
 
 
 class Record(Generic[K, V]):
@@ -63,19 +63,19 @@ class Record(Generic[K, V]):
         raise AttributeError(f"a record is immutable; use with_{name}(...) to get a changed copy")
 
     def with_key(self, key: K2) -> Record[K2, V]:
-        """Give a copy with another key."""
+        """Return a copy with another key."""
         return Record(key, self.value, self.timestamp, self.headers)
 
     def with_value(self, value: V2) -> Record[K, V2]:
-        """Give a copy with another value."""
+        """Return a copy with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> Record[K, V]:
-        """Give a copy with another timestamp (milliseconds since the epoch)."""
+        """Return a copy with another timestamp (milliseconds since the epoch)."""
         return Record(self.key, self.value, timestamp, self.headers)
 
     def with_headers(self, headers: Headers) -> Record[K, V]:
-        """Give a copy with other headers."""
+        """Return a copy with other headers."""
         return Record(self.key, self.value, self.timestamp, tuple(headers))
 
     def _astuple(self) -> tuple[K, V, int, Headers]:
@@ -94,7 +94,7 @@ class Record(Generic[K, V]):
         return (Record, self._astuple())
 
 
-# The slots' own setters: they write past __setattr__, at a third of the price of object.__setattr__.
+# The slots' own setters bypass __setattr__, in a third of the time of object.__setattr__.
 _slots: Any = Record.__dict__
 _set_key = _slots["key"].__set__
 _set_value = _slots["value"].__set__
@@ -103,7 +103,7 @@ _set_headers = _slots["headers"].__set__
 
 
 class RecordMetadata(NamedTuple):
-    """Where the record that is being processed came from (Kafka Streams: ``RecordMetadata``)."""
+    """Origin of the record being processed (Kafka Streams: ``RecordMetadata``)."""
 
     topic: str
     partition: int
@@ -111,7 +111,7 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordContext(NamedTuple):
-    """Metadata of the record that is being processed, as topic-choosing functions get it (``RecordContext``)."""
+    """Metadata of the record being processed, for functions that choose a topic (``RecordContext``)."""
 
     topic: str | None
     partition: int
@@ -121,7 +121,7 @@ class RecordContext(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A deserialised record as it came from Kafka: what timestamp extractors get (``ConsumerRecord``)."""
+    """A deserialised record as read from Kafka, for timestamp extractors (``ConsumerRecord``)."""
 
     topic: str
     partition: int
@@ -157,9 +157,9 @@ class Records:
         keys: Serialised keys, None for a null key.
         values: Serialised values, None for a null value.
         timestamps: Milliseconds since the epoch.
-        offsets: Offsets in the partition they were read from; empty for records that are to be sent.
-        headers: Headers per record, or None when no record has any.
-        partitions: The partition each record is to be sent to, or None to let the key decide (as Java producers do).
+        offsets: Offsets in the source partition; empty for records to send.
+        headers: Headers per record, or None if no record has any.
+        partitions: Target partition per record, or None to choose it by key (as Java producers do).
         writer: The task that sends them, if they go to a repartition topic on the broker; else empty.
     """
 
@@ -175,14 +175,14 @@ class Records:
         return len(self.keys)
 
     def byte_count(self) -> int:
-        """Give the bytes of all keys and values."""
+        """Return the total size of all keys and values, bytes."""
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
     def extend(self, other: Self) -> None:
         """Append the records of another batch of the same kind.
 
         Raises:
-            ValueError: If one of the two chooses partitions and the other leaves them to the key.
+            ValueError: If only one of the two has chosen partitions.
         """
         if other.headers is not None and self.headers is None:
             self.headers = [()] * len(self.keys)

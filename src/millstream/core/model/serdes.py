@@ -1,7 +1,7 @@
-"""Serdes: how keys and values become bytes and back.
+"""Serdes: conversion of keys and values to bytes and back.
 
-A serde never sees None: a null key or value is null on the broker too. A serde says whether its objects are *immutable*;
-such objects may be kept in memory in place of their bytes, which is what makes aggregates over numbers and strings fast.
+A serde never sees None, because a null key or value is also null on the broker. A serde declares whether its objects are
+*immutable*; such objects may be kept in memory instead of their bytes, which makes aggregates over numbers and strings fast.
 Objects that a user could change in place (lists, dicts) are always kept as bytes.
 """
 
@@ -32,10 +32,10 @@ Side = Literal["key", "value"]
 
 @dataclass
 class SerdeContext:
-    """What a serde made by :func:`in_context` sees beside the object or the bytes.
+    """Context of a serde created by :func:`in_context`, besides the object or the bytes.
 
     Attributes:
-        topic: The topic that is written or read; None in a store.
+        topic: The topic to write or read; None in a store.
         side: Whether it is the key or the value.
         headers: Name and value pairs of the record. A serializer may append to them; the key is serialised before the value.
     """
@@ -48,20 +48,20 @@ class SerdeContext:
 @checked_constructor
 @dataclass(frozen=True)
 class Serde(Generic[T]):
-    """A pair of functions between objects and bytes, with the name that state compatibility is checked by.
+    """A pair of functions between objects and bytes, with a name that is used to check the compatibility of state.
 
     Attributes:
-        name: What the format is called in errors, in ``describe()`` and in the checkpoint.
-        serialize: Object to bytes, or None for a value that is to count as none; raises SerdeError or TypeError when the object
-            does not fit.
-        deserialize: Bytes to object; raises any exception when the bytes do not fit.
-        immutable: Whether the objects cannot be changed in place.
-        accepts: Exact types whose objects fit and are never serialised to None; a store need not serialise an object of such a
-            type to accept it.
-        verbatim: For a serde that writes exactly the bytes that it has read: raises any exception if some of many bytes do
-            not fit, at a fraction of the price of reading each. None if the two may differ.
-        contextual: For a serde that sees topic and headers, made by :func:`in_context`: its functions, which take a
-            :class:`SerdeContext` behind the object or the bytes.
+        name: Name of the format in errors, in ``describe()`` and in the checkpoint.
+        serialize: Object to bytes, or None for a value that counts as null; raises SerdeError or TypeError if the object does not
+            fit.
+        deserialize: Bytes to object; raises any exception if the bytes do not fit.
+        immutable: Whether the objects are immutable.
+        accepts: Exact types whose objects always fit and are never serialised to None; a store accepts such objects without
+            serialising them.
+        verbatim: For a serde that writes exactly the bytes that it has read: raises any exception if some of many byte strings do
+            not fit, in a fraction of the time of deserialising each. None if the bytes may differ.
+        contextual: For a serde that sees topic and headers, created by :func:`in_context`: its functions, which take a
+            :class:`SerdeContext` after the object or the bytes.
 
     Source: ``org.apache.kafka.common.serialization.Serde``.
     """
@@ -87,14 +87,14 @@ def of(
     immutable: bool = False,
     accepts: tuple[type, ...] = (),
 ) -> Serde[T]:
-    """Make a serde from two functions.
+    """Create a serde from two functions.
 
     Args:
         serialize: Object to bytes; never called with None. It may return None for a value: a store then deletes the key.
         deserialize: Bytes to object; never called with None.
-        name: What a store remembers as its format; change it when the format changes.
-        immutable: Say True only if objects of this type cannot be changed in place.
-        accepts: Exact types for whose objects ``serialize`` returns bytes; for these a put into a store need not try it out.
+        name: Name of the format, which a store keeps; change it when the format changes.
+        immutable: True only if objects of this type cannot be changed in place.
+        accepts: Exact types for whose objects ``serialize`` always returns bytes; a store does not check these on put.
 
     Example:
         >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")
@@ -106,7 +106,7 @@ def of(
 
 @dataclass(frozen=True)
 class _Alone:
-    """A function of a serde where there is neither topic nor headers, as in a store."""
+    """A contextual function where there is neither topic nor headers, as in a store."""
 
     function: Callable[[Any, SerdeContext], Any]
 
@@ -121,15 +121,15 @@ def in_context(
     *,
     name: str = "custom",
 ) -> Serde[T]:
-    """Make a serde that sees topic and headers, for formats that keep their schema in a header.
+    """Create a serde that sees topic and headers, for formats that keep their schema in a header.
 
-    Records that go through such a serde are read and written one at a time. Where there is no topic (in stores, and inside other
-    serdes), the context has the topic None and no headers, and headers that are appended there go nowhere.
+    Records with such a serde are read and written one at a time. Where there is no topic (in stores, and inside other serdes), the
+    context has the topic None and no headers, and appended headers are ignored.
 
     Args:
         serialize: Object and :class:`SerdeContext` to bytes; never called with None. It may append to ``context.headers``.
         deserialize: Bytes and :class:`SerdeContext` to object; never called with None.
-        name: What a store remembers as its format; change it when the format changes.
+        name: Name of the format, which a store keeps; change it when the format changes.
 
     Source: ``org.apache.kafka.common.serialization.Serializer.serialize(topic, headers, data)``.
 
@@ -147,7 +147,7 @@ def in_context(
 def written(
     serde: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
 ) -> tuple[builtins.bytes | None, Headers]:
-    """Serialise a key or a value of a record for a topic; return the bytes and the record's headers from then on."""
+    """Serialise a key or a value of a record for a topic; return the bytes and the record's new headers."""
     if data is None:
         return None, headers
     if serde.contextual is None:
@@ -207,12 +207,12 @@ def _int64_from_bytes(data: builtins.bytes) -> int:
 
 @dataclass(frozen=True)
 class _Number:
-    """The functions of a serde of numbers of one size, as methods: a Struct does not go to other processes.
+    """The functions of a serde of numbers of one size, as methods, because a ``struct.Struct`` cannot be pickled.
 
     Attributes:
-        name: The serde's.
-        code: Of the format, for ``struct``.
-        wanted: What it takes, for errors.
+        name: Name of the serde.
+        code: Format for ``struct``.
+        wanted: Accepted type, for errors.
     """
 
     name: str
@@ -277,7 +277,7 @@ def _pickle_to_bytes(value: Any) -> builtins.bytes:
 
 
 def _all_text(data: Sequence[builtins.bytes]) -> str:
-    return b"\n".join(data).decode()  # no character of UTF-8 goes on behind a newline
+    return b"\n".join(data).decode()  # no multi-byte character of UTF-8 can continue after a newline
 
 
 def _all_bytes(data: Sequence[builtins.bytes]) -> None:
@@ -293,23 +293,23 @@ def _all_longs(data: Sequence[builtins.bytes]) -> None:
 string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, True, (str,), _all_text)
 """Text as UTF-8 (Java: StringSerializer)."""
 bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, True, (builtins.bytes,), _all_bytes)  # noqa: A001 - serdes.bytes
-"""Bytes as they are (Java: ByteArraySerializer)."""
+"""Bytes, unchanged (Java: ByteArraySerializer)."""
 int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, True, (int, bool), _all_longs)
-"""Whole numbers of 64 bits, big endian (Java: LongSerializer)."""
+"""64-bit integers, big endian (Java: LongSerializer)."""
 float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, True, (float, int))
-"""Numbers of 64 bits, big endian (Java: DoubleSerializer)."""
+"""64-bit floats, big endian (Java: DoubleSerializer)."""
 int16: Serde[int] = _number("int16", ">h", "an int of 16 bits", int, bool)
-"""Whole numbers of 16 bits, big endian (Java: ShortSerializer)."""
+"""16-bit integers, big endian (Java: ShortSerializer)."""
 int32: Serde[int] = _number("int32", ">i", "an int of 32 bits", int, bool)
-"""Whole numbers of 32 bits, big endian (Java: IntegerSerializer)."""
+"""32-bit integers, big endian (Java: IntegerSerializer)."""
 float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
-"""Numbers of 32 bits, big endian (Java: FloatSerializer). What is read may differ from what was written: a float of Python has 64."""
+"""32-bit floats, big endian (Java: FloatSerializer). Reading may return another number, because Python's floats have 64 bits."""
 uuid: Serde[UUID] = Serde("uuid", _uuid_to_bytes, _uuid_from_bytes, True, (UUID,))
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
 json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads, accepts=(int, bool))
-"""Anything JSON can say, as compact UTF-8."""
+"""JSON-compatible objects, as compact UTF-8."""
 pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, unpickled)
-"""Any Python object. Only for stores and topics that nobody else can write to: unpickling runs code."""
+"""Any Python object. Only for stores and topics that no one else can write to: unpickling runs code."""
 
 
 _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] = {
@@ -320,14 +320,14 @@ _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] =
 
 
 def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] | None:
-    """Serialise many objects at a fraction of the price of one by one.
+    """Serialise many objects at once, in a fraction of the time of serialising each.
 
     Args:
         serde: The serde.
-        objects: Objects that may be None.
+        objects: Objects, possibly None.
 
     Returns:
-        Their bytes; None if the serde has no such way, or if one of them is None or does not fit.
+        Their bytes; None if the serde has no such function, or if one of the objects is None or does not fit.
     """
     write = _QUICK.get(serde.serialize)
     if write is None:
@@ -339,7 +339,7 @@ def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] |
 
 
 def change(of: Serde[Any]) -> Serde[Any]:
-    """Make the serde of a table's changes (new and old value), as they cross a repartition topic.
+    """Create the serde of a table's changes (new and old value) in repartition topics.
 
     The format is one length-prefixed part per value; a missing part is a null (Kafka Streams: ``ChangedSerializer``).
     """
@@ -360,10 +360,10 @@ def change(of: Serde[Any]) -> Serde[Any]:
 
 @checked
 def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
-    r"""Make the serde of lists, whose items may be None.
+    r"""Create the serde of lists, whose items may be None.
 
     Args:
-        inner: Serde of the items. Numbers and UUIDs, which have a fixed size, are written without their lengths.
+        inner: Serde of the items. Items of a fixed size (numbers, UUIDs) are written without their lengths.
 
     Source: KIP-466; ``org.apache.kafka.common.serialization.ListSerializer``.
 
@@ -378,7 +378,7 @@ def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
 
 
 _FIXED = {"int16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "uuid": 36}
-"""Bytes of an item, by the names of the serdes whose items all have as many."""
+"""Size of an item in bytes, by name of a serde with a fixed size."""
 
 
 def _is_ours(serde: Serde[Any]) -> bool:
@@ -387,8 +387,6 @@ def _is_ours(serde: Serde[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """The functions of a serde of lists, as methods."""
-
     to_bytes: Callable[[Any], builtins.bytes]
     from_bytes: Callable[[builtins.bytes], Any]
     size: int
@@ -434,13 +432,13 @@ class _List:
 
 @checked
 def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
-    r"""Make the serde of keys in windows of a fixed size, as they are written to topics.
+    r"""Create the serde of keys in windows of a fixed size, for topics.
 
-    The format is the key's own bytes, then the window's start in eight bytes, big endian. The end is not in it.
+    The format is the key's own bytes, then the window's start in eight bytes, big endian. The end is not written.
 
     Args:
         key: Serde of the keys.
-        size: How long a window is, from which a reader knows where it ends; or windows of your own, which know it.
+        size: Length of a window (``timedelta`` or ms), from which a reader computes the end; or user-defined windows.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedSerializer``.
 
@@ -460,7 +458,7 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
 
 
 def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
-    """Tell whether a serde is one of keys in windows of a fixed size, made of a serde of keys.
+    """Return whether a serde is for keys in windows of a fixed size, based on the given serde of keys.
 
     Args:
         serde: The serde.
@@ -471,7 +469,7 @@ def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
 
 
 def window_bytes(serde: Serde[Any]) -> int:
-    """Return how many bytes of a key that a serde writes are those of its window; 0 if it is no serde of windowed keys.
+    """Return the number of bytes for the window in the output of a serde of windowed keys; 0 for other serdes.
 
     Example:
         >>> window_bytes(time_windowed(string, 1000)), window_bytes(session_windowed(string)), window_bytes(string)
@@ -485,7 +483,7 @@ def window_bytes(serde: Serde[Any]) -> int:
 
 @checked
 def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
-    r"""Make the serde of keys in sessions, as they are written to topics.
+    r"""Create the serde of keys in sessions, for topics.
 
     The format is the key's own bytes, then the session's end and its start in eight bytes each, big endian.
 
@@ -507,7 +505,7 @@ def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
 
 @dataclass(frozen=True, slots=True)
 class _TimeWindowed:
-    """The functions of a serde, as methods: functions within functions could not take a Struct to another process."""
+    """The functions of a serde, as methods: a nested function would be pickled with its ``struct.Struct``, which cannot be pickled."""
 
     to_bytes: Callable[[Any], builtins.bytes]
     from_bytes: Callable[[builtins.bytes], Any]
@@ -527,8 +525,6 @@ class _TimeWindowed:
 
 @dataclass(frozen=True, slots=True)
 class _CalendarWindowed(_TimeWindowed):
-    """The same for windows of the user's own."""
-
     windows: Windows
 
     def read(self, data: builtins.bytes) -> Windowed[Any]:
@@ -538,8 +534,6 @@ class _CalendarWindowed(_TimeWindowed):
 
 @dataclass(frozen=True, slots=True)
 class _SessionWindowed:
-    """The same for sessions."""
-
     to_bytes: Callable[[Any], builtins.bytes]
     from_bytes: Callable[[builtins.bytes], Any]
 

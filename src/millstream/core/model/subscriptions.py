@@ -1,12 +1,12 @@
-"""What the two halves of a foreign-key join say to each other, and how it is written into their topics.
+"""The messages between the two sides of a foreign-key join, and their format in the internal topics.
 
-The left row *subscribes* to the right row that it names. Whoever holds the right rows keeps the subscriptions, and *answers*
-with the right value: when a row subscribes, and whenever the right row changes. Each subscription carries a *mark* of the left
-value, and each answer brings it back, so that an answer to a value that has been replaced since is known as stale.
+A left row *subscribes* to the right row that it references. The task with the right row keeps the subscriptions, and *answers*
+with the right value: when a row subscribes, and whenever the right row changes. Each subscription carries a *mark* (a hash) of the
+left value, and each answer returns it, so that an answer to a value that has since been replaced is recognised as stale.
 
-A left row that was changed has to get an answer to its newest value, also where Kafka Streams sends none because nothing
-could follow from it: an answer on its way to the value before would be stale when it comes, and the result would stay wrong.
-Such answers are *quiet*: they delete a result that is there, and say nothing of one that is not.
+A changed left row must get an answer to its newest value, even where Kafka Streams sends none because the result would not
+change: an answer to the previous value that is still on its way would be stale on arrival, and the result would stay wrong.
+Such answers are *quiet*: they delete an existing result, and emit nothing if there is none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARK_BYTES: Final = 16
 
 
 class Instruction(IntEnum):
-    """What a left row asks for.
+    """The request of a left row.
 
     Source: ``SubscriptionWrapper.Instruction``.
     """
@@ -33,18 +33,18 @@ class Instruction(IntEnum):
     END = 1
     """Unsubscribe, and answer that there is no right row."""
     END_QUIETLY = 2
-    """The same; the answer is quiet."""
+    """Like ``END``, but the answer is quiet."""
     JOIN = 3
     """Subscribe, and answer with the right row, or that there is none."""
     JOIN_QUIETLY = 4
-    """The same; that there is none is a quiet answer."""
+    """Like ``JOIN``, but an answer that there is no right row is quiet."""
 
 
 class Subscription(NamedTuple):
-    """What a left row sends, under the key of the right row; without a key if it names none.
+    """A message of a left row, keyed by the right row; without a key if it references no right row.
 
     Attributes:
-        instruction: What is asked for.
+        instruction: The request.
         mark: Mark of the left value; None if the row was deleted.
         subscriber: Serialised key of the left row.
     """
@@ -55,12 +55,12 @@ class Subscription(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What comes back, under the key of the left row.
+    """The reply, keyed by the left row.
 
     Attributes:
-        mark: The mark of the subscription.
+        mark: Mark of the subscription.
         value: The right value; None if there is none.
-        quiet: Whether nothing is to be said if there is no result.
+        quiet: Whether nothing is emitted if there is no result.
     """
 
     mark: bytes | None
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 def mark_of(value: bytes) -> bytes:
-    """Give the mark of a serialised left value.
+    """Return the mark of a serialised left value.
 
     Example:
         >>> len(mark_of(b"any value")), mark_of(b"a") == mark_of(b"b")
@@ -103,7 +103,7 @@ SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
 
 
 def answer(of: Serde[Any]) -> Serde[Answer]:
-    """Make the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
+    """Create the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
 
     Args:
         of: Serde of the right values.

@@ -1,8 +1,8 @@
-"""Suppressed: how long the updates of a table are held back.
+"""Suppressed: how long the updates of a table are buffered.
 
-A table forwards every update of a row. *Suppressing* holds updates back in a buffer, one per row, and gives the newest one
-later: until the row's window has closed, when it is final, or for some time. The buffer may be limited; then it says what
-happens when it is full. What it keeps of a row is a :class:`Held`; in its bytes, lengths of -1 stand for None:
+A table forwards every update of a row. *Suppressing* buffers updates, one per row, and emits the newest one later: when the
+row's window closes, so that it is final, or after a time limit. The buffer may be limited; then an option defines what happens
+when it is full. The buffered update of a row is a :class:`Held`; in its binary format a length of -1 means None:
 
     timestamp (8) | length of the value (4) | length of the value before (4) | number of headers (4)
     value | value before | for each header: length of the name (4) | length of its value (4) | name | value
@@ -26,20 +26,20 @@ _HEAD: Final = struct.Struct(">qiiI")
 _LENGTHS: Final = struct.Struct(">ii")
 
 WhenFull = Literal["emit_early", "fail"]
-"""What a buffer with too much in it does: give its oldest updates, or stop the application."""
+"""What happens when the buffer is full: emit the oldest updates early, or stop the application."""
 
 
 @checked_methods
 @dataclass(frozen=True)
 class Suppressed:
-    """How long updates are held back, and in how large a buffer. Made by its two functions.
+    """How long updates are buffered, and the limits of the buffer. Created by its two static methods.
 
     Attributes:
-        limit_ms: How long, in the stream time of the operator; None is until the row's window closes.
-        max_records: How many rows the buffer of a task may have; None is any number.
-        max_bytes: How many bytes it may have, serialised; None is any number.
-        when_full: What happens when there are more.
-        close_idle_after_ms: How long nothing arrives before the wall clock takes over; None is never.
+        limit_ms: Time limit in the operator's stream time, ms; None means until the row's window closes.
+        max_records: Maximum number of rows in the buffer of a task; None means no limit.
+        max_bytes: Maximum size of the buffer of a task, serialised, bytes; None means no limit.
+        when_full: What happens when a limit is exceeded.
+        close_idle_after_ms: Time without updates after which the wall clock advances time, ms; None means never.
 
     Source: ``org.apache.kafka.streams.kstream.Suppressed``.
     """
@@ -63,7 +63,7 @@ class Suppressed:
 
     @property
     def limited(self) -> bool:
-        """Whether the buffer can be full."""
+        """Whether the buffer has a size limit."""
         return self.max_records is not None or self.max_bytes is not None
 
     @staticmethod
@@ -73,14 +73,14 @@ class Suppressed:
         max_bytes: int | None = None,
         close_idle_after: Duration | None = None,
     ) -> Suppressed:
-        """Give one final result per window; deletions are not given at all.
+        """Emit one final result per window; deletions are not emitted.
 
         Args:
-            max_records: How many windows of keys the buffer of a task may have. One more stops the application, because
-                nothing that is given early is final.
-            max_bytes: How many bytes it may have, likewise.
-            close_idle_after: After so long without an update, time goes on by the wall clock, so that the last windows
-                close; None waits for records.
+            max_records: Maximum number of keys and windows in the buffer of a task. Exceeding it stops the application, because an
+                early result would not be final.
+            max_bytes: Maximum size of the buffer, bytes; exceeding it stops the application too.
+            close_idle_after: Time without updates after which the wall clock advances time, so that the last windows close;
+                None waits for records.
 
         Raises:
             TopologyError: If a limit is not positive.
@@ -98,15 +98,15 @@ class Suppressed:
         when_full: WhenFull = "emit_early",
         close_idle_after: Duration | None = None,
     ) -> Suppressed:
-        """Give at most one update per row and time: the newest one, so long after the first that was held back.
+        """Emit at most one update per row and time limit: the newest one, when the limit has passed since the first buffered one.
 
         Args:
-            limit: How long, in the stream time of the operator; 0 holds nothing back.
-            max_records: How many rows the buffer of a task may have.
-            max_bytes: How many bytes it may have, serialised.
-            when_full: ``emit_early`` gives the oldest rows before their time, ``fail`` stops the application.
-            close_idle_after: After so long without an update, time goes on by the wall clock, so that the last updates
-                are given; None waits for records.
+            limit: Time limit in the operator's stream time; 0 disables buffering.
+            max_records: Maximum number of rows in the buffer of a task.
+            max_bytes: Maximum size of the buffer of a task, serialised, bytes.
+            when_full: ``emit_early`` emits the oldest rows early, ``fail`` stops the application.
+            close_idle_after: Time without updates after which the wall clock advances time, so that the last updates are emitted;
+                None waits for records.
 
         Raises:
             TopologyError: If the time is negative, or a limit is not positive.
@@ -117,13 +117,13 @@ class Suppressed:
 
 
 class Held(NamedTuple):
-    """The newest update of a row that is held back.
+    """The buffered newest update of a row.
 
     Attributes:
-        new: Its value; None is a deletion.
-        old: The value that was given last, None if there is none.
-        timestamp: The update's, ms since the epoch.
-        headers: The update's.
+        new: New value; None is a deletion.
+        old: The value that was emitted last, None if there is none.
+        timestamp: Timestamp of the update, ms since the epoch.
+        headers: Headers of the update.
     """
 
     new: Any
@@ -133,11 +133,11 @@ class Held(NamedTuple):
 
 
 def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
-    r"""Make the serde of held updates of a table.
+    r"""Create the serde of buffered updates of a table.
 
     Args:
-        key: Serde of its keys; only its name is used, which says how to read the keys of the store.
-        value: Serde of its values.
+        key: Serde of the table's keys; only its name is used, which identifies the format of the store's keys.
+        value: Serde of the table's values.
 
     Example:
         >>> from millstream.core.model import serdes
@@ -184,7 +184,7 @@ def _length(part: bytes | None) -> int:
 
 
 def _cut(data: bytes, at: int, lengths: Any) -> tuple[list[bytes | None], int]:
-    """Give the parts of these lengths, and where they end."""
+    """Return the parts with these lengths, and the position after them."""
     parts: list[bytes | None] = []
     for length in lengths:
         parts.append(None if length < 0 else data[at : at + length])

@@ -1,7 +1,7 @@
-"""Timestamp extractors: what becomes of a record whose producer gave it no timestamp.
+"""Timestamp extractors: what to do with records whose producer set no timestamp.
 
-Records of very old producers have the timestamp -1. Without an extractor such a record fails, under the policy for records that cannot
-be read. These functions are for ``timestamp=`` of a source.
+Records of very old producers have the timestamp -1. Without an extractor such a record fails, under the policy for records that
+cannot be deserialised. Pass these functions as ``timestamp=`` of a source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from millstream.core.model.record import ConsumerRecord
 
 
 def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
-    """Leave records without a timestamp out, and count them as dropped.
+    """Drop records without a timestamp, and count them as dropped.
 
     Source: ``org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp``.
 
@@ -23,10 +23,10 @@ def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
 
 
 def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
-    """Give each record the wall clock at which its micro-batch began, whatever its own timestamp.
+    """Set the timestamp of each record to the wall-clock time at which its micro-batch began, whatever its own timestamp.
 
-    A micro-batch that is run again gives its records the same timestamps. Records that a task holds until the next micro-batch get
-    the time of the one that processes them.
+    A replayed micro-batch sets the same timestamps. Records that a task buffers until a later micro-batch get the time of the
+    micro-batch that processes them.
 
     Source: ``org.apache.kafka.streams.processor.WallclockTimestampExtractor``.
 
@@ -43,10 +43,10 @@ def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
 
 
 def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
-    """Give records without a timestamp the largest one that their partition has had so far.
+    """Set the timestamp of records without one to the largest timestamp of their partition so far.
 
     Raises:
-        DeserializationError: If there was none before it.
+        DeserializationError: If there is no such timestamp.
 
     Source: ``org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp``.
     """

@@ -1,4 +1,4 @@
-"""Topics: how they may be called, and which configuration of internal ones a user may set."""
+"""Topics: valid names, and the configuration of internal topics that users may set."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HARMLESS: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"
 
 
 def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Return what a user adds to the configuration of internal topics.
+    """Return the user's configuration of internal topics, checked.
 
     Args:
-        config: Kafka's names of configurations of topics, with their values.
+        config: Names and values of Kafka's topic configuration.
 
     Raises:
-        ValueError: If a name or value is no text, or would break what the application needs.
+        ValueError: If a name or value is not a str, or would break what the application needs.
 
     Example:
         >>> checked_topic_config({"min.insync.replicas": "2"})
@@ -49,7 +49,7 @@ _ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the name if it can be part of a topic's name, as Kafka Streams demands of ``Named``.
+    """Return a name if it can be part of a topic name, by the rules of ``Named`` in Kafka Streams.
 
     Raises:
         TopologyError: If it is empty, too long or has other characters.

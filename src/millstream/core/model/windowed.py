@@ -1,4 +1,4 @@
-"""Windowed keys and versioned values: what stores that know time give besides plain keys and values."""
+"""Windowed keys and versioned values, which stores with a notion of time return."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ K_co = TypeVar("K_co", covariant=True)
 
 
 class Windowed(NamedTuple, Generic[K_co]):
-    """A key in a window of time (Kafka Streams: ``Windowed``). Its type carries that of the key: ``Windowed[str]``.
+    """A key in a window (Kafka Streams: ``Windowed``). Its type carries that of the key: ``Windowed[str]``.
 
     Attributes:
         key: The key.
-        start: Where the window begins, ms since the epoch, included.
-        end: Where it ends: excluded for windows of a fixed size, included for sessions.
+        start: Start of the window, ms since the epoch, inclusive.
+        end: End of the window, ms since the epoch: exclusive for windows of a fixed size, inclusive for sessions.
     """
 
     key: K_co
@@ -23,7 +23,7 @@ class Windowed(NamedTuple, Generic[K_co]):
 
 
 def window_end(start: int, size_ms: int) -> int:
-    """Return where a window of a fixed size ends: never behind the last time there is, 2^63 - 1 ms."""
+    """Return the end of a window of a fixed size, at most the latest possible time, 2^63 - 1 ms."""
     return min(start + size_ms, _LAST)
 
 
@@ -32,8 +32,8 @@ class VersionedRecord(NamedTuple):
 
     Attributes:
         value: The value.
-        timestamp: From when on it is valid, ms since the epoch.
-        valid_to: Until when, excluded; None for the latest version, which is still valid (KIP-960).
+        timestamp: Start of its validity, ms since the epoch.
+        valid_to: End of its validity, exclusive; None for the latest version, which is still valid (KIP-960).
     """
 
     value: Any

@@ -1,13 +1,13 @@
-"""Windows: how a stream is cut into pieces of time, and when results of a piece are given.
+"""Windows: how a stream is divided by time, and when results are emitted.
 
-A *window* of a fixed size holds the records with ``start <= timestamp < start + size``. Windows lie on a grid from the
-epoch on: each begins at a multiple of the *advance*. Tumbling windows lie side by side (the advance is the size), hopping
-windows overlap.
+A *window* of a fixed size contains the records with ``start <= timestamp < start + size``. Windows lie on a grid that starts at
+the epoch: each starts at a multiple of the *advance*. Tumbling windows are adjacent (the advance is the size), hopping windows
+overlap.
 
-*Grace* is how long a window waits for records that are out of order: it closes once the stream time of its operator has
-reached ``end + grace``. A record that comes later is *late* and is left out of that window. The grace has no default,
-because each would be wrong for someone without anything to see: a short one loses data, a long one keeps results back and
-state alive.
+The *grace period* is how long a window waits for out-of-order records: it closes once the stream time of its operator has
+reached ``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default,
+because any value would be wrong for some applications without being noticed: a short one loses data, a long one delays results
+and keeps state alive.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from millstream.core.model.errors import TopologyError
 
 
 def idle_millis(after: Duration | None) -> int | None:
-    """Give how long an input has to be idle before the wall clock takes over, in ms; None is never.
+    """Return how long an input must be idle before the wall clock advances time, in ms; None means never.
 
     Raises:
-        TopologyError: If it is not positive.
+        TopologyError: If the duration is not positive.
     """
     if after is None:
         return None
@@ -36,13 +36,13 @@ def idle_millis(after: Duration | None) -> int | None:
 @checked_methods
 @dataclass(frozen=True)
 class EmitStrategy:
-    """When a windowed aggregation gives results.
+    """When a windowed aggregation emits results.
 
     Attributes:
-        at_close: Whether that is once per window, when it closes; else at every record.
-        close_idle_after_ms: How long nothing arrives before the wall clock takes over; None is never.
-        every_ms: At least so much wall clock lies between two looks for closed windows; 0 gives each when it closes.
-        loses: Whether windows that their store hides before they were looked for are lost.
+        at_close: True to emit once per window, when it closes; False to emit at every record.
+        close_idle_after_ms: Time without records after which the wall clock advances time, ms; None means never.
+        every_ms: Minimum wall-clock time between two checks for closed windows, ms; 0 emits each window when it closes.
+        loses: Whether windows that have expired in the store before a check are lost.
 
     Source: ``org.apache.kafka.streams.kstream.EmitStrategy`` (KIP-825).
     """
@@ -54,7 +54,7 @@ class EmitStrategy:
 
     @property
     def at_once(self) -> bool:
-        """Whether each window is given by the record that closes it, before that is added."""
+        """Whether each window is emitted by the record that closes it, before that record is added."""
         return self.at_close and not self.every_ms and not self.loses
 
     @staticmethod
@@ -64,17 +64,16 @@ class EmitStrategy:
         expired: Literal["given", "lost"] = "given",
         close_idle_after: Duration | None = None,
     ) -> EmitStrategy:
-        """Give one result per window, when it closes.
+        """Emit one result per window, when it closes.
 
         Args:
-            every: At least so much wall clock lies between two looks for closed windows, and only a record looks: a timedelta,
-                or milliseconds. 0 gives each window when it closes, which does not depend on the wall clock; Kafka Streams
-                has 1000 ms.
-            expired: ``"given"``: no window is lost. ``"lost"``: as Kafka Streams does without caches, closed windows are looked for behind the
-                record that let time advance, when the store may hide them already because time jumped further than its
-                retention. Sessions are given in either case, as there.
-            close_idle_after: After so long without a record, time goes on by the wall clock, so that the last windows
-                close; None waits for records. It has no counterpart in Kafka Streams.
+            every: Minimum wall-clock time between two checks for closed windows, each triggered by a record; ``timedelta`` or ms.
+                0 emits each window when it closes, independently of the wall clock; the default of Kafka Streams is 1000 ms.
+            expired: ``"given"``: no window is lost. ``"lost"``: as in Kafka Streams without caches, the check for closed windows
+                comes after the record that advanced the time; by then they may have expired in the store, if time advanced by more
+                than its retention. Sessions are emitted in either case, as in Kafka Streams.
+            close_idle_after: Time without records after which the wall clock advances time, so that the last windows close;
+                None waits for records. It has no counterpart in Kafka Streams.
 
         Raises:
             TopologyError: If ``every`` is negative, ``expired`` is neither, or ``close_idle_after`` is not positive.
@@ -92,19 +91,19 @@ class EmitStrategy:
 
 
 on_window_update = EmitStrategy(at_close=False)
-"""Give the result so far at every record."""
+"""Emit the current result at every record."""
 on_window_close = EmitStrategy.on_window_close()
-"""Give one result per window, when it closes; only records let time go on."""
+"""Emit one result per window, when it closes; only records advance time."""
 
 
 @dataclass(frozen=True)
 class TimeWindows:
-    """Windows of a fixed size on a grid. Made as :class:`TumblingWindows` or :class:`HoppingWindows`.
+    """Windows of a fixed size on a grid. Created as :class:`TumblingWindows` or :class:`HoppingWindows`.
 
     Attributes:
-        size_ms: How long a window is.
-        advance_ms: How far apart the starts of two neighbours are.
-        grace_ms: How long after its end a window stays open, in stream time.
+        size_ms: Length of a window, ms.
+        advance_ms: Distance between the starts of neighbouring windows, ms.
+        grace_ms: Grace period in stream time, ms.
     """
 
     size_ms: int
@@ -123,10 +122,10 @@ class TimeWindows:
             raise TopologyError(f"the grace of windows is at least 0 ms, not {self.grace_ms}")
 
     def starts(self, timestamp: int) -> range:
-        """Give the starts of the windows that a record belongs to, the earliest first.
+        """Return the starts of the windows that contain a timestamp, the earliest first.
 
         Args:
-            timestamp: The record's, ms since the epoch, at least 0.
+            timestamp: Timestamp of a record, ms since the epoch, at least 0.
 
         Example:
             >>> list(HoppingWindows(1000, 300, grace=0).starts(1250))
@@ -137,7 +136,7 @@ class TimeWindows:
         return range(first - first % advance if first > 0 else 0, timestamp + 1, advance)
 
     def last_closed(self, stream_time: int) -> int:
-        """Give the start of the last window that has closed; negative if none has.
+        """Return the start of the last window that has closed; negative if none has.
 
         Example:
             >>> windows = TumblingWindows(1000, grace=500)
@@ -150,11 +149,11 @@ class TimeWindows:
 
 @checked_constructor
 class TumblingWindows(TimeWindows):
-    """Windows side by side: every record belongs to one.
+    """Adjacent windows: every record belongs to one.
 
     Args:
-        size: How long a window is.
-        grace: How long after its end a window stays open for records that are out of order.
+        size: Length of a window; ``timedelta`` or ms.
+        grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Raises:
         TopologyError: If the size is not positive, or the grace negative.
@@ -172,12 +171,12 @@ class TumblingWindows(TimeWindows):
 
 @checked_constructor
 class HoppingWindows(TimeWindows):
-    """Windows that overlap: every record belongs to ``size / advance`` of them.
+    """Overlapping windows: every record belongs to ``size / advance`` of them.
 
     Args:
-        size: How long a window is.
-        advance: How far apart two neighbours begin.
-        grace: How long after its end a window stays open for records that are out of order.
+        size: Length of a window; ``timedelta`` or ms.
+        advance: Distance between the starts of neighbouring windows; ``timedelta`` or ms.
+        grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Raises:
         TopologyError: If the size is not positive, the advance is not between 1 ms and the size, or the grace is negative.
@@ -194,17 +193,17 @@ class HoppingWindows(TimeWindows):
 class SessionWindows:
     """Sessions: records of a key that follow each other within a gap.
 
-    A session reaches from its first record to its last, both included. A record joins every session that is no further away
-    than the gap, and makes one of them; without any it begins one of its own. A session closes once stream time has passed
-    its end by more than gap and grace.
+    A session lasts from its first record to its last, both inclusive. A record joins every session within the gap and merges them
+    into one; if there is none, it starts a new one. A session closes once stream time has passed its end by more than gap and
+    grace period together.
 
     Args:
-        gap: How far apart two records of a session are at most.
-        grace: How long after the gap a session stays open for records that are out of order.
+        gap: Maximum time between two successive records of a session; ``timedelta`` or ms.
+        grace: Grace period: how long after the gap a session accepts out-of-order records; ``timedelta`` or ms.
 
     Attributes:
-        gap_ms: The gap.
-        grace_ms: The grace.
+        gap_ms: The gap, ms.
+        grace_ms: The grace period, ms.
 
     Raises:
         TopologyError: If the gap is not positive, or the grace negative.
@@ -227,19 +226,19 @@ class SessionWindows:
 @checked_constructor
 @dataclass(frozen=True, init=False)
 class SlidingWindows:
-    """Windows that slide with the records of a key: each distinct set of records at most a difference apart is one.
+    """Windows that slide with the records of a key: one for each distinct set of records within a time difference.
 
-    A window reaches from its start to ``start + difference``, both included. There is one that ends at each record, and one
-    that starts one ms after each record if it has records. Those that would begin before the epoch are one, which begins
-    there. A window closes once stream time has passed its end by more than the grace.
+    A window lasts from its start to ``start + difference``, both inclusive. One window ends at each record, and one starts 1 ms
+    after each record, if it contains records. Windows that would start before the epoch are combined into one that starts at the
+    epoch. A window closes once stream time has passed its end by more than the grace period.
 
     Args:
-        difference: How far apart the records of a window are at most.
-        grace: How long after its end a window stays open for records that are out of order.
+        difference: Maximum time between the records of a window; ``timedelta`` or ms.
+        grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Attributes:
-        difference_ms: The difference.
-        grace_ms: The grace.
+        difference_ms: The difference, ms.
+        grace_ms: The grace period, ms.
 
     Raises:
         TopologyError: If the difference is not positive, or the grace negative.

@@ -9,16 +9,16 @@ from millstream.core.ports import OffsetRange
 
 
 def admit(start: Offsets, ends: Offsets, limit: int, first: Collection[str] = (), most: int = 0) -> Offsets:
-    """Plan the end offsets of a batch: a fair share of the limit to every partition that has records.
+    """Plan the end offsets of a batch: each partition with records gets a fair share of the limit.
 
-    Partitions with less than their share leave the rest to the others.
+    Partitions that need less than their share leave the rest to the others.
 
     Args:
-        start: Where each partition stands.
+        start: Current position of each partition.
         ends: How far each partition could be read.
         limit: Records per batch, at least one.
-        first: Topics that come before the others: those get what is left of the limit.
-        most: What these topics may have if it is more than the limit.
+        first: Topics with priority: the others get what remains of the limit.
+        most: Separate limit for the topics with priority, if it is larger than ``limit``.
 
     Returns:
         Planned end offsets, never before ``start``.
@@ -55,9 +55,9 @@ def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Return the planned pieces between two positions.
+    """Return the planned ranges between two positions.
 
-    Partitions that do not advance are left out, and so are those that ``start`` does not know: they begin where ``end`` is.
+    Partitions that do not advance are omitted, and so are those that are missing in ``start``: they begin at their ``end``.
     """
     return [
         OffsetRange(topic, partition, start[topic][partition], to)
@@ -70,19 +70,19 @@ def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
 def packed(
     planned: Sequence[OffsetRange], bins: int, smallest: int = 5_000, whole: Collection[str] = ()
 ) -> list[list[OffsetRange]]:
-    """Spread ranges evenly over readers.
+    """Distribute ranges evenly over readers.
 
-    A range that is larger than a reader's share is cut, unless its records have to be taken in their order. When all ranges
-    together are small, one reader takes them all, because a Spark task costs more than reading a few records.
+    A range that is larger than a reader's share is cut, unless its records must be read in order. If all ranges together are small,
+    one reader takes them all, because a Spark task costs more than reading a few records.
 
     Args:
         planned: The ranges of a batch.
-        bins: How many readers can work at once.
-        smallest: Records below which a further reader is not worth it.
-        whole: Topics whose ranges are not cut: one reader takes all that a micro-batch reads of a partition.
+        bins: Maximum number of concurrent readers.
+        smallest: Number of records below which an additional reader is not worthwhile.
+        whole: Topics whose ranges are not cut: one reader reads all records of a partition in the micro-batch.
 
     Returns:
-        Ranges per reader.
+        Ranges by reader.
 
     Example:
         >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2)
@@ -95,7 +95,7 @@ def packed(
     share = -(-total // wanted)
     readers: list[list[OffsetRange]] = [[] for _ in range(wanted)]
     loads = [0] * wanted
-    # The largest first, each to the reader that has least: what can be cut then fills the readers up.
+    # The largest first, each to the reader with the smallest load; ranges that can be cut then fill up the readers.
     for r in sorted((r for r in planned if r.topic in whole), key=lambda r: r.start - r.end):
         least = loads.index(min(loads))
         readers[least].append(r)
@@ -105,7 +105,7 @@ def packed(
 
 
 def _fill(readers: list[list[OffsetRange]], rooms: Sequence[int], planned: Iterable[OffsetRange]) -> None:
-    """Cut ranges where a reader has no more room; the last one takes what is left."""
+    """Cut ranges where a reader has no more room; the last reader takes the rest."""
     number, room = 0, rooms[0]
     for r in planned:
         start = r.start

@@ -1,23 +1,23 @@
 """Alignment: how far the partitions of co-processed inputs advance in one micro-batch.
 
-Equal numbers of records would be wrong: of a fast topic and a slow one, the batch would hold ten minutes of the one and ten
-days of the other, and nearly all records of the slow one would have to be kept back. So, when there is more than the batch
-may take, one time T is chosen, and each partition is read to its first record at or after T, which the broker's time index
-gives. Everything before T can then be processed, and the next record of each partition is known to be at T or later:
-its *virtual head* (``millstream.core.engine.readiness``).
+Equal numbers of records would be wrong: with a fast topic and a slow one, the batch would contain ten minutes of one and ten days
+of the other, and nearly all records of the slow one would have to be buffered. So, if there is more than the batch may read, one
+time T is chosen, and each partition is read up to its first record at or after T, which the broker's time index returns.
+Everything before T can then be processed, and the next record of each partition is known to be at T or later: its *virtual head*
+(``millstream.core.engine.readiness``).
 
-T is searched so that the records before it are between half and all of the *budget* of the batch: from the pace of
-the last batch, then by turns where a straight line through the known counts says, and in the middle. More records at one
-millisecond than the budget are read partition by partition, in the order in which the tasks take them.
+T is searched so that the number of records before it is between half and all of the batch's *budget*. The search starts from the
+pace of the last batch, then alternates between linear interpolation and bisection. If one millisecond has more records than the
+budget, they are read partition by partition, in the order in which the tasks process them.
 
-Records that may not be processed yet are kept, in the task's snapshot, and must not grow without bound:
+Records that must not be processed yet are kept in the task's snapshot, whose size must stay limited:
 
-* where there is no T (timestamps that an extractor makes, or partitions that were read beyond it), a partition gets no more
-  than its *room*, what its buffer limit leaves;
-* when an input is read to its end and may be waited for, the others can be processed up to its last record, the *horizon*;
-  beyond, they get no more than their room.
+* if there is no T (timestamps come from an extractor, or partitions were read beyond it), a partition gets at most its *room*,
+  the rest of its buffer limit;
+* if an input is read to its end and tasks may wait for it, the others can be processed up to its last record, the *horizon*;
+  beyond it, they get at most their room.
 
-An empty buffer has room, so whatever a task waits for can always be read: nothing waits for itself.
+An empty buffer has room, so the input that a task waits for can always be read: there is no deadlock.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from millstream.core.runtime.inputs import CoProcessed, Input
 Positions = Mapping[TopicPartition, int]
 
 _ENOUGH_QUERIES: Final = 8
-"""After so many questions a batch that is less than half full is good enough."""
+"""Number of queries after which a batch that is less than half full is accepted."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a plan for co-processed partitions starts from.
+    """The input of a plan for co-processed partitions.
 
     Attributes:
-        start: Where each partition stands.
+        start: Current position of each partition.
         ends: How far it may be read now.
-        log_ends: How far it could be read if nobody held it back; what is paused counts as read to its end.
+        log_ends: How far it could be read without limits; a paused partition counts as read to its end.
         admitted: How far it would be read if it were not co-processed: its fair share of the batch.
-        room: Records that its buffer limit leaves.
-        held: Partitions of which some task holds records.
-        newest: Per input of a task that holds records, their largest timestamp (ms).
+        room: Number of records until its buffer limit is reached.
+        held: Partitions with records that are buffered in a task.
+        newest: Largest timestamp (ms) of the buffered records, per input of a task.
         given_up: Empty inputs that are no longer waited for.
         paused: Topics that are not read now, and not waited for.
         idles: Whether tasks wait for inputs that are at their end.
@@ -67,11 +67,11 @@ class Situation:
 
 @dataclass(frozen=True)
 class Pace:
-    """How the last aligned batch went: where the next search begins.
+    """Result of the last aligned batch, from which the next search starts.
 
     Attributes:
-        time_ms: The time that was read to.
-        records_per_ms: Records per millisecond of their timestamps; 0 if it is not known.
+        time_ms: The time T up to which the batch was read, ms since the epoch.
+        records_per_ms: Records per millisecond of their timestamps; 0 if unknown.
     """
 
     time_ms: int
@@ -84,8 +84,8 @@ class Alignment:
 
     Attributes:
         ends: How far each partition is read.
-        until: For partitions of which it is known, the time that no later record is before.
-        pace: What the next search begins with, None if nothing was searched.
+        until: For some partitions, a time (ms) such that no later record is before it.
+        pace: Start of the next search, None if there was no search.
     """
 
     ends: Positions
@@ -97,10 +97,10 @@ def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | N
     """Plan co-processed partitions.
 
     Args:
-        group: What is planned together.
-        now: What there is to read, and what tasks hold.
+        group: The partitions to plan together.
+        now: What there is to read, and what tasks have buffered.
         index: The broker's time index.
-        pace: How the last aligned batch went.
+        pace: Result of the last aligned batch.
     """
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
@@ -119,7 +119,7 @@ def _total(start: Positions, ends: Positions) -> int:
 
 
 class _Search:
-    """The search for one batch's time."""
+    """The search for the time T of one batch."""
 
     def __init__(self, now: Situation, index: TimeIndex, budget: int) -> None:
         self._now = now
@@ -128,7 +128,7 @@ class _Search:
         self._lagging = [p for p, at in sorted(now.start.items()) if now.log_ends[p] > at]
 
     def run(self, pace: Pace | None) -> Alignment | None:
-        """Search; None if some partition that holds nothing was read beyond the time already, so that order cannot be known."""
+        """Search T; None if a partition without buffered records was already read beyond T, so that the order is unknown."""
         now, budget = self._now, self._budget
         low = self._oldest() if pace is None else pace.time_ms
         high = max((at.timestamp_ms for at in self._index.newest(self._lagging).values()), default=low) + 1
@@ -152,9 +152,7 @@ class _Search:
             if 2 * count >= budget:
                 break
         if best is None and pace is not None and _total(now.start, self._reach(self._offsets(low))):
-            return self.run(
-                None
-            )  # there are new records from before the time that the last batch was read to
+            return self.run(None)  # there are new records from before the last batch's T
         if best is None:
             return self._one_millisecond(low)
         return self._plan(best, low, Pace(low, few / (low - begin)))
@@ -164,12 +162,12 @@ class _Search:
         return min((at.timestamp_ms for at in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> Positions:
-        """Return the first offset at or after a time, the end where there is none."""
+        """Return the first offset at or after a time by partition, or the end if there is none."""
         found = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
         return {p: found[p].offset if p in found else self._now.log_ends[p] for p in self._lagging}
 
     def _reach(self, offsets: Positions) -> dict[TopicPartition, int]:
-        """Return how far partitions are read up to offsets: not back, and not beyond what can be read."""
+        """Return how far partitions are read for the given offsets: never back, and not beyond the end of the log."""
         now = self._now
         return {
             p: max(at, min(offsets[p], now.log_ends[p])) if p in offsets else at
@@ -182,7 +180,7 @@ class _Search:
         return self._checked(reach, until, pace)
 
     def _one_millisecond(self, low: int) -> Alignment | None:
-        """Read a part of the records of one millisecond, which are more than the budget, in the order of partitions."""
+        """Read part of the records of one millisecond, which are more than the budget, in the order of partitions."""
         at_low, behind = self._offsets(low), self._offsets(low + 1)
         reach, until, left = dict(self._now.start), {}, self._budget
         reachable = self._reach(behind)
@@ -197,7 +195,7 @@ class _Search:
         return self._checked(reach, until, Pace(low))
 
     def _checked(self, reach: Positions, until: Positions, pace: Pace) -> Alignment | None:
-        """Refuse a plan in which a task may wait for a partition that does not advance."""
+        """Return the plan, or None if a task might wait for a partition that does not advance."""
         now = self._now
         for p in self._lagging:
             holds = p in now.held and now.newest.get(p, pace.time_ms) >= pace.time_ms
@@ -207,7 +205,7 @@ class _Search:
 
 
 def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Alignment) -> Alignment:
-    """Keep partitions that could be read ahead of an input that is waited for within their room."""
+    """Limit partitions that could be read ahead of an input that tasks wait for to their room."""
     waited = _waited_for(group, now, plan.ends)
     tight = {
         p: siblings
@@ -242,10 +240,10 @@ def _offset(found: Mapping[TopicPartition, TimedOffset], p: TopicPartition, othe
 def _waited_for(
     group: CoProcessed, now: Situation, ends: Positions
 ) -> dict[TopicPartition, tuple[Input, ...]]:
-    """Return the inputs that are at their end and may be waited for, for each partition that another one of them holds up.
+    """Return the inputs at their end that tasks may wait for, by partition whose processing waits for them.
 
-    All partitions of a task are kept behind the same horizon, and those of all tasks if some are re-keyed: what feeds several tasks
-    holds them all up.
+    All partitions of a task have the same horizon; so have those of all tasks if some are re-keyed, because a partition that feeds
+    several tasks delays them all.
     """
     together = [list(inputs) for inputs in group.tasks.values()]
     if any(not i.direct for inputs in together for i in inputs):
@@ -268,7 +266,7 @@ def _may_be_waited_for(i: Input, now: Situation, ends: Positions) -> bool:
 def _horizons(
     inputs: Iterable[Input], group: CoProcessed, now: Situation, index: TimeIndex, ends: Positions
 ) -> Positions:
-    """Return the time of the last record of inputs, where it is known: of those held, or of those to be read."""
+    """Return the time of the last record of inputs, if known: of buffered records, or of those to be read."""
     inputs = set(inputs)
     horizons = {i.partition: now.newest[i.partition] for i in inputs if i.partition in now.newest}
     direct = [i.partition for i in inputs if i.direct and ends[i.partition] > now.start[i.partition]]

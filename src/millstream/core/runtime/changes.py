@@ -1,7 +1,7 @@
-"""Changes of topics: what has become of the topics that an application reads since it last looked.
+"""Changes of topics: what has happened to the input topics of an application since the last check.
 
-A topic's name is not the topic: deleted and made again, it has other records under the same offsets. Brokers give each
-topic an *id* when it is made, so the id tells. Partitions are only ever added.
+A topic's name does not identify it: after it is deleted and created again, the same offsets are other records. Brokers assign an
+*id* to each topic on creation, which shows the difference. Partitions are only ever added.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from millstream.core.ports import TopicFacts
 
 @dataclass(frozen=True)
 class TopicChanges:
-    """What has changed.
+    """The changes.
 
     Attributes:
-        recreated: Topics that are not those of before.
-        grown: Topics that are the same and have more partitions than before: the numbers before and now.
+        recreated: Topics that were deleted and created again.
+        grown: Unchanged topics with more partitions than before: the previous and the current number.
     """
 
     recreated: tuple[str, ...]
@@ -27,13 +27,13 @@ class TopicChanges:
 
 
 def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> TopicChanges:
-    """Compare topics with what they were.
+    """Compare topics with their previous state.
 
-    A topic that is not there now is none of this: it may be about to be made again, and who reads it notices anyway.
+    A topic that does not exist now is ignored: it may be about to be created again, and its readers notice it anyway.
 
     Args:
-        before: What was known.
-        now: What the broker says.
+        before: Previous state.
+        now: Current state on the broker.
 
     Example:
         >>> changes({"t": TopicFacts("x", 2)}, {"t": TopicFacts("x", 4)}).grown
@@ -50,12 +50,12 @@ def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> 
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the topics whose id has changed; a broker that gives no ids gives empty ones, which say nothing."""
+    """Return the topics whose id has changed; empty ids, from brokers without ids, are ignored."""
     return tuple(topic for topic, known in before.items() if known and now.get(topic) and now[topic] != known)
 
 
 def recreated_error(topics: tuple[str, ...]) -> TopicRecreatedError:
-    """Make the error for topics that are not those of before."""
+    """Return the error for topics that were deleted and created again."""
     named = ", ".join(map(repr, topics))
     return TopicRecreatedError(
         f"the topic {named} was deleted and created again since this application last read it: the offsets it has reached "

@@ -1,14 +1,14 @@
 """Inputs: which topics are *co-processed*, because their records meet in one task in the order of their timestamps.
 
-A task with two or more inputs has to choose between them, and how far each was read decides whether the choice is right.
-So the partitions that feed such tasks are planned together. An input is a partition of a topic that the sub-topology
-reads; one that comes through Spark's shuffle is fed by all partitions of the topics that are re-keyed into it.
+A task with two or more inputs must choose between them, and the choice is right only if each was read far enough. So the
+partitions that feed such tasks are planned together. An input is a partition of a topic that the sub-topology reads; an input
+through Spark's shuffle is fed by all partitions of the topics that are re-keyed into it.
 
-The partitions that feed the tasks which write a repartition topic are planned together too: read up to one time, they write nothing
-that is older than what they have written before, and what one micro-batch wrote can be merged by time. The topic itself is no
-part of that plan: it is read whole, a micro-batch after it was written.
+The partitions that feed the tasks which write a repartition topic are planned together too: if they are read up to one time, the
+tasks write nothing older than what they have already written, and the output of one micro-batch can be merged by time. The
+repartition topic itself is not part of that plan: it is read completely, one micro-batch after it was written.
 
-A sub-topology that runs before the shuffle is not meant: it treats each record for itself, wherever it is read.
+Sub-topologies before the shuffle are excluded: they process each record independently, wherever it is read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Input(NamedTuple):
     """An input of a task.
 
     Attributes:
-        partition: The partition the task reads.
+        partition: The partition that the task reads.
         feeders: The partitions on the broker that its records come from.
-        origins: The partitions of topics from outside that they come from in the end; without repartition topics the feeders.
+        origins: The partitions of external topics that they come from originally; without repartition topics, the feeders.
     """
 
     partition: TopicPartition
@@ -38,7 +38,7 @@ class Input(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether it is a partition of a topic from outside, which is planned as such."""
+        """Whether it is a partition of an external topic, which is planned itself."""
         return self.origins == (self.partition,)
 
     @property
@@ -49,11 +49,11 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True)
 class CoProcessed:
-    """Tasks with several inputs, and the partitions that feed them: what is planned together.
+    """Tasks with several inputs, and the partitions that feed them, which are planned together.
 
     Attributes:
-        tasks: The inputs of each task, in the order of their partitions.
-        broker_time: Whether all their records have the broker's timestamps, so that its time index tells how far to read.
+        tasks: Inputs by task, in the order of their partitions.
+        broker_time: Whether all their records have the broker's timestamps, so that its time index can be used.
         writing: Partitions that feed tasks which write a repartition topic.
     """
 
@@ -63,16 +63,16 @@ class CoProcessed:
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions from outside, in order."""
+        """The partitions of external topics, sorted."""
         return tuple(
             sorted({p for inputs in self.tasks.values() for i in inputs for p in i.origins} | self.writing)
         )
 
 
 def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoProcessed, ...]:
-    """Find what is planned together; nothing if every task has one input, and none writes a repartition topic.
+    """Return the groups to plan together; empty if every task has one input, and none writes a repartition topic.
 
-    Sub-topologies that are fed by one topic are planned together too.
+    Sub-topologies that share an input topic are in one group.
 
     Args:
         plan: The topology, split.
@@ -99,13 +99,13 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
 
 
 def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[Input, ...]]:
-    """Return the tasks that must know whether their inputs have more on the broker, with these inputs.
+    """Return the tasks that must know whether there are more records for their inputs on the broker, with these inputs.
 
     Args:
         plan: The topology, split.
         layout: Its tasks.
-        waits: Whether tasks wait for empty inputs; then those with several inputs must know. Those that close something when
-            they are idle must know in any case.
+        waits: Whether tasks wait for empty inputs; then tasks with several inputs must know. Tasks that close windows when they
+            are idle must always know.
     """
     found = {
         task: inputs for group in co_processed(plan, layout) if waits for task, inputs in group.tasks.items()
@@ -118,9 +118,9 @@ def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[I
 
 
 def writers(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the topics on the broker that each repartition topic is written from, those of the first ones first.
+    """Return the topics on the broker that each repartition topic is written from, upstream repartition topics first.
 
-    A repartition topic that is written from this one in turn, in a circle, is left out.
+    In a cycle, a repartition topic that is written from this one in turn is omitted.
     """
     near_first = sorted(plan.repartition_topics, key=lambda topic: (len(_in_front(plan, topic)), topic))
     return {
@@ -148,7 +148,7 @@ def _input(plan: Plan, layout: Layout, at: TopicPartition) -> Input:
 
 
 def _feeding(plan: Plan, sub: int) -> set[str]:
-    """Return the topics on the broker whose records come to a sub-topology."""
+    """Return the topics on the broker whose records reach a sub-topology, directly or through the shuffle."""
     found: set[str] = set()
     for topic in plan.subtopologies[sub].source_topics:
         internal = plan.internal_topics.get(topic)
@@ -160,7 +160,7 @@ def _feeding(plan: Plan, sub: int) -> set[str]:
 
 
 def _in_front(plan: Plan, topic: str) -> set[int]:
-    """Return the sub-topologies whose records come to an internal topic, through however many others."""
+    """Return the sub-topologies upstream of an internal topic, at any distance."""
     found: set[int] = set()
     ahead = [topic]
     while ahead:
@@ -172,7 +172,7 @@ def _in_front(plan: Plan, topic: str) -> set[int]:
 
 
 def _origins(plan: Plan, layout: Layout, topic: str) -> tuple[TopicPartition, ...]:
-    """Return the partitions from outside whose records come to an internal topic."""
+    """Return the partitions of external topics whose records reach an internal topic."""
     topics = (t for sub in _in_front(plan, topic) for t in plan.subtopologies[sub].source_topics)
     return _partitions(layout, {t for t in topics if t not in plan.internal_topics})
 
@@ -188,7 +188,7 @@ def _has_broker_time(plan: Plan, subs: Iterable[int]) -> bool:
 
 
 def _joined(found: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
-    """Add what is planned together, joined with what shares partitions with it."""
+    """Add a group, merged with the groups that share partitions with it."""
     apart = [each for each in found if set(each.partitions).isdisjoint(new.partitions)]
     for each in found:
         if each not in apart:

@@ -1,9 +1,9 @@
-"""Intake: which topics bring records to a sub-topology, and how they may be read.
+"""Intake: which topics feed a sub-topology, and how they may be read.
 
-A sub-topology that finishes records later has them read only as far as it has room for unfinished ones.
+A sub-topology that finishes records later reads only as many as it has room for unfinished records.
 
-What a sub-topology reads from the broker is known by its partitions. What comes to it through Spark's shuffle is not: a record of
-any partition in front may go to any of its tasks. So all topics that are read in front of the shuffle count.
+Input that a sub-topology reads from the broker is known by partition. Input through Spark's shuffle is not: a record of any
+upstream partition may go to any of its tasks. So all topics upstream of the shuffle count.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from millstream.core.topology.plan import Plan
 
 
 def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
-    """Return the topics read from the broker whose records come to a sub-topology through Spark's shuffle.
+    """Return the topics on the broker whose records reach a sub-topology through Spark's shuffle.
 
     Args:
         plan: The topology.
 
     Returns:
-        The topics by number of the sub-topology, for those that the shuffle brings anything.
+        Topics by number of the sub-topology, for those after the shuffle.
     """
     in_front: dict[int, frozenset[str]] = {}
     for topic in plan.internal_topics.values():
-        if topic.through_shuffle:  # what is in front of a shuffle is read from the broker: there is one only
+        if topic.through_shuffle:  # everything before it is read from the broker: there is one shuffle only
             known = in_front.get(topic.downstream, frozenset())
             in_front[topic.downstream] = known.union(plan.subtopologies[topic.upstream].source_topics)
     return in_front
 
 
 def topics_finished_later(plan: Plan) -> frozenset[str]:
-    """Return the topics whose records come to what finishes them later, straight or through Spark's shuffle."""
+    """Return the topics whose records reach nodes that finish them later, directly or through Spark's shuffle."""
     in_front = topics_in_front(plan)
     return frozenset(
         topic
@@ -43,11 +43,11 @@ def topics_finished_later(plan: Plan) -> frozenset[str]:
 
 
 def topics_read_whole(plan: Plan) -> frozenset[str]:
-    """Return the topics of which one reader takes all that a micro-batch reads of a partition.
+    """Return the topics of which one reader reads all records of a partition in a micro-batch.
 
-    They are those whose readers call functions of the user: the functions see the records of a partition in their order, as
-    in Kafka Streams. So are repartition topics, which are merged by time over the tasks that wrote them. A range of any other
-    topic may be cut among readers: nobody sees in which order they read.
+    These are the topics whose readers call user functions, because the functions must see the records of a partition in order, as
+    in Kafka Streams; and repartition topics, which are merged by time over the tasks that wrote them. A range of any other topic
+    may be divided among readers, because the order of reading has no effect.
     """
     return plan.repartition_topics.union(
         topic

@@ -1,8 +1,8 @@
-"""Older checkpoints: what those say of the routing that were made before it was remembered.
+"""Older checkpoints: derive the routing of checkpoints that were written before routing was stored.
 
-They have the parts with their topics, their stores and the largest number of tasks each ever had, the numbers of partitions of
-repartitions, and the positions, so the number of partitions of each topic that was read. Which partition was in which task
-they do not have. So the present grouping is taken for theirs, unless it makes another number of tasks of their partitions.
+They contain the parts with their topics, their stores and the largest number of tasks each has ever had, the numbers of partitions
+of repartitions, and the positions, hence the number of partitions of each input topic. They do not contain the assignment of
+partitions to tasks. So the current grouping is assumed, unless it forms another number of tasks from these partitions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from millstream.core.topology.routing import BY_KEY, BY_PRODUCER, Route, Routing
 
 
 def check_older(before: Remembered, now: Routing) -> None:
-    """Refuse to bring records to other tasks, as far as an older checkpoint tells.
+    """Check that records still reach the tasks with the state of their keys, as far as an older checkpoint shows.
 
     Args:
-        before: What the checkpoint remembers.
-        now: What would run.
+        before: The content of the checkpoint.
+        now: The routing of the next start.
 
     Raises:
-        IncompatibleTopologyError: If a store would not be reached as before.
+        IncompatibleTopologyError: If records would reach a store in another way than before.
     """
     check_routing(assumed(before, now), now)
     for part in before.parts.values():
@@ -30,11 +30,11 @@ def check_older(before: Remembered, now: Routing) -> None:
 
 
 def assumed(before: Remembered, now: Routing) -> Routing:
-    """Return how records reached stores, taking the present grouping for that of before.
+    """Return the routing of an older checkpoint, assuming the current grouping.
 
     Args:
-        before: What the checkpoint remembers.
-        now: What would run.
+        before: The content of the checkpoint.
+        now: The routing of the next start.
     """
     with_stores = [part for part in before.parts.values() if part.stores]
     routes = {
@@ -51,7 +51,7 @@ def _partitions(topic: str, before: Remembered) -> int:
 
 
 def _origins(part: Part, now: Routing) -> set[str]:
-    """Return the topics, and the marks of patterns, whose records reach the stores of a part now."""
+    """Return the topics, and the marks of patterns, whose records now reach the stores of a part."""
     return {origin for store in part.stores for origin in now.reaching.get(store, ())}
 
 
@@ -67,9 +67,9 @@ def _assumed_route(
 
 
 def _check_tasks(part: Part, before: Remembered, now: Routing) -> None:
-    """Refuse a grouping that makes another number of tasks of the partitions that were there.
+    """Reject a grouping that forms another number of tasks from the previous partitions.
 
-    A part may once have had more tasks than it has partitions now, as when a topic was made again with fewer.
+    A part may once have had more tasks than it has partitions now, for example if a topic was created again with fewer partitions.
     """
     origins = _origins(part, now)
     stayed = [topic for topic in part.topics if topic in origins]

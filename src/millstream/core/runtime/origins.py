@@ -1,13 +1,13 @@
-"""Origins: how far topics may be committed whose records went through Spark's shuffle and are finished later.
+"""Origins: how far to commit topics whose records pass through Spark's shuffle and are finished later.
 
-A record that asynchronous operators finish later holds back the offset of its partition. Behind Spark's shuffle its partition is
-that of the repartition, which no group commits. So its offset there says in which micro-batch it was read (:func:`first_offset`), and
-stays with it until it is finished: over restarts, moves to other tasks, and from one operator to the next. What was planned says
-where each micro-batch *began* in the topics in front of the shuffle. Nothing is committed there beyond the beginning of the
-oldest micro-batch that a record is unfinished of.
+An unfinished record of an asynchronous operator holds back the committed offset of its partition. After Spark's shuffle its
+partition is that of the repartition, which no consumer group commits. So its offset there encodes the micro-batch in which it was
+read (:func:`first_offset`), and stays with it until it is finished: over restarts, moves to other tasks, and from one operator to
+the next. The plans record where each micro-batch *began* in the topics before the shuffle. These topics are never committed beyond
+the beginning of the oldest micro-batch with an unfinished record.
 
-So the committed offset may lag by the size of a micro-batch, but is never past an unfinished record. To know the exact offset
-of each record was rejected: one record may become many, and others, before the shuffle, so each would have to carry it.
+So the committed offset may lag by the size of a micro-batch, but never passes an unfinished record. Tracking the exact offset of
+each record was rejected: before the shuffle, one record may become many different ones, and each would have to carry it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from millstream.core.topology.plan import Plan
 _BITS: Final = 30
 _LANE_BITS: Final = 20
 _MOST: Final = 64
-"""So many beginnings are kept; beyond, every other one is forgotten, and what it would have said is said by the one before it."""
+"""Maximum number of beginnings; above it, every other one is dropped, and the one before it is used in its place."""
 
 
 class Begun(NamedTuple):
-    """Where a micro-batch began.
+    """The beginning of a micro-batch.
 
     Attributes:
-        batch: Its number in the checkpoint.
-        positions: The offsets from which on it read.
+        batch: Number of the micro-batch in the checkpoint.
+        positions: The offsets at which it began to read.
     """
 
     batch: int
@@ -38,11 +38,11 @@ class Begun(NamedTuple):
 
 
 def first_offset(batch: int, lane: int) -> int:
-    """Return the first offset of the records that a micro-batch brings through the shuffle.
+    """Return the first offset for the records that a micro-batch sends through the shuffle.
 
     Args:
-        batch: Its number in the checkpoint.
-        lane: The number of the partition that they were read from, so that records of different ones have different offsets.
+        batch: Number of the micro-batch in the checkpoint.
+        lane: Number of the partition that they were read from, so that records of different partitions have different offsets.
 
     Example:
         >>> batch_of(first_offset(7, 3)), batch_of(first_offset(8, 0) - 1)
@@ -52,12 +52,12 @@ def first_offset(batch: int, lane: int) -> int:
 
 
 def offsets_from(first: int, start: int, count: int) -> list[int]:
-    """Return offsets of records of one micro-batch and lane.
+    """Return offsets for records of one micro-batch and lane.
 
     Args:
-        first: What :func:`first_offset` gave.
-        start: How many records there were before them.
-        count: How many they are.
+        first: The result of :func:`first_offset`.
+        start: Number of records before them.
+        count: Number of records.
     """
     room = (1 << _BITS) - 1
     begin = first & ~room
@@ -65,12 +65,12 @@ def offsets_from(first: int, start: int, count: int) -> list[int]:
 
 
 def batch_of(offset: int) -> int:
-    """Return the micro-batch in which a record was read that has such an offset."""
+    """Return the micro-batch in which a record with such an offset was read."""
     return offset >> _BITS
 
 
 def origins(plan: Plan) -> Mapping[str, frozenset[str]]:
-    """Return the topics in front of each repartition through the shuffle behind which records are finished later."""
+    """Return the topics before each repartition through the shuffle whose records are finished later."""
     return {
         name: frozenset(plan.subtopologies[topic.upstream].source_topics)
         for name, topic in plan.internal_topics.items()
@@ -79,18 +79,18 @@ def origins(plan: Plan) -> Mapping[str, frozenset[str]]:
 
 
 def topics_committed_later(plan: Plan) -> frozenset[str]:
-    """Return the topics in front of such repartitions: not their readers know how far they may be committed."""
+    """Return the topics before such repartitions, whose readers do not know how far to commit them."""
     return frozenset(topic for topics in origins(plan).values() for topic in topics)
 
 
 def oldest_by_topic(
     unfinished: Mapping[TopicPartition, int], behind: Mapping[str, Collection[str]]
 ) -> dict[str, int]:
-    """Return the oldest micro-batch of which a record is unfinished, per topic in front of the shuffle; without one if there is none.
+    """Return the oldest micro-batch with an unfinished record, by topic before the shuffle; topics without one are omitted.
 
     Args:
-        unfinished: The lowest unfinished offset of partitions of repartitions.
-        behind: What :func:`origins` gave.
+        unfinished: The lowest unfinished offset by partition of repartitions.
+        behind: The result of :func:`origins`.
 
     Example:
         >>> oldest_by_topic({TopicPartition("again", 0): first_offset(7, 0)}, {"again": {"in"}})
@@ -108,11 +108,11 @@ def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str,
 
     Args:
         positions: How far they have been read.
-        begun: The micro-batches that records may be unfinished of, in order.
-        oldest: What :func:`oldest_by_topic` gave.
+        begun: The micro-batches that may have unfinished records, in order.
+        oldest: The result of :func:`oldest_by_topic`.
 
     Returns:
-        Offsets of the topics; one is left out if nobody knows where the oldest micro-batch began.
+        Offsets of the topics; a topic is omitted if the beginning of its oldest micro-batch is unknown.
 
     Example:
         >>> committable({"in": {0: 90}}, [Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}})], {"in": 7})
@@ -129,18 +129,18 @@ def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str,
 
 
 def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] | None) -> tuple[Begun, ...]:
-    """Return the micro-batches that records may be unfinished of when one more is planned.
+    """Return the micro-batches that may have unfinished records, including a newly planned one.
 
     Args:
-        begun: Those so far.
-        batch: The one that is planned.
-        oldest: What :func:`oldest_by_topic` gave; None if it is not known.
+        begun: The micro-batches so far.
+        batch: The newly planned one.
+        oldest: The result of :func:`oldest_by_topic`; None if unknown.
     """
     kept = list(begun)
     if oldest is not None:
         entry = _entry(begun, min(oldest.values())) if oldest else None
         kept = kept[0 if entry is None else kept.index(entry) :] if oldest else []
-    if kept and kept[-1].positions == batch.positions:  # the last one has read nothing
+    if kept and kept[-1].positions == batch.positions:  # the last one has read no records
         kept.pop()
     if len(kept) >= _MOST:
         kept = kept[::2]
@@ -148,17 +148,17 @@ def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] 
 
 
 def _entry(begun: Sequence[Begun], batch: int) -> Begun | None:
-    """Return the last micro-batch, among those that are known, up to one; None for one of another checkpoint."""
+    """Return the last known micro-batch up to the given number; None if the number is from another checkpoint."""
     if not begun or batch > begun[-1].batch:
         return None
     return next((each for each in reversed(begun) if each.batch <= batch), None)
 
 
 def begun_to_json(begun: Sequence[Begun]) -> list[list[Any]]:
-    """Return beginnings as what JSON can say."""
+    """Return beginnings as JSON-compatible data."""
     return [[each.batch, positions_to_json(each.positions)] for each in begun]
 
 
 def begun_from_json(data: Sequence[Sequence[Any]]) -> tuple[Begun, ...]:
-    """Read what :func:`begun_to_json` gave."""
+    """Decode the result of :func:`begun_to_json`."""
     return tuple(Begun(batch, positions_from_json(positions)) for batch, positions in data)

@@ -1,11 +1,11 @@
-"""Pausing: which topics an order to pause or resume means, and which parts of a topology rest then.
+"""Pausing: which topics a command to pause or resume affects, and which parts of a topology rest as a result.
 
-What is paused is always a set of *topics that are read from the broker*: from outside, or internal ones. A sub-topology is
-paused by pausing all of its topics. One that is fed by Spark's shuffle alone reads nothing itself; it is paused with what
-feeds it.
+The unit of pausing is always a *topic that is read from the broker*, external or internal. A sub-topology is paused by pausing all
+of its topics. A sub-topology whose only input is Spark's shuffle reads no topic itself; it is paused with the sub-topologies that
+feed it.
 
-A sub-topology *rests* when nothing can reach it any more: all its topics are paused, or come from sub-topologies that rest.
-Its punctuation rests too, as in Kafka Streams (KIP-834); that of a sub-topology with one topic left goes on.
+A sub-topology *rests* when no record can reach it any more: all its topics are paused, or come from resting sub-topologies.
+Its punctuation rests too, as in Kafka Streams (KIP-834); with at least one active topic, punctuation continues.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from millstream.core.topology.plan import Plan
 def chosen_topics(
     plan: Plan, topics: Collection[str] | None = None, subtopologies: Collection[int] | None = None
 ) -> frozenset[str]:
-    """Return the topics that an order is about.
+    """Return the topics that a command affects.
 
     Args:
         plan: The topology.
         topics: Names of topics.
-        subtopologies: Numbers of sub-topologies, whose topics are added. Neither means everything.
+        subtopologies: Numbers of sub-topologies, whose topics are added. If both are None, all topics are affected.
 
     Raises:
-        ControlError: If the topology has no such topic or sub-topology, or it is fed by Spark's shuffle alone.
-        TypeError: If the topics are one text.
+        ControlError: If the topology has no such topic or sub-topology, or Spark's shuffle is its only input.
+        TypeError: If ``topics`` is a str.
     """
     if isinstance(topics, str):
         raise TypeError(f"topics are a list of names, such as [{topics!r}], not a text")
@@ -45,17 +45,17 @@ def chosen_topics(
 
 
 def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
-    """Return the numbers of the sub-topologies that nothing can reach while topics are paused.
+    """Return the numbers of the sub-topologies that no record can reach while topics are paused.
 
     Args:
         plan: The topology.
-        paused: The topics that are paused.
+        paused: The paused topics.
 
     Source: KIP-834, which pauses whole topologies.
     """
     silent, rest = set(paused), set[int]()
     before = -1
-    while silent and len(silent) > before:  # a part that rests silences what it sends through the shuffle
+    while silent and len(silent) > before:  # a resting part makes its outputs through the shuffle silent
         before = len(silent)
         rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.source_topics)}
         silent.update(
@@ -65,7 +65,7 @@ def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
 
 
 def _topics_of(plan: Plan, number: int) -> frozenset[str]:
-    """Return what a sub-topology reads from the broker."""
+    """Return the topics that a sub-topology reads from the broker."""
     subs = {sub.id: sub for sub in plan.subtopologies if sub.nodes}
     if number not in subs:
         raise ControlError(

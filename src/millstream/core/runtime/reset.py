@@ -1,7 +1,7 @@
-"""Reset: at which offsets an application begins anew.
+"""Reset: the offsets from which an application starts over.
 
-The ways to name them are those of Kafka's own tools (``kafka-streams-application-reset``, ``kafka-consumer-groups``). What
-lies outside of a topic is moved to its first or last offset, and told.
+The ways to specify them are those of Kafka's own tools (``kafka-streams-application-reset``, ``kafka-consumer-groups``). An offset
+outside of the topic's range is moved to the first or last one, with a note.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Target:
     """Where to begin.
 
     Attributes:
-        kind: What is meant by ``value``.
+        kind: Meaning of ``value``.
         value: An offset, a number of records (negative: back), or milliseconds since the epoch.
-        listed: The offsets of kind ``listed``.
+        listed: The offsets for kind ``listed``.
     """
 
     kind: Literal["earliest", "latest", "offset", "shift", "time", "listed"] = "earliest"
@@ -35,12 +35,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Places:
-    """What the broker says of the partitions, each as topic to partition to offset.
+    """Offsets on the broker, each by topic and partition.
 
     Attributes:
-        begin: The first offset there is.
+        begin: The first available offset.
         end: The offset after the last record.
-        at_time: The first offset at or after the target's time; partitions without one are left out.
+        at_time: The first offset at or after the target's time; partitions without one are omitted.
     """
 
     begin: Offsets
@@ -50,14 +50,14 @@ class Places:
 
 @dataclass(frozen=True, order=True)
 class Move:
-    """Where one partition stands and where it is to begin.
+    """The current and the new position of a partition.
 
     Attributes:
         topic: The topic.
-        partition: Its number.
-        before: What has been processed, None if nothing is known.
+        partition: Number of the partition.
+        before: The processed position, None if unknown.
         after: Where the next start begins.
-        note: Why that is not what was asked for, if it is not.
+        note: Reason if that differs from the requested position, else empty.
     """
 
     topic: str
@@ -68,19 +68,19 @@ class Move:
 
 
 def moves(target: Target, topics: Iterable[str], current: Offsets, places: Places) -> list[Move]:
-    """Choose the offsets of all partitions.
+    """Choose the new offsets of all partitions.
 
     Args:
         target: Where to begin.
-        topics: The topics that are to be moved. All others begin where they stand.
-        current: What has been processed.
-        places: What there is.
+        topics: The topics to move. All others keep their positions.
+        current: The processed positions.
+        places: Offsets on the broker.
 
     Returns:
         A move per partition, sorted.
 
     Raises:
-        SettingsError: If a partition would have to be shifted from a position that nobody knows.
+        SettingsError: If a partition would have to be shifted from an unknown position.
 
     Example:
         >>> places = Places({"t": {0: 2}}, {"t": {0: 9}})
@@ -137,7 +137,7 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, plac
 
 
 def timestamp_ms(text: str) -> int:
-    """Read an ISO 8601 date and time; without a zone it is UTC, as in Kafka's tools.
+    """Parse an ISO 8601 date and time; without a time zone it is UTC, as in Kafka's tools.
 
     Args:
         text: The date and time.
@@ -146,7 +146,7 @@ def timestamp_ms(text: str) -> int:
         Milliseconds since the epoch.
 
     Raises:
-        SettingsError: If it is none.
+        SettingsError: If the text is not a date and time.
 
     Example:
         >>> timestamp_ms("1970-01-01T00:00:01.500"), timestamp_ms("1970-01-01T01:00:00+01:00")
@@ -163,13 +163,13 @@ def timestamp_ms(text: str) -> int:
 
 
 def listed_offsets(lines: Iterable[str]) -> Offsets:
-    """Read lines of ``topic,partition,offset``, as ``kafka-consumer-groups --export`` writes them.
+    """Parse lines of ``topic,partition,offset``, the format of ``kafka-consumer-groups --export``.
 
     Args:
         lines: The lines of a file.
 
     Raises:
-        SettingsError: If a line is none.
+        SettingsError: If a line has another format.
     """
     offsets: Offsets = {}
     for number, row in enumerate(csv.reader(lines), 1):
@@ -188,16 +188,16 @@ def listed_offsets(lines: Iterable[str]) -> Offsets:
 def internal_topics(
     application_id: str, existing: Iterable[str], groups: Iterable[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Tell which topics an application has made, by their names.
+    """Return the internal topics of an application, identified by name.
 
     Args:
         application_id: The application.
         existing: All topics of the cluster.
-        groups: All consumer groups of the cluster: an application whose id begins with this one's, and a dash, has topics
-            that look like this one's.
+        groups: All consumer groups of the cluster: if the id of another application begins with this one's and a dash, its topics
+            match the same pattern.
 
     Returns:
-        The topics, and those that look like it but belong to another group, with that group.
+        The topics, and matching topics of other groups, with the group.
 
     Example:
         >>> internal_topics("shop", ["shop-a-repartition", "shop-eu-b-changelog", "shop-c"], ["shop", "shop-eu"])

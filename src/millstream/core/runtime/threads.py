@@ -1,9 +1,8 @@
-"""Threads of tasks: how many of an application's threads each task gets (KIP-408).
+"""Threads of tasks: the number of threads of each task (KIP-408).
 
-A task has as many threads as it may have, ``num_threads_per_task``, unless the tasks that run at the same time would then have
-more than ``num_stream_threads`` together. Those share the limit evenly, and the first tasks, in the order of their ids, get what
-remains. So any tasks that run at once keep to it. A task has at least one thread, the one that it runs on: how many tasks run at once
-is not decided here.
+Each task has ``num_threads_per_task`` threads, unless concurrently running tasks would then exceed ``num_stream_threads`` together.
+In that case they share this limit evenly, and the first tasks, by id, get the remainder. So any set of concurrently running tasks
+respects the limit. A task has at least one thread, the one that it runs on: the number of concurrent tasks is not decided here.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from millstream.core.model.ids import TaskId
 
 
 def check_threads(per_task: int, total: int | None) -> None:
-    """Refuse numbers of threads that cannot be.
+    """Check the settings for threads.
 
     Args:
         per_task: The setting ``num_threads_per_task``.
-        total: The setting ``num_stream_threads``; None is no limit.
+        total: The setting ``num_stream_threads``; None means no limit.
 
     Raises:
-        SettingsError: If a number is no whole number, a task is to have no thread, or there are fewer threads than one task is to
-            have.
+        SettingsError: If a number is not an int, ``per_task`` is below 1, or ``total`` is below ``per_task``.
 
     Source: KIP-408, "Proposed Changes" (``IllegalArgumentException``).
     """
@@ -49,11 +47,11 @@ def threads_of_tasks(
     Args:
         tasks: All tasks of the application.
         per_task: The setting ``num_threads_per_task``.
-        total: The setting ``num_stream_threads``; None is no limit.
-        at_once: How many tasks may run at the same time, at least 1.
+        total: The setting ``num_stream_threads``; None means no limit.
+        at_once: Maximum number of concurrent tasks, at least 1.
 
     Raises:
-        SettingsError: If there are fewer threads than one task is to have.
+        SettingsError: If the settings are invalid, see :func:`check_threads`.
 
     Example:
         >>> tasks = [TaskId(0, n) for n in range(4)]

@@ -1,15 +1,15 @@
-"""Throttling: at most so many records per second of a topic, over the micro-batches that are planned.
+"""Throttling: limit the records per second of a topic, over the planned micro-batches.
 
-A topic with a rate has a *token bucket*: it fills at the rate, and each record that is planned takes a token. What a planning
-leaves over is kept for one second at most; the time that passes between two plannings counts in full, so a micro-batch that
-takes five seconds is followed by five seconds' records, and a throttled topic gets its rate however long micro-batches take.
+A topic with a rate has a *token bucket*: it fills at the rate, and each planned record takes a token. Tokens that a plan does not
+use are kept for at most one second; the time between two plans counts in full, so a micro-batch that takes five seconds is followed
+by the records of five seconds, and a throttled topic reaches its rate however long micro-batches take.
 
-So between any two plannings, t seconds apart, at most ``rate * t`` records and one second's burst are planned. Arithmetic is
-in whole thousandths of a token: no rounding can starve a slow rate.
+So between two plans, t seconds apart, at most ``rate * t`` records and one second's burst are planned. All numbers are integer
+thousandths of a token, so that rounding cannot starve a slow rate.
 
-Partitions share the tokens fairly. Often there are fewer tokens than partitions, because an idle planner looks many times a
-second; so tokens that cannot be divided go round, each to the partition whose *turn* it is. No partition waits for another
-one's backlog.
+Partitions share the tokens fairly. Often there are fewer tokens than partitions, because an idle planner runs many times per second.
+So indivisible tokens are assigned round-robin, starting with the partition whose *turn* it is. No partition waits for the backlog of
+another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKEN = 1_000
 
 @dataclass
 class _Bucket:
-    """Thousandths of tokens, when they were counted in ms of a clock that never goes back, and the partition next in turn."""
+    """Thousandths of tokens, the time of the last update (ms, monotonic clock), and the number from which the next turn starts."""
 
     content: int
     at_ms: int
@@ -33,18 +33,18 @@ class _Bucket:
 
 
 class Throttle:
-    """The token buckets of a query. Owned by its planner, which calls ``advance`` and then ``limited`` and ``taken``."""
+    """The token buckets of a query. Owned by its planner, which calls ``advance``, then ``limited`` and ``taken``."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, _Bucket] = {}
         self._held_back_ms = 0
 
     def advance(self, rates: Mapping[str, int], now_ms: int) -> None:
-        """Let time pass.
+        """Advance time.
 
         Args:
-            rates: Records per second of each throttled topic, at least 1; a new topic begins with a full bucket.
-            now_ms: A clock that never goes back, in ms.
+            rates: Records per second of each throttled topic, at least 1; a new topic starts with a full bucket.
+            now_ms: Time of a monotonic clock, ms.
         """
         for topic in [topic for topic in self._buckets if topic not in rates]:
             del self._buckets[topic]
@@ -56,11 +56,11 @@ class Throttle:
             bucket.at_ms, bucket.held_back = now_ms, False
 
     def limited(self, positions: Offsets, ends: Offsets) -> Offsets:
-        """Bring the ends of throttled topics down to what their buckets allow, shared fairly among partitions.
+        """Lower the ends of throttled topics to what their buckets allow, shared fairly among partitions.
 
         Args:
-            positions: Where each partition stands.
-            ends: How far it could be read; topics that are left out stay so.
+            positions: Current position of each partition.
+            ends: How far it could be read; topics that are missing stay missing.
 
         Returns:
             The ends, with those of throttled topics lowered.
@@ -75,11 +75,11 @@ class Throttle:
         return {**ends, **lowered}
 
     def taken(self, positions: Offsets, planned: Offsets) -> None:
-        """Take the tokens of a planned micro-batch.
+        """Take the tokens for a planned micro-batch.
 
         Args:
-            positions: Where it begins.
-            planned: Where it ends.
+            positions: Start of the micro-batch.
+            planned: End of the micro-batch.
         """
         for topic, bucket in self._buckets.items():
             start = positions.get(topic, {})
@@ -87,13 +87,13 @@ class Throttle:
             bucket.content -= ahead * _TOKEN
 
     def take_held_back_ms(self) -> int:
-        """Return the time in which throttled topics had more records than they were allowed, since this was asked last."""
+        """Return the time (ms) since the last call in which throttled topics had more records than they were allowed."""
         taken, self._held_back_ms = self._held_back_ms, 0
         return taken
 
 
 def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, int], int]:
-    """Share tokens among partitions, what some do not need going to the others; give the shares and whose turn is next."""
+    """Share tokens among partitions, giving unneeded ones to the others; return the shares and the next turn."""
     shares = dict.fromkeys(left, 0)
     wanting = sorted((p for p in left if left[p]), key=lambda p: (p < turn, p))
     while wanting and tokens >= len(wanting):

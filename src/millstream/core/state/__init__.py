@@ -1,1 +1,1 @@
-"""State: stores as processors see them, and the log of changes they are rebuilt from."""
+"""State: the stores that processors use, and the log of changes from which they are rebuilt."""

@@ -1,13 +1,13 @@
-"""Changelog topics: the changes of a store as Kafka records, and back.
+"""Changelog topics: write the changes of a store as Kafka records, and read them back.
 
 A store with ``changelog="kafka"`` publishes its changes to ``<application>-<store>-changelog``; the changes of task ``n`` of
-its sub-topology go to partition ``n``. The topic is compacted, so it holds the newest value of every key: enough to build
-the store anew when checkpoint and local state are both gone (KIP-28, "Local State Management").
+its sub-topology go to partition ``n``. The topic is compacted, so it keeps the newest value of every key: enough to rebuild
+the store when both checkpoint and local state are lost (KIP-28, "Local State Management").
 
-A plain key-value store is written as Kafka Streams writes it: key, value, and the entry's timestamp as the record's. Stores
-that consist of several byte stores (slices of time, indexes) put the name of the byte store in front of the key, so that
-compaction never takes one for another. Their records carry the wall clock of the batch: a topic with ``cleanup.policy=delete``
-must not lose what is old in stream time but was written just now.
+A plain key-value store is written in the format of Kafka Streams: key, value, and the entry's timestamp as the record's
+timestamp. Stores that consist of several byte stores (slices, indexes) prefix the key with the name of the byte store, so that
+compaction does not confuse keys of different byte stores. The timestamp of their records is the wall-clock time of the batch:
+with ``cleanup.policy=delete``, a topic must not delete entries that are old in stream time but were written recently.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 _STAMP: Final = struct.Struct(">q")
 _AT_ZERO: Final[Headers] = (("timestamp", b"0"),)
-"""Kafka's clients take the timestamp 0 for "now", so a record of an entry of that time says it in a header."""
+"""Kafka clients read timestamp 0 as "now", so this header marks a record whose entry has timestamp 0."""
 
 
 def to_records(
     spec: StoreSpec, byte_store: str, changes: Iterable[StoreChange], partition: int, now_ms: int
 ) -> Records:
-    """Write changes of a byte store as records of the changelog topic.
+    """Encode changes of a byte store as records of the changelog topic.
 
     Args:
         spec: The store.
         byte_store: Name of the byte store.
         changes: Its changes.
-        partition: Partition of the topic: the task's number.
-        now_ms: Wall clock of the batch, ms since the epoch.
+        partition: Partition of the topic, which is the task's number.
+        now_ms: Wall-clock time of the batch, ms since the epoch.
     """
     keys, values = map(list, zip(*changes))
     if not _is_plain(spec):
@@ -50,7 +50,7 @@ def to_records(
 
 
 def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChange]]:
-    """Read what :func:`to_records` wrote, by byte store."""
+    """Decode records written by :func:`to_records` into changes by byte store."""
     if _is_plain(spec):
         values = _with_stamps(records) if spec.timestamped else records.values
         return {spec.name: list(zip(_present(records.keys), values))}
@@ -64,7 +64,7 @@ def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChang
 
 
 def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool:
-    """Tell whether a store that remembers this still has a byte store; compaction keeps those that have expired."""
+    """Return whether a store with this memory still has the byte store; compaction also keeps records of expired slices."""
     if "slices" not in memory or "/" not in byte_store:
         return True
     suffix = byte_store.removeprefix(f"{spec.name}/")
@@ -74,7 +74,7 @@ def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool
 
 
 def slice_name_of(store: str, suffix: str) -> str:
-    """Give the name of a byte store from what follows the store's name; nothing follows that of the store itself."""
+    """Return the name of a byte store: the store's name and the suffix, or the store's name alone if the suffix is empty."""
     return f"{store}/{suffix}" if suffix else store
 
 

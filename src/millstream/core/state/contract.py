@@ -1,4 +1,4 @@
-"""What a task asks of its stores, and what a store may ask of its task."""
+"""The interfaces between a task and its stores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from millstream.core.ports import StoreChange
 
 
 class Drained(NamedTuple):
-    """What a store's batch leaves to be committed.
+    """The changes of a store in one batch, ready to be committed.
 
     Attributes:
         changes: Changes of each byte store, each key at most once.
-        dropped: Byte stores that have expired as a whole; none of them has changes.
+        dropped: Byte stores that have expired completely; none of them has changes.
     """
 
     changes: Mapping[str, list[StoreChange]]
@@ -21,36 +21,36 @@ class Drained(NamedTuple):
 
 
 class Store(Protocol):
-    """A store of one task, as the task sees it; what processors see differs from kind to kind."""
+    """A store of one task, as the task sees it. The interface for processors depends on the kind of store."""
 
     name: str
 
     def drain(self) -> Drained:
-        """Give what has changed since the last call, and forget it.
+        """Return the changes since the last call and clear them.
 
-        The driver applies it to the committed content before the task runs on.
+        The driver applies them to the committed content before the task continues.
 
         Raises:
-            SerdeError: If a value that was put does not fit the store's value serde.
+            SerdeError: If a stored value does not fit the store's value serde.
         """
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content, as what JSON can say; the next opening gets it back."""
+        """Return the data to persist besides the content, JSON-compatible; it is passed to the store when it is opened again."""
 
 
 class Surroundings(Protocol):
-    """What a store may know of its task."""
+    """What a store can see of its task."""
 
     @property
     def stream_time(self) -> int:
         """Stream time of the task, ms since the epoch; -1 before the first record."""
 
     def drop(self, reason: str) -> None:
-        """Count a record that is left out."""
+        """Count a dropped record."""
 
 
 class Alone:
-    """The surroundings of a store outside a task: time stands still and nobody counts."""
+    """Surroundings of a store outside a task: stream time does not advance, and dropped records are not counted."""
 
     stream_time = -1
 

@@ -1,17 +1,17 @@
-"""Expiry: entries of a key-value store that expire some time after their last write.
+"""Expiring entries: a key-value store with a time to live (TTL).
 
-Time is the task's stream time, so the same records give the same results however they are cut into batches, and again
-when a batch is replayed. An entry carries the stream time of its last write. Once stream time has moved on by the time to
-live, no read sees the entry any more.
+The clock is the task's stream time, so results do not depend on how records are cut into batches, and a replayed batch gives
+the same results. Each entry carries the stream time of its last write. Once stream time has advanced by the TTL, reads no
+longer return the entry.
 
-Its bytes are removed later, in small steps, so that a jump in time costs no batch more than it should. An index, a byte
-store of its own, holds one key per entry
+The bytes are removed later, in small steps, so that a jump in time does not make one batch expensive. An index in a separate
+byte store has one key per entry
 
     time of the last write (8) | key
 
-and each batch removes the oldest expired entries it finds at the index's beginning: a fixed number, and as many again as
-the batch has written. So the store is never scanned, and what has expired does not pile up: a batch removes at least as
-much as it adds.
+and each batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that
+the batch has written. So the store is never scanned, and expired entries do not pile up, because a batch removes at least as
+many entries as it adds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
 REMOVED_PER_BATCH: Final = 1000
-"""How many expired entries a batch removes, besides one for each key it has written."""
+"""Number of expired entries that a batch removes, in addition to one for each key it has written."""
 
 
 class ExpiringRows:
-    """Entries that expire. Implements ``Rows``. Owned by the store.
+    """Entries with a time to live. Implements ``Rows``. Owned by the store.
 
     Args:
-        name: The store.
+        name: Name of the store.
         overlay: Its byte store; entries there are (entry, stream time of the last write).
-        index: The committed content of the index.
-        ttl_ms: The time to live.
-        task: Tells stream time.
+        index: Committed content of the index.
+        ttl_ms: Time to live, ms.
+        task: Source of stream time.
     """
 
     __slots__ = ("_index", "_name", "_overlay", "_task", "_ttl", "approximate_count")
@@ -53,7 +53,7 @@ class ExpiringRows:
         self.approximate_count = overlay.approximate_count
 
     def get(self, key: bytes) -> Any:
-        """Give the entry of a key, or None."""
+        """Return the entry of a key, or None."""
         found = self._overlay.get(key)
         return None if found is None or found[1] < self._oldest() else found[0]
 
@@ -66,17 +66,17 @@ class ExpiringRows:
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
         return _living(self._overlay.scan(low, high, reverse=reverse), self._oldest())
 
     def drain(self) -> Drained:
-        """Give the changes since the last call, removals of expired entries among them, and forget them."""
+        """Return the changes since the last call, including removals of expired entries, and clear them."""
         overlay, oldest = self._overlay, self._oldest()
         index: dict[bytes, bytes | None] = {}
         for key in overlay.own():
             before = overlay.committed(key)
             if before is not None:
-                index[before[:8] + key] = None  # the stamp comes first, packed as the index packs it
+                index[before[:8] + key] = None  # the value begins with the stamp, in the index's own format
         written = len(overlay.own())
         for key, found in overlay.scan_own():
             if found[1] < oldest:
@@ -92,14 +92,14 @@ class ExpiringRows:
         return Drained({name: items for name, items in parts.items() if items})
 
     def memory(self) -> dict[str, Any]:
-        """Give nothing: everything is in the content."""
+        """Return nothing: all data is in the content."""
         return {}
 
     def _now(self) -> int:
         return max(self._task.stream_time, 0)
 
     def _oldest(self) -> int:
-        """Give the first time of a last write that has not expired."""
+        """Return the earliest time of a last write that has not expired."""
         return self._now() - self._ttl + 1
 
     def _expired(self, oldest: int, most: int) -> list[bytes]:
@@ -110,7 +110,7 @@ class ExpiringRows:
 
 
 def index_name(store: str) -> str:
-    """Give the name of the byte store that holds the index."""
+    """Return the name of the index's byte store."""
     return f"{store}/written"
 
 

@@ -1,12 +1,12 @@
-"""Keys with times: the bytes under which window, session and versioned stores keep entries.
+"""Keys with times: the binary keys of entries in window, session and versioned stores.
 
     escaped key | 00 | time (8, big endian) | ...
 
-Serialised keys have any length, so putting times straight behind them would mix keys: all keys that begin with ``a``
-would lie within the range of the key ``a``, and a fetch would have to read and skip them. (Kafka Streams does just that.)
-So a key is closed by a zero byte, and each zero byte in it becomes ``00 FF``. As times are not negative, their first byte
-is never ``FF``; so no key is the beginning of another, the entries of a key are one range of their own, and their order is
-that of the serialised keys, then of the times.
+Serialised keys have any length. If the time followed a key directly, entries of different keys would be mixed: all keys that
+begin with ``a`` would lie within the range of the key ``a``, and a fetch would have to read and skip them, as Kafka Streams
+does. So a zero byte ends the key, and each zero byte within it becomes ``00 FF``. Times are not negative, so their first byte
+is never ``FF``. As a result no escaped key is a prefix of another, the entries of a key form a separate range, and entries are
+ordered by serialised key, then by time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final
 from millstream.core.model.errors import StoreError
 
 FOREVER: Final = (1 << 63) - 1
-"""The last time there is, ms since the epoch."""
+"""The latest possible time, ms since the epoch."""
 
 _TIME: Final = struct.Struct(">Q")
 _BEHIND: Final = b"\x80"
 
 pack_time = _TIME.pack
-"""Gives a time, at most FOREVER + 1, as eight bytes in order."""
+"""Encodes a time, at most FOREVER + 1, as eight bytes that sort by time."""
 
 
 def closed(key: bytes) -> bytes:
-    r"""Give the beginning of all entries of a serialised key.
+    r"""Return the common prefix of all entries of a serialised key.
 
     Example:
         >>> closed(b"a"), closed(b"a\x00b")
@@ -37,16 +37,16 @@ def closed(key: bytes) -> bytes:
 
 
 def after(key: bytes) -> bytes:
-    """Give the end of the entries of a serialised key: all of them, and none of the next key's, come before it."""
+    """Return the exclusive end of the entries of a serialised key; entries of the next key come after it."""
     return closed(key) + _BEHIND
 
 
 def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
-    r"""Give the serialised key, and what stands behind it.
+    r"""Return the serialised key of an entry, and the bytes after it.
 
     Args:
         entry: Bytes of a key in a store.
-        width: How many bytes stand behind the key.
+        width: Number of bytes after the key.
 
     Example:
         >>> split(closed(b"a\x00b") + pack_time(7), 8)
@@ -57,16 +57,16 @@ def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
 
 
 def time_at(entry: bytes, place: int) -> int:
-    """Give the time at a place of an entry's key; negative places count from its end."""
+    """Return the time at a byte position in an entry's key; negative positions count from the end."""
     time: int = _TIME.unpack_from(entry, place if place >= 0 else len(entry) + place)[0]
     return time
 
 
 def checked_time(store: str, what: str, time: int) -> int:
-    """Give a time back that an entry can be put under.
+    """Return a time unchanged if an entry can have it.
 
     Raises:
-        StoreError: If it is no int, negative, or too large.
+        StoreError: If it is not an int, is negative, or is too large.
     """
     if not isinstance(time, int) or not 0 <= time <= FOREVER:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""Key-value store: the face that processors and the DSL see."""
+"""Key-value store: the interface for processors and the DSL."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ V = TypeVar("V")
 
 
 class KeyValueStore(Generic[K, V]):
-    """A store of one task, as processors and the DSL use it. Owned by the task; not thread-safe.
+    """A key-value store of one task, for processors and the DSL. Owned by the task; not thread-safe.
 
-    Iterators see the batch's own writes up to the moment they are made; entries come in the order of the serialised keys.
+    Iterators include the batch's own writes up to the moment they are created; entries are ordered by serialised key.
 
     Args:
-        spec: The store.
-        objects: Its keys and values.
+        spec: Specification of the store.
+        objects: Conversion of its keys and values.
         rows: Its entries.
 
     Attributes:
-        fetch: Gives the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
+        fetch: Returns the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
         write: Sets the entry of a serialised key, for the engine.
-        write_fitting: The same for a value that is known to fit the store's value serde.
+        write_fitting: Like ``write``, for a value that is known to fit the store's value serde.
 
     Source: ``org.apache.kafka.streams.state.KeyValueStore``; for timestamped stores ``TimestampedKeyValueStore``.
     """
@@ -41,7 +41,7 @@ class KeyValueStore(Generic[K, V]):
         self.fetch, self.write, self.write_fitting = rows.get, rows.put, rows.put_fitting
 
     def get(self, key: K) -> V | None:
-        """Give the value of a key, or None.
+        """Return the value of a key, or None.
 
         Raises:
             StoreError: If the key is None.
@@ -61,7 +61,7 @@ class KeyValueStore(Generic[K, V]):
         self.write(self._objects.key_bytes(key), entry)
 
     def check(self, key: K, value: V | None) -> None:
-        """Refuse what could not be put, without putting it.
+        """Check that a key and value could be put, without putting them.
 
         Raises:
             StoreError: If the key is None.
@@ -71,7 +71,7 @@ class KeyValueStore(Generic[K, V]):
         self._objects.check(value)
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; give the value it had before, or None."""
+        """Set the value of a key that has none; return the previous value, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
@@ -83,13 +83,13 @@ class KeyValueStore(Generic[K, V]):
             self.put(key, value)
 
     def delete(self, key: K) -> V | None:
-        """Remove a key; give the value it had, or None."""
+        """Delete a key; return its previous value, or None."""
         old = self.get(key)
         self.put(key, None)
         return old
 
     def range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
-        """Iterate over ``low <= key <= high`` in the order of the serialised keys; None leaves a side open."""
+        """Iterate over ``low <= key <= high`` in the order of the serialised keys; None means no limit."""
         return self._iterate(*self._bounds(low, high), reverse=False)
 
     def reverse_range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
@@ -100,29 +100,29 @@ class KeyValueStore(Generic[K, V]):
         """Iterate over the keys whose serialised form begins with a prefix.
 
         Args:
-            prefix: Bytes as they are, or a key, which is serialised.
+            prefix: Bytes, used unchanged, or a key, which is serialised first.
         """
         start = prefix if isinstance(prefix, bytes) else self._objects.key_bytes(prefix)
         return self._iterate(start, _after_prefix(start), reverse=False)
 
     def all(self) -> Iterator[tuple[K, V]]:
-        """Iterate over everything."""
+        """Iterate over all entries."""
         return self._iterate(None, None, reverse=False)
 
     def reverse_all(self) -> Iterator[tuple[K, V]]:
-        """Iterate over everything backwards."""
+        """Iterate backwards over all entries."""
         return self._iterate(None, None, reverse=True)
 
     def approximate_count(self) -> int:
-        """Give the number of keys; keys written in this batch may be counted twice."""
+        """Return the number of keys; keys written in this batch may be counted twice."""
         return self._rows.approximate_count()
 
     def drain(self) -> Drained:
-        """Give what has changed since the last call, one change per key, and forget it; see ``Store``."""
+        """Return what has changed since the last call, one change per key, and forget it; see ``Store``."""
         return self._rows.drain()
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content; see ``Store``."""
+        """Return the data to persist besides the content; see ``Store``."""
         return self._rows.memory()
 
     def _bounds(self, low: Any, high: Any) -> tuple[bytes | None, bytes | None]:
@@ -139,6 +139,6 @@ class KeyValueStore(Generic[K, V]):
 
 
 def _after_prefix(prefix: bytes) -> bytes | None:
-    """Give the first key after all keys with a prefix; None if there is no such key."""
+    """Return the first key after all keys with a prefix, or None if there is no such key."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

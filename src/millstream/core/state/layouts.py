@@ -1,17 +1,17 @@
-"""Layouts: in which order a window store keeps its entries.
+"""Layouts: the order of the entries in a window store.
 
-*By key*, an entry lies under
+*By key*, the key of an entry is
 
-    closed key | start (8) [| number (4), where duplicates are kept]
+    closed key | start (8) [| number (4), if duplicates are retained]
 
-so that the windows of a key lie together: what sliding windows, joins and queries by key want.
+so the windows of a key are adjacent, as sliding windows, joins and queries by key need.
 
-*By time*, it lies under
+*By time*, it is
 
     start (8) | key
 
-so that all windows that close at a time lie together, whatever their keys: what results at the close of windows want. A
-read of one key over a range of time looks at all keys of that time.
+so all windows that close at the same time are adjacent, whatever their keys, as results on window close need. A read of one key
+over a range of time reads all keys in that range.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from millstream.core.state.slices import Slice, scan, scan_key
 
 
 class Layout(Protocol):
-    """Gives entries their place in the slices. Stateless; keys are serialised keys."""
+    """Maps windows to the keys of their entries in the slices. Stateless; keys are serialised keys."""
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Give where the entry of a key in a window lies."""
+        """Return the entry's key for a key and the start of a window."""
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Give the function that does the same for the keys of one window."""
+        """Return a function that does the same for the keys of one window."""
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Give where the entries of many keys lie, each in a window of its own."""
+        """Return the entries' keys for many keys and starts, pairwise."""
 
     def start_of(self, place: bytes) -> int:
-        """Give the start of the window whose entry lies in a place."""
+        """Return the start of the window with this entry's key."""
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over start and entry of a key's windows that start from ``first`` to ``last``, in the order of time."""
+        """Iterate over start and entry of a key's windows with ``first <= start <= last``, ordered by time."""
 
     def of_keys(
         self,
@@ -54,14 +54,14 @@ class Layout(Protocol):
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over key, start and entry with ``low <= key <= high``, in the order of the layout; None leaves a side open."""
+        """Iterate over key, start and entry with ``low <= key <= high``, in the layout's order; None means no limit."""
 
 
 class ByKey:
-    """The order of keys, then of time.
+    """Order by key, then by time.
 
     Args:
-        duplicates: Whether entries end with a number.
+        duplicates: Whether the entries' keys end with a number.
     """
 
     __slots__ = ("_width",)
@@ -70,11 +70,11 @@ class ByKey:
         self._width = 12 if duplicates else 8
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Give where the entry of a key in a window lies, up to the number."""
+        """Return the entry's key for a key and the start of a window, without the number."""
         return closed(key) + pack_time(start)
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Give the function that finds the places of the keys of one window."""
+        """Return a function from the keys of one window to the entries' keys."""
         end = b"\x00" + pack_time(start)
 
         def stored(key: bytes) -> bytes:
@@ -83,20 +83,20 @@ class ByKey:
         return stored
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Give where the entries of many keys lie."""
+        """Return the entries' keys for many keys and starts, pairwise."""
         ends = {start: b"\x00" + pack_time(start) for start in set(starts)}
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, map(ends.__getitem__, starts)))
 
     def start_of(self, place: bytes) -> int:
-        """Give the start of the window whose entry lies in a place."""
+        """Return the start of the window with this entry's key."""
         return time_at(place, -self._width)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over a key's own range of entries."""
+        """Iterate over the range of one key."""
         low, high, place = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
         found = scan_key(slices, low, high, reverse=reverse)
         return ((time_at(stored, place), entry) for stored, entry in found)
@@ -111,7 +111,7 @@ class ByKey:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over the keys' ranges, leaving out other times."""
+        """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         end = None if high is None else after(high)
         found = scan(slices, begin, end, reverse=reverse)
@@ -127,31 +127,31 @@ class ByKey:
 
 
 class ByTime:
-    """The order of time, then of keys."""
+    """Order by time, then by key."""
 
     __slots__ = ()
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Give where the entry of a key in a window lies."""
+        """Return the entry's key for a key and the start of a window."""
         return pack_time(start) + key
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Give the function that finds the places of the keys of one window."""
+        """Return a function from the keys of one window to the entries' keys."""
         return pack_time(start).__add__
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Give where the entries of many keys lie."""
+        """Return the entries' keys for many keys and starts, pairwise."""
         packed = {start: pack_time(start) for start in set(starts)}
         return list(map(add, map(packed.__getitem__, starts), keys))
 
     def start_of(self, place: bytes) -> int:
-        """Give the start of the window whose entry lies in a place."""
+        """Return the start of the window with this entry's key."""
         return time_at(place, 0)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over all keys of these times, leaving out others."""
+        """Iterate over all keys of these times, skipping other keys."""
         found = self.of_keys(slices, key, key, first, last, reverse=reverse)
         return ((start, entry) for _, start, entry in found)
 
@@ -165,7 +165,7 @@ class ByTime:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over all keys of these times, leaving out others."""
+        """Iterate over all keys of these times, skipping other keys."""
         found = scan_key(slices, pack_time(first), pack_time(last + 1), reverse=reverse)
         return self._between(found, low, high)
 

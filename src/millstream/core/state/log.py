@@ -1,24 +1,24 @@
-"""The log: the truth about a task's stores, as segments of changes in Spark's state.
+"""The log: the durable content of a task's stores, as segments of changes in Spark's state.
 
-Per batch, store and *key group* (a fixed share of the keys, by checksum) one segment is written. The *manifest* lists the
-segments; it is written in the same Spark commit, so the two cannot disagree. From the manifest follows
+Each batch writes one segment per store and *key group* (a fixed share of the keys, by checksum). The *manifest* lists the
+segments; it is written in the same Spark commit, so the two cannot disagree. The manifest determines
 
-* how a local copy of version v catches up: by the segments that reach past v, in order, or, if deletions between v and
-  now are no longer in the log, by starting from nothing;
-* what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per batch follows
-  the batch's own changes and never the size of the store.
+* how a local copy at version v catches up: it applies the segments that reach past v, in order, or, if deletions between v and
+  the current version are no longer in the log, it is rebuilt from scratch;
+* what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per batch is
+  proportional to the batch's own changes and never to the size of the store.
 
 Key groups form a trie over the checksum of the key. A batch's changes are written to the 64 *top* key groups, by the last
 six bits. A key group that has become too large for one step of compaction is split by two more bits: its content moves
-down to four key groups, and from then on it only collects changes, which move down when there are enough of them. On the way
-from a top key group down, changes get older: so the deepest is read first. Without the split a step would grow with the
-store; with more top key groups a batch would pay for them all.
+down to four key groups. From then on it only collects changes, which move down when there are enough of them. Changes get
+older from a top key group downwards, so the deepest key group is read first. Without the split, a step would grow with the
+store; with more top key groups, every batch would pay for all of them.
 
-A *base* is a segment that holds all live keys of its key group. ``since`` is the version from which on a segment knows
-every deletion; a base keeps the deletions of the compaction that made it, so that copies which are only a little behind
-need no rebuild.
+A *base* is a segment with all live keys of its key group. ``since`` is the version from which on a segment contains every
+deletion; a base keeps the deletions of the compaction that created it, so that copies that are only slightly behind need no
+rebuild.
 
-This module decides; reading and writing segments is the driver's.
+This module only decides; the driver reads and writes segments.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _MORE_BITS = 2
 _MOST_BITS = 30
 LARGEST_BYTES = 2 << 20
 LARGEST_CHANGES = 32_768
-"""Bytes and changes of a key group beyond which it is split. A step reads about twice as much: a tenth of a second."""
+"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in a tenth of a second."""
 _TOO_FEW_TO_SPLIT = 1024
 """A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
 _MOVED_DOWN_AT = 4
-"""A split key group hands its changes down when they are this part of the largest."""
+"""A split key group moves its changes down when they reach this fraction (1/n) of the largest size."""
 
 _REMEMBERED = 64
-"""How many versions back a local copy is recognised as belonging to the same history."""
+"""Number of recent versions whose tokens are kept, to recognise that a local copy belongs to the same history."""
 _MAX_SEGMENTS = 12
-"""Segments of a key group before the small ones are merged although they do not outweigh the base."""
+"""Number of segments of a key group above which the small ones are merged even if they do not outweigh the base."""
 _FORMAT = 1
 
 
@@ -59,10 +59,10 @@ class Segment(NamedTuple):
 
     Attributes:
         sequence: Its key in Spark's state, unique in the task.
-        since: Version from which on it knows every deletion.
+        since: Version from which on it contains every deletion.
         upto: Version of its newest change.
-        size: Bytes.
-        base: Whether it holds all live keys of its key group up to ``upto``.
+        size: Size in bytes.
+        base: Whether it contains all live keys of its key group up to ``upto``.
         changes: Number of changes.
     """
 
@@ -75,8 +75,8 @@ class Segment(NamedTuple):
 
 
 KeyGroup = tuple[str, int]
-"""A byte store and the number of a key group: 0 to 63 for a top key group; deeper ones have the last bits of the checksum
-behind a leading one."""
+"""A byte store and the number of a key group: 0 to 63 for a top key group; for deeper ones, a leading 1 bit followed by the
+last bits of the checksum."""
 
 
 class Step(NamedTuple):
@@ -84,8 +84,8 @@ class Step(NamedTuple):
 
     Attributes:
         group: The key group.
-        merged: Successive segments of it, oldest first, that are merged.
-        split: Whether what they hold moves down to the key groups below, instead of one segment taking their place.
+        merged: Consecutive segments of it to merge, oldest first.
+        split: Whether their content moves down to the key groups below, instead of into one segment.
     """
 
     group: KeyGroup
@@ -95,13 +95,13 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which segments make up the state of a task at a version.
+    """The segments that make up the state of a task at a version.
 
     Attributes:
-        version: The version of the state.
+        version: Version of the state.
         history: Tokens of the latest versions, the newest last.
-        next_sequence: The next segment's number.
-        segments: Per store and key group, oldest first.
+        next_sequence: Number of the next segment.
+        segments: Segments by store and key group, oldest first.
     """
 
     version: int = 0
@@ -115,20 +115,20 @@ class Manifest:
         return Version(self.version, self.history[-1] if self.history else "")
 
     def remembers(self, version: Version) -> bool:
-        """Tell whether a version belongs to this history and is recent enough to be known."""
+        """Return whether a version belongs to this history and is recent enough to be known."""
         back = self.version - version.number
         if not 0 <= back < len(self.history) or self.history[-1 - back] != version.token:
             return False
         return not version.toward or version.toward in self.history[len(self.history) - back :]
 
     def after(self, version: Version | None) -> list[Version]:
-        """Give the versions of this history that follow a version, the oldest first.
+        """Return the versions of this history that follow a version, the oldest first.
 
         Args:
-            version: A version that is remembered, or None for the empty beginning.
+            version: A remembered version, or None for the empty beginning.
 
         Returns:
-            The versions; none if the history does not reach back that far.
+            The versions; empty if the history does not reach back that far.
         """
         number = 0 if version is None else version.number
         oldest = self.version - len(self.history) + 1
@@ -137,16 +137,16 @@ class Manifest:
         return [Version(n, self.history[n - oldest]) for n in range(number + 1, self.version + 1)]
 
     def only(self, stores: Collection[str]) -> Manifest:
-        """Give the same version with the segments of some stores only."""
+        """Return the manifest of the same version with the segments of the given stores only."""
         kept = {group: segments for group, segments in self.segments.items() if store_of(group[0]) in stores}
         return replace(self, segments=kept)
 
     def live_bytes(self) -> int:
-        """Give the bytes of all segments."""
+        """Return the total size of all segments, bytes."""
         return sum(segment.size for group in self.segments.values() for segment in group)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the manifest as what JSON can say."""
+        """Return the manifest as JSON-compatible data."""
         return {
             "format": _FORMAT,
             "version": self.version,
@@ -157,7 +157,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """Read what :meth:`to_json` gave.
+        """Decode the result of :meth:`to_json`.
 
         Raises:
             StoreError: If a newer Millstream wrote it.
@@ -173,7 +173,7 @@ class Manifest:
 
 
 def key_group(key: bytes) -> int:
-    """Give the top key group of a serialised key."""
+    """Return the top key group of a serialised key."""
     return zlib.crc32(key) & (KEY_GROUPS - 1)
 
 
@@ -200,17 +200,17 @@ def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, lis
 
 
 def top_group(number: int) -> int:
-    """Give the top key group above a key group."""
+    """Return the top key group that a key group was split from."""
     return number & (KEY_GROUPS - 1)
 
 
 def _bits(number: int) -> int:
-    """Give how many bits of the checksum decide whether a key belongs to a key group."""
+    """Return the number of checksum bits that determine a key group."""
     return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
 
 
 def _above(number: int) -> int | None:
-    """Give the key group that this one was split from, None for a top key group."""
+    """Return the key group that this one was split from, or None for a top key group."""
     bits = _bits(number) - _MORE_BITS
     if bits < _TOP_BITS:
         return None
@@ -219,7 +219,6 @@ def _above(number: int) -> int | None:
 
 
 def _split_groups(manifest: Manifest) -> set[KeyGroup]:
-    """Give the key groups that have others below them."""
     found: set[KeyGroup] = set()
     for store, number in manifest.segments:
         above = _above(number)
@@ -230,12 +229,12 @@ def _split_groups(manifest: Manifest) -> set[KeyGroup]:
 
 
 def advanced(manifest: Manifest, token: str) -> Manifest:
-    """Give the manifest of the next version, still without its segments."""
+    """Return the manifest of the next version, without the segments of that version."""
     return replace(manifest, version=manifest.version + 1, history=(*manifest.history, token)[-_REMEMBERED:])
 
 
 def appended(manifest: Manifest, group: KeyGroup, size: int, count: int = 0) -> tuple[Manifest, Segment]:
-    """Add a segment with the changes of the manifest's version to a key group."""
+    """Add a segment with the changes of the current version to a key group."""
     version = manifest.version
     segment = Segment(manifest.next_sequence, version - 1, version, size, base=False, changes=count)
     return _with_group(manifest, group, (*manifest.segments.get(group, ()), segment)), segment
@@ -244,7 +243,7 @@ def appended(manifest: Manifest, group: KeyGroup, size: int, count: int = 0) -> 
 def compacted(
     manifest: Manifest, group: KeyGroup, merged: Sequence[Segment], size: int, count: int = 0
 ) -> tuple[Manifest, Segment]:
-    """Put one segment in the place of several successive ones of a key group."""
+    """Replace consecutive segments of a key group by one segment."""
     old = manifest.segments[group]
     at = old.index(merged[0])
     base = at == 0 and group not in _split_groups(manifest)
@@ -253,10 +252,10 @@ def compacted(
 
 
 def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
-    """Take the segments of a step from its key group, before their content moves down.
+    """Remove the segments of a step from its key group, before their content moves down.
 
     Returns:
-        The manifest, and whether the key group held all its live keys until now: it is being split.
+        The manifest, and whether the key group had all its live keys until now, that is, whether it is being split.
     """
     base = step.group not in _split_groups(manifest)
     left = tuple(segment for segment in manifest.segments[step.group] if segment not in step.merged)
@@ -267,15 +266,15 @@ def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
 def moved_down(
     manifest: Manifest, group: KeyGroup, step: Step, size: int, count: int, *, base: bool
 ) -> tuple[Manifest, Segment]:
-    """Add a segment to a key group, with its share of what the key group above has held.
+    """Add a segment to a key group, with its share of the content of the key group above.
 
     Args:
         manifest: The manifest.
         group: The key group below.
-        step: The step that moves the content of the one above.
-        size: Bytes of the new segment.
-        count: Changes in it.
-        base: Whether it holds all live keys of its key group.
+        step: The step that moves the content down.
+        size: Size of the new segment, bytes.
+        count: Number of changes in it.
+        base: Whether it contains all live keys of its key group.
     """
     upto = step.merged[-1].upto
     segment = Segment(manifest.next_sequence, _since(step.merged), upto, size, base, count)
@@ -283,7 +282,7 @@ def moved_down(
 
 
 def _since(merged: Sequence[Segment]) -> int:
-    """A base's own deletions are dropped when it is merged; those of the others stay, and they begin where the base ended."""
+    """Return the ``since`` of a merged segment: a merge drops the base's own deletions, and keeps those after the base."""
     return merged[0].upto if merged[0].base else merged[0].since
 
 
@@ -293,10 +292,10 @@ def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ..
 
 
 def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, list[Segment]]:
-    """Forget the stores that the topology no longer has; give the segments to be removed.
+    """Remove the stores that the topology no longer has; return the manifest and the segments to delete.
 
-    The history is forgotten too: every local copy is rebuilt, so that none of them still holds the content of a store that
-    comes back later under the same name.
+    The history is cleared too: every local copy is rebuilt, so that none of them still contains old content of a store that is
+    added again later under the same name.
     """
     names = set(kept)
     gone = [
@@ -313,13 +312,13 @@ def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, l
 
 
 def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
-    """Give stores new names; segments stay where they are.
+    """Rename stores; segments are not moved.
 
-    The history is forgotten, as in :func:`without_stores`: local copies hold the old names and are rebuilt.
+    The history is cleared, as in :func:`without_stores`: local copies use the old names and are rebuilt.
 
     Args:
         manifest: The manifest.
-        names: New name per old name of a store; what the manifest does not have changes nothing.
+        names: New name by old name of a store; names that the manifest does not have are ignored.
     """
     segments = {(_renamed(store, names), group): found for (store, group), found in manifest.segments.items()}
     if segments.keys() == manifest.segments.keys():
@@ -334,9 +333,9 @@ def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
 
 
 def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
-    """Forget slices that have expired; give the segments to be removed.
+    """Remove slices that have expired; return the manifest and the segments to delete.
 
-    A slice never comes back, because time does not: so copies that still hold it need no rebuild, they drop it.
+    A slice never comes back, because time does not go back: so copies that still contain it need no rebuild, they drop it.
     """
     gone = [s for (store, _), group in manifest.segments.items() if store in dropped for s in group]
     left = {key: group for key, group in manifest.segments.items() if key[0] not in dropped}
@@ -344,15 +343,15 @@ def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manife
 
 
 def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str]) -> Manifest:
-    """Forget the history if a store is kept by another engine than before.
+    """Clear the history if a store has moved to another store engine.
 
-    Every local copy is then rebuilt, so that none of them lacks a store that has come to it, or still holds the old content
-    of one that left it and comes back.
+    Every local copy is then rebuilt, so that none of them lacks a store that has moved to its engine, or still contains the old
+    content of a store that moves back.
 
     Args:
         manifest: The manifest.
-        before: Engine by store, as it was when the manifest was written.
-        now: Engine by store, as it is now.
+        before: Engine by store, when the manifest was written.
+        now: Engine by store, now.
     """
     moved = {store for store, engine in now.items() if before.get(store, engine) != engine}
     if not any(store_of(store) in moved for store, _ in manifest.segments):
@@ -362,14 +361,14 @@ def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
-    """Choose what to merge in this batch, the most wasteful key group first.
+    """Choose the key groups to compact in this batch, the most wasteful first.
 
     Args:
         manifest: The manifest with this batch's segments.
         budget: Bytes of segments that may be read; at least one step is chosen if any is due.
 
     Yields:
-        The steps; each is of another key group.
+        The steps, at most one per key group.
     """
     split = _split_groups(manifest)
     due = []
@@ -386,7 +385,7 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
 
 
 def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Merge with the base when the changes outweigh it, or touch half as many keys; else only them, if they are too many."""
+    """Merge with the base if the changes outweigh it or touch half as many keys; else merge only the changes, if too many segments."""
     if len(segments) < 2:
         return None
     first, rest = segments[0], segments[1:]
@@ -397,7 +396,7 @@ def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
 
 
 def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Hand changes down when there are enough; merge them if they are too many segments."""
+    """Move changes down when there are enough; merge them if there are too many segments."""
     size, touched = _weight(segments)
     if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
         return Step(group, segments, split=True)
@@ -422,8 +421,8 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
         copy: The version of the local copy, None if it is empty.
 
     Returns:
-        Segments in the order in which they are to be applied, or None if the copy cannot catch up and must be wiped first; after that,
-        call again with ``copy=None``.
+        Segments in the order in which to apply them, or None if the copy cannot catch up: wipe it and call again with
+        ``copy=None``.
     """
     if copy is None:
         return _in_order(manifest, -1)
@@ -436,18 +435,18 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
 
 
 def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]:
-    """Give the segments that reach past a version: store by store, top key group by top key group, the deepest first."""
+    """Return the segments that reach past a version, by store and top key group, the deepest key group first."""
     groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -_bits(g[1]), g[1]))
     return [(group, s) for group in groups for s in manifest.segments[group] if s.upto > number]
 
 
 def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> str:
-    """Say why a local copy has to be restored.
+    """Return why a local copy has to be restored, as text for users.
 
     Args:
         manifest: The committed manifest.
-        copy: The version of the local copy, None if it is empty.
-        why_empty: Why an empty copy is empty.
+        copy: Version of the local copy, None if it is empty.
+        why_empty: Reason if the copy is empty.
     """
     if copy is None:
         return why_empty
@@ -462,12 +461,12 @@ def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> st
 
 
 def encode_manifest(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
-    """Write a manifest, with what else the task must remember, as bytes."""
+    """Encode a manifest, with other data that the task persists."""
     return json.dumps({"log": manifest.to_json(), **extra}, separators=(",", ":")).encode()
 
 
 def decode_manifest(data: bytes | None) -> tuple[Manifest, dict[str, Any]]:
-    """Read what :func:`encode_manifest` gave; None is the beginning of a task."""
+    """Decode the result of :func:`encode_manifest`; None, for a new task, is an empty manifest."""
     if data is None:
         return Manifest(), {}
     decoded = json.loads(data)

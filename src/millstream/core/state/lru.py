@@ -1,18 +1,17 @@
-"""Least recently used: a key-value store that keeps a bounded number of entries.
+"""Least recently used (LRU): a key-value store with a limited number of entries.
 
-Reading an entry by its key uses it, as writing it does; iterating does not (Kafka Streams: ``MemoryLRUCache``). When there
-is one entry too many, the one whose last use is longest ago is removed, at once and for good: an eviction is a change like
-a deletion.
+Reading an entry by its key and writing it count as use; iterating does not (Kafka Streams: ``MemoryLRUCache``). When the
+capacity is exceeded, the least recently used entry is removed at once; an eviction is a change, like a deletion.
 
-The order of use outlives batches and restarts in two byte stores:
+The order of use is persisted across batches and restarts in two byte stores:
 
     <store>/used     number of the last use (8) -> key
     <store>/use      key -> number of its last use (8)
 
-A batch only notes which keys it has used, in order; they are later than all others. What is evicted is found at the
-beginning of ``used``, past the keys this batch has touched. At the end of the batch the noted keys get the next numbers.
-So work follows what the batch has used and never the number of entries. Reads cost a write each: who needs only a bound on
-time takes a time to live instead.
+A batch only records which keys it has used, in order; their uses are later than all earlier ones. The entry to evict is found
+at the beginning of ``used``, skipping the keys that this batch has touched. At the end of the batch the recorded keys get the
+next numbers. So the work is proportional to the keys that the batch has used, never to the number of entries. Each read costs
+a write; to limit only the age of entries, use a time to live.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
 EVICTED_PER_PUT: Final = 2
-"""How many entries one put removes at most: more than one only while a capacity that was lowered is not reached yet."""
+"""Maximum number of entries that one put evicts: more than one only until the store has shrunk to a lowered capacity."""
 
 
 class LruRows:
-    """A bounded number of entries. Implements ``Rows``. Owned by the store.
+    """A limited number of entries. Implements ``Rows``. Owned by the store.
 
     Args:
-        name: The store.
+        name: Name of the store.
         overlay: Its byte store.
         stores: Committed content of the task's byte stores.
-        capacity: How many entries are kept.
-        memory: What :meth:`memory` gave last time.
+        capacity: Maximum number of entries.
+        memory: The result of the last :meth:`memory`.
     """
 
     __slots__ = (
@@ -59,7 +58,7 @@ class LruRows:
         self.scan = overlay.scan
 
     def get(self, key: bytes) -> Any:
-        """Give the entry of a key, or None; this uses it."""
+        """Return the entry of a key, or None; this counts as use."""
         entry = self._overlay.get(key)
         if entry is not None:
             self._note(key)
@@ -82,11 +81,11 @@ class LruRows:
     put_fitting = put
 
     def approximate_count(self) -> int:
-        """Give the number of entries, exactly."""
+        """Return the exact number of entries."""
         return self._count
 
     def drain(self) -> Drained:
-        """Give the changes since the last call, evictions and uses among them, and forget them."""
+        """Return the changes since the last call, including evictions and the order of use, and clear them."""
         used: dict[bytes, bytes | None] = {}
         use: dict[bytes, bytes | None] = {}
         for key in {**self._overlay.own(), **self._recent}:
@@ -108,7 +107,7 @@ class LruRows:
         return Drained({name: items for name, items in parts.items() if items})
 
     def memory(self) -> dict[str, Any]:
-        """Give the number of entries, and the number of the next use."""
+        """Return the number of entries and the number of the next use."""
         return {"count": self._count, "next": self._next}
 
     def _note(self, key: bytes) -> None:

@@ -1,6 +1,6 @@
 """Committed content of stores in memory.
 
-For ``TopologyTestDriver`` and the engine ``memory``; and the model that the other engines are tested against.
+Used by ``TopologyTestDriver`` and the store engine ``memory``, and as the model that the other engines are tested against.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from millstream.core.ports import StoreChange
 
 _ENTRY_BYTES: Final = 180
-"""What Python takes for a key, a value and their places in a dict and a list, beside their own bytes."""
+"""Estimated overhead of Python for a key, a value and their entries in a dict and a list, in bytes."""
 _ONE_BY_ONE: Final = 64
 
 
@@ -23,15 +23,15 @@ class MemoryStores:
         self._stores: dict[str, MemoryStore] = {}
 
     def open(self, name: str) -> MemoryStore:
-        """Give a byte store, made when it is first asked for."""
+        """Return a byte store; it is created on first use."""
         return self._stores.setdefault(name, MemoryStore())
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that hold something."""
+        """Return the names of the byte stores that are not empty."""
         return frozenset(name for name, store in self._stores.items() if store.approximate_count())
 
     def size(self) -> int:
-        """Give about how many bytes of memory the content takes."""
+        """Return the approximate memory use of the content, bytes."""
         return sum(store.size for store in self._stores.values())
 
     def apply(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Iterable[str] = ()) -> None:
@@ -46,7 +46,7 @@ class MemoryStore:
     """A sorted map from bytes to bytes; implements ``ByteReader``. Owned by one thread.
 
     Attributes:
-        size: About how many bytes of memory the content takes.
+        size: Approximate memory use of the content, bytes.
     """
 
     def __init__(self) -> None:
@@ -55,20 +55,20 @@ class MemoryStore:
         self._keys: list[bytes] = []
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
         return self._values.get(key)
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in key order over ``low <= key < high``, over the content as it is now."""
+        """Iterate in key order over a snapshot of ``low <= key < high``."""
         first = 0 if low is None else bisect_left(self._keys, low)
         last = len(self._keys) if high is None else bisect_left(self._keys, high)
         keys = self._keys[first:last]
         return iter([(key, self._values[key]) for key in (reversed(keys) if reverse else keys)])
 
     def approximate_count(self) -> int:
-        """Give the number of keys."""
+        """Return the number of keys."""
         return len(self._keys)
 
     def clear(self) -> None:
@@ -97,7 +97,7 @@ class MemoryStore:
         self._reorder(added, removed)
 
     def _reorder(self, added: list[bytes], removed: list[bytes]) -> None:
-        """Bring the keys in order: one by one when there are few, else all at once, which follows the size of the store."""
+        """Keep the keys sorted: one by one for few changes, else all at once, which is proportional to the size of the store."""
         if len(added) + len(removed) <= _ONE_BY_ONE:
             for key in added:
                 insort(self._keys, key)

@@ -1,4 +1,4 @@
-"""Objects of a store: keys and values as users see them, to and from what the store keeps."""
+"""Objects of a store: conversion of the user's keys and values to and from entries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ V = TypeVar("V")
 
 
 class Objects(Generic[K, V]):
-    """The keys and values of one store. Stateless.
+    """Conversion of the keys and values of one store. Stateless.
 
     Attributes:
-        values: How entries become bytes; an entry is a value, or (value, timestamp) in a timestamped store.
+        values: Conversion of entries to bytes; an entry is a value, or (value, timestamp) in a timestamped store.
     """
 
     __slots__ = ("_key", "_key_from", "_more_stamps", "_store", "_timestamped", "values")
@@ -31,7 +31,7 @@ class Objects(Generic[K, V]):
         self.values = Values(spec.name, spec.value, spec.timestamped + more_stamps)
 
     def key_bytes(self, key: Any) -> bytes:
-        """Give a key serialised.
+        """Return the serialised key.
 
         Raises:
             StoreError: If the key is None.
@@ -46,12 +46,12 @@ class Objects(Generic[K, V]):
         return data
 
     def key(self, data: bytes) -> K:
-        """Give the key that bytes stand for."""
+        """Return the deserialised key."""
         key: K = self._key_from(data)
         return key
 
     def entry(self, value: V | None) -> Any:
-        """Give the entry of a value that is put.
+        """Return the entry for a value to put.
 
         Raises:
             SerdeError: If the store is timestamped and the value has no timestamp.
@@ -63,7 +63,7 @@ class Objects(Generic[K, V]):
         return value
 
     def check(self, value: V | None) -> None:
-        """Refuse a value that could not be put.
+        """Check that a value could be put.
 
         Raises:
             SerdeError: If the value does not fit the store.
@@ -75,7 +75,7 @@ class Objects(Generic[K, V]):
             self.values.checked(entry)
 
     def kept(self, value: V | None) -> Any:
-        """Give what an overlay keeps of a value that is put.
+        """Return the form in which an overlay keeps a value.
 
         Raises:
             SerdeError: If the value does not fit the store.
@@ -83,5 +83,5 @@ class Objects(Generic[K, V]):
         return self.values.kept(self.entry(value))
 
     def value(self, entry: Any) -> Any:
-        """Give the value of an entry, as it is read."""
+        """Return the value of an entry, as users read it."""
         return entry if entry is None or not self._timestamped else ValueAndTimestamp(*entry)

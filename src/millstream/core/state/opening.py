@@ -1,4 +1,4 @@
-"""Opening: the store of a task, made from its specification over the task's byte stores."""
+"""Opening: create a task's store from its specification, over the task's byte stores."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def open_store(
     r"""Open a store of a task.
 
     Args:
-        spec: What to open.
+        spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as far as a store may know it; None for a store outside a task.
-        memory: What the store's ``memory()`` gave last time.
+        task: The task, as a store sees it; None for a store outside a task.
+        memory: The result of the store's last ``memory()``.
 
     Returns:
         A ``Store``: a ``KeyValueStore``, ``WindowStore``, ...

@@ -1,15 +1,15 @@
-"""Overlay: what a batch has written to one byte store, over the store's committed content.
+"""Overlay: a batch's writes to one byte store, over the store's committed content.
 
-A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of what
-it has written; reads and iterators see both as one. At the end of the batch the overlay is handed out as changes, one per
-key however often the key was written: that is what makes the cost per record small.
+A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of its own
+writes; reads and iterators merge the two. At the end of the batch the overlay returns its changes, one per key however often
+the key was written, which keeps the cost per record small.
 
-Objects that cannot be changed in place stay in the overlay as they are and are serialised once, at the end; all others
-are kept as bytes, so that nobody can change the state by changing an object they once put or got.
+Immutable objects stay in the overlay unchanged and are serialised once, at the end; all others are kept as bytes, so that
+mutating an object after putting or getting it does not change the state.
 
-Iterators need the own writes in key order. Sorting them for each would make the work of a batch grow with the square of
-its records where each record reads a range, as in windows and joins. So the order is kept, and only the keys that are new
-since the last iterator, which a dict has at its end, are put into it.
+Iterators need the batch's writes in key order. If each iterator sorted them, the work of a batch would grow with the square of
+its records where each record reads a range, as in windows and joins. So the sorted order is kept, and only the keys that are
+new since the last iterator, which are at the end of the dict, are inserted into it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _FEW: Final = 32
 
 
 class _Absent:
-    """Marks a key the overlay does not know, where None means deleted."""
+    """Marks a key that the overlay does not contain; None marks a deleted key."""
 
 
 _ABSENT: Final = _Absent()
 
 
 class _Own(dict[bytes, Any]):
-    """What a batch has written; asking for another key gives its committed entry, and remembers nothing.
+    """The batch's writes; looking up another key returns its committed entry, without caching it.
 
-    So a store of objects is read with the dict's own method, without a Python function in between.
+    So a store of immutable objects is read with the dict's own method, without a Python function in between.
     """
 
     __slots__ = ("_committed", "_decode")
@@ -53,10 +53,10 @@ class Overlay:
     """One byte store in one batch. Owned by the task; not thread-safe.
 
     Attributes:
-        get: Gives the entry of a serialised key, or None.
+        get: Returns the entry of a serialised key, or None.
         put: Sets the entry of a serialised key; None deletes it, and so does an entry that is serialised to None. Raises
             SerdeError if the value does not fit.
-        put_fitting: The same for a value that is known to fit.
+        put_fitting: Like ``put``, for a value that is known to fit.
     """
 
     __slots__ = ("_base", "_order", "_own", "_values", "get", "put", "put_fitting")
@@ -71,45 +71,45 @@ class Overlay:
         self.put_fitting = self._own.__setitem__ if values.live else self.put
 
     def has(self, key: bytes) -> bool:
-        """Tell whether there is an entry, without reading it."""
+        """Return whether a key has an entry, without deserialising it."""
         entry = self._own.get(key, _ABSENT)
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
     def committed(self, key: bytes) -> bytes | None:
-        """Give what a key had before the batch, as it is stored, or None."""
+        """Return the committed bytes of a key from before the batch, or None."""
         return self._base.get(key)
 
     def keep(self, key: bytes, kept: Any) -> None:
-        """Set the entry of a serialised key to what ``Values.kept`` gave."""
+        """Set the entry of a serialised key to a result of ``Values.kept``."""
         self._own[key] = kept
 
     def own(self) -> dict[bytes, Any]:
-        """Give what the batch has written; None marks what it has deleted."""
+        """Return the batch's writes; None marks a deleted key."""
         return self._own
 
     def scan_own(self) -> list[tuple[bytes, Any]]:
-        """Give the entries the batch has written, in no order, without those it has deleted."""
+        """Return the entries that the batch has written, unordered, without deleted ones."""
         get = self.get
         return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
         own = [(key, self._own[key]) for key in self._between(low, high)]
         if reverse:
             own.reverse()
         return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
 
     def approximate_count(self) -> int:
-        """Give the number of keys; keys written in this batch may be counted twice."""
+        """Return the number of keys; keys written in this batch may be counted twice."""
         return self._base.approximate_count() + len(self._own)
 
     def drain(self) -> list[StoreChange]:
-        """Give the changes since the last call, one per key, and forget them.
+        """Return the changes since the last call, one per key, and clear them.
 
         Raises:
-            SerdeError: If a value does not fit the store's value serde, which could not be seen when it was put.
+            SerdeError: If a value does not fit the store's value serde, which :meth:`put` could not detect.
         """
         changes = self._values.written(self._own)
         self._own.clear()
@@ -130,7 +130,7 @@ class Overlay:
     def _merged(
         self, base: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, Any]], reverse: bool
     ) -> Iterator[tuple[bytes, Any]]:
-        """Merge committed and own entries in key order; own entries hide committed ones of the same key."""
+        """Merge committed and own entries in key order; own entries replace committed ones of the same key."""
         decode, live = self._values.decode, self._values.live
         below = next(base, None)
         for key, entry in own:
@@ -167,7 +167,7 @@ def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], Non
     def put(key: bytes, entry: Any) -> None:
         own[key] = kept(entry)
 
-    def put_stamped(key: bytes, entry: Any) -> None:  # the same without a call, for the stores of the DSL
+    def put_stamped(key: bytes, entry: Any) -> None:  # put() inlined, for the stores of the DSL
         if entry is not None and type(entry[0]) not in accepts and encode(entry) is None:
             entry = None
         own[key] = entry

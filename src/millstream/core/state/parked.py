@@ -1,12 +1,12 @@
-"""Parked changes: the changes of a batch as bytes, for the file beside a local copy.
+"""Parked changes: the encoded changes of a batch, for the file next to a local copy.
 
 Format, little endian:
 
     length of the head (4) | head | one segment per byte store
 
-The head is a segment too, of one entry: JSON with the names of the byte stores, the lengths of their segments, and what is
-dropped. So every part has a checksum (see ``millstream.core.state.segment``), and a file that was cut off or written over is
-recognised.
+The head is also a segment, with one entry: JSON with the names of the byte stores, the lengths of their segments, and the
+dropped byte stores. So every part has a checksum (see ``millstream.core.state.segment``), and a truncated or overwritten file
+is detected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = b"head"
 
 
 def encode(changes: Changes, dropped: Collection[str]) -> bytes:
-    """Write the changes of a batch as bytes.
+    """Encode the changes of a batch.
 
     Example:
         >>> decode(encode({"s": [(b"a", b"1")]}, ["t/4"]))
@@ -35,10 +35,10 @@ def encode(changes: Changes, dropped: Collection[str]) -> bytes:
 
 
 def decode(data: bytes) -> ParkedChanges:
-    """Read what :func:`encode` gave.
+    """Decode the result of :func:`encode`.
 
     Raises:
-        StoreError: If the bytes are not what was written.
+        StoreError: If the bytes are damaged.
     """
     at = 4 + int.from_bytes(data[:4], "little")
     head = segment.decode(data[4:at], "parked changes")

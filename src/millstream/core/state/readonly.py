@@ -1,7 +1,7 @@
-"""A store that can only be read: what a task sees of a global store, and of one that another processor fills from a topic.
+"""Read-only stores: a task's view of a global store, or of a store that another processor fills from a topic.
 
-The content of a global store is that of its topic, the same for every task. A write by one task would be seen by the tasks
-of its host only, and would be gone with the host's copy; so writing is an error that says where to write instead (Kafka
+The content of a global store is that of its topic, the same for every task. Only the tasks of the same host would see a write
+by one task, and it would be lost with the host's copy. So a write is an error that names the topic to write to instead (Kafka
 Streams: ``AbstractReadOnlyDecorator``).
 """
 
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 
 class ReadOnlyKeyValueStore(Generic[K, V]):
-    """A key-value store without its writes.
+    """A key-value store that cannot be written to.
 
     Args:
         store: The store.
 
     Attributes:
-        get: As :meth:`KeyValueStore.get`; so are the other reads.
-        fetch: Gives the entry of a serialised key or None, for the engine.
+        get: Same as :meth:`KeyValueStore.get`, like the other reads.
+        fetch: Returns the entry of a serialised key or None, for the engine.
 
     Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``.
     """
@@ -50,35 +50,35 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         return self._store.prefix_scan(prefix)
 
     def all(self) -> Iterator[tuple[K, V]]:
-        """Iterate over everything."""
+        """Iterate over all entries."""
         return self._store.all()
 
     def reverse_all(self) -> Iterator[tuple[K, V]]:
-        """Iterate over everything backwards."""
+        """Iterate backwards over all entries."""
         return self._store.reverse_all()
 
     def approximate_count(self) -> int:
-        """Give the number of keys."""
+        """Return the number of keys."""
         return self._store.approximate_count()
 
     def put(self, key: K, value: V | None) -> NoReturn:
-        """Refuse.
+        """Raise an error, because the store is read-only.
 
         Raises:
-            StoreError: Always; so do the other writes.
+            StoreError: Always, like the other writes.
         """
         self._refuse("put")
 
     def put_if_absent(self, key: K, value: V) -> NoReturn:
-        """Refuse; see :meth:`put`."""
+        """Raise an error; see :meth:`put`."""
         self._refuse("put_if_absent")
 
     def put_all(self, entries: Iterable[tuple[K, V | None]]) -> NoReturn:
-        """Refuse; see :meth:`put`."""
+        """Raise an error; see :meth:`put`."""
         self._refuse("put_all")
 
     def delete(self, key: K) -> NoReturn:
-        """Refuse; see :meth:`put`."""
+        """Raise an error; see :meth:`put`."""
         self._refuse("delete")
 
     def _refuse(self, method: str) -> NoReturn:
@@ -89,10 +89,10 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
 
 
 def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
-    """Give a store without its writes.
+    """Return a read-only view of a key-value store.
 
     Raises:
-        StoreError: If it is no key-value store.
+        StoreError: If it is not a key-value store.
     """
     if not isinstance(store, KeyValueStore):
         raise StoreError(

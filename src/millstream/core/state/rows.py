@@ -1,6 +1,6 @@
-"""Rows of a key-value store: what lies between its keys and values and its byte stores.
+"""Rows of a key-value store: the layer between its objects and its byte stores.
 
-A key-value store is one face over several ways of keeping entries: plain (:class:`PlainRows`), expiring
+A key-value store has one interface over several ways of keeping entries: plain (:class:`PlainRows`), expiring
 (``millstream.core.state.expiry``) and least recently used (``millstream.core.state.lru``).
 """
 
@@ -14,11 +14,11 @@ from millstream.core.state.overlay import Overlay
 
 
 class Rows(Protocol):
-    """Entries by serialised key, with the batch's own writes."""
+    """Entries by serialised key, including the batch's own writes."""
 
     @property
     def get(self) -> Callable[[bytes], Any]:
-        """Gives the entry of a key, or None."""
+        """Returns the entry of a key, or None."""
 
     @property
     def put(self) -> Callable[[bytes, Any], None]:
@@ -26,28 +26,28 @@ class Rows(Protocol):
 
     @property
     def put_fitting(self) -> Callable[[bytes, Any], None]:
-        """Sets the entry of a key to a value that is known to fit."""
+        """Sets the entry of a key, for a value that is known to fit."""
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over entries with ``low <= key < high``, as they are now; None leaves a side open."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
 
     def approximate_count(self) -> int:
-        """Give the number of keys, without reading them."""
+        """Return the number of keys, without reading them."""
 
     def drain(self) -> Drained:
-        """Give the changes since the last call, and forget them."""
+        """Return the changes since the last call and clear them."""
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content."""
+        """Return the data to persist besides the content."""
 
 
 class PlainRows:
     """Entries that stay until they are deleted.
 
     Args:
-        name: The store.
+        name: Name of the store.
         overlay: Its byte store.
     """
 
@@ -60,10 +60,10 @@ class PlainRows:
         self.scan, self.approximate_count = overlay.scan, overlay.approximate_count
 
     def drain(self) -> Drained:
-        """Give the changes since the last call, and forget them."""
+        """Return the changes since the last call and clear them."""
         changes = self._overlay.drain()
         return Drained({self._name: changes} if changes else {})
 
     def memory(self) -> dict[str, Any]:
-        """Give nothing: everything is in the content."""
+        """Return nothing: all data is in the content."""
         return {}

@@ -1,11 +1,11 @@
-"""Segments: changes of a store as bytes, for the log.
+"""Segments: encoded changes of a store, for the log.
 
-A segment is a run of changes of one store and key group, each key at most once, in key order. Format, little endian:
+A segment has changes of one store and key group, each key at most once, in key order. Format, little endian:
 
     crc32 of the rest (4) | format (1) | number of changes n (4) | n key lengths (4 each) | n value lengths (4 each, -1
     for a deletion) | keys | values
 
-It is not compressed here: compression is the wire's business.
+Segments are not compressed here, but when they are written to Spark's state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = itemgetter(0)
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
-    """Write changes, each key at most once, as a segment.
+    """Encode changes, each key at most once, as a segment.
 
     Example:
         >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
@@ -43,14 +43,14 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> list[StoreChange]:
-    """Read a segment.
+    """Decode a segment.
 
     Args:
-        data: What :func:`encode` gave.
-        where: What to call the segment in an error.
+        data: The result of :func:`encode`.
+        where: Name of the segment in error messages.
 
     Raises:
-        StoreError: If the bytes are not what was written.
+        StoreError: If the bytes are damaged.
     """
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
@@ -74,13 +74,13 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
 
 
 def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
-    """Cut pieces of given sizes; one call of struct takes a third of the time of as many slices."""
+    """Split bytes into pieces of the given sizes; one call of struct takes a third of the time of as many slices."""
     layout = "s".join(map(str, sizes))
     return struct.unpack_from(f"{layout}s" if layout else "", data, start)
 
 
 def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:
-    """Merge the changes of several segments, oldest first: the newest change of each key remains.
+    """Merge the changes of several segments, oldest first, keeping the newest change of each key.
 
     Example:
         >>> merge([[(b"a", b"1"), (b"b", b"1")], [(b"b", None)]])

@@ -1,10 +1,11 @@
 """Session store: values by key, end and start of a session.
 
-Entries lie in the slice of their session's end, in one of two orders (``millstream.core.state.session_layouts``).
+Entries are in the slice of their session's end, in one of two orders (``millstream.core.state.session_layouts``).
 
 The store's time is the largest end put or removed. Sessions that end at or before ``time - retention`` cannot be read; a put
-is refused, and counted as dropped, once its slice has expired (see docs/decisions/0014-slices-of-time.md). A *strict* store
-does as the in-memory store of Kafka Streams: it refuses all that cannot be read, and its time is the largest end put.
+is dropped, and counted as a dropped record, once its slice has expired (see docs/decisions/0014-slices-of-time.md). A *strict*
+store behaves like the in-memory store of Kafka Streams: it drops every put that could not be read, and its time is the largest
+end put.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ V = TypeVar("V")
 class SessionStore(Generic[K, V]):
     """A session store of one task. Owned by the task; not thread-safe.
 
-    A session is a ``Windowed``: a key, a start and an end, both included, in int ms since the epoch. Iterators see the
-    batch's own writes up to the moment they are made; sessions come in the order of the serialised keys, then of their ends,
-    then of their starts; in a store by time, in that of ends, keys and starts.
+    A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the
+    batch's own writes up to the moment they are created. Sessions are ordered by serialised key, end and start; in a store by
+    time, by end, key and start.
 
     Args:
-        spec: The store.
+        spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as far as a store may know it.
-        memory: What :meth:`memory` gave last time.
+        task: The task, as a store sees it.
+        memory: The result of the last :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
@@ -57,11 +58,11 @@ class SessionStore(Generic[K, V]):
     def put(self, session: Windowed[K], aggregate: V | None) -> None:
         """Set the value of a session; None removes it.
 
-        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
-        reads could not see.
+        A put into an expired slice is dropped and counted as a dropped record; in a strict store, so is a put that could not be
+        read.
 
         Raises:
-            StoreError: If the key is None, or start and end are not times in this order.
+            StoreError: If the key is None, or start and end are not times, or the end is before the start.
             SerdeError: If key or value do not fit the store's serdes.
         """
         stored, kept = self._stored(session), self._objects.kept(aggregate)
@@ -73,12 +74,12 @@ class SessionStore(Generic[K, V]):
         """Remove a session.
 
         Raises:
-            StoreError: If the key is None, or start and end are not times in this order.
+            StoreError: If the key is None, or start and end are not times, or the end is before the start.
         """
         self._remove(self._stored(session), session.end)
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
-        """Give the value of the session with exactly these bounds, or None."""
+        """Return the value of the session with exactly these bounds, or None."""
         stored = self._stored(Windowed(key, start, end))
         held = self._slices.at(end) if end >= self._slices.oldest else None
         found: V | None = None if held is None else self._objects.value(held.rows.get(stored))
@@ -93,7 +94,7 @@ class SessionStore(Generic[K, V]):
         return self._find(key, 0, FOREVER, reverse=True)
 
     def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over all sessions of ``key_from <= key <= key_to``; None leaves a side open."""
+        """Iterate over all sessions of ``key_from <= key <= key_to``; None means no limit."""
         return self._find_range(key_from, key_to, 0, FOREVER, reverse=False)
 
     def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
@@ -137,11 +138,11 @@ class SessionStore(Generic[K, V]):
         return self._find_range(key_from, key_to, earliest_end, latest_start, reverse=True)
 
     def all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over everything that has not expired."""
+        """Iterate over all sessions that have not expired."""
         return self._find_range(None, None, 0, FOREVER, reverse=False)
 
     def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate backwards over everything that has not expired."""
+        """Iterate backwards over all sessions that have not expired."""
         return self._find_range(None, None, 0, FOREVER, reverse=True)
 
     def find(self, key: bytes, earliest_end: int, latest_start: int) -> Iterator[tuple[int, int, Any]]:
@@ -150,12 +151,12 @@ class SessionStore(Generic[K, V]):
         return self._layout.of_key(self._slices, key, first, latest_start, reverse=False)
 
     def read(self, key: bytes, start: int, end: int) -> Any:
-        """Give the entry of a serialised key's session, also if it can no longer be found but is still there; or None."""
+        """Return the entry of a serialised key's session or None, including one that has expired but is still stored."""
         held = self._slices.at(end)
         return None if held is None else held.rows.get(self._layout.stored(key, start, end))
 
     def gone_at(self, end: int) -> int:
-        """Give the store's time at which sessions from an end on begin to be dropped."""
+        """Return the store's time at which sessions with at least this end begin to be dropped."""
         return self._slices.gone_at(end)
 
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
@@ -171,11 +172,11 @@ class SessionStore(Generic[K, V]):
             self._keep(stored, end, kept)
 
     def drain(self) -> Drained:
-        """Give what has changed since the last call, and forget it; see ``Store``."""
+        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content; see ``Store``."""
+        """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:

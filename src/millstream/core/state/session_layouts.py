@@ -1,17 +1,17 @@
-"""Session layouts: in which order a session store keeps its entries.
+"""Session layouts: the order of the entries in a session store.
 
-*By key*, an entry lies under
+*By key*, the key of an entry is
 
     closed key | end (8) | start (8)
 
-so that the sessions of a key come in the order of their ends, and those that could still be merged with a record lie
-together at the end of the key's range: what aggregations want.
+so the sessions of a key are ordered by their ends, and those that could still be merged with a record are adjacent at the end
+of the key's range, as aggregations need.
 
-*By time*, it lies under
+*By time*, it is
 
     end (8) | closed key | start (8)
 
-so that sessions come in the order of their ends, whatever their keys. A read of one key looks at all keys of that time.
+so sessions are ordered by their ends, whatever their keys. A read of one key reads all keys of that time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FoundOfKeys = Iterator[tuple[bytes, int, int, Any]]
 
 
 class SessionLayout(Protocol):
-    """Gives entries their place in the slices. Stateless; keys are serialised keys."""
+    """Maps sessions to the keys of their entries in the slices. Stateless; keys are serialised keys."""
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Give where the entry of a session lies."""
+        """Return the entry's key for a session."""
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, in the order of their ends."""
+        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
 
     def of_keys(
         self,
@@ -50,21 +50,21 @@ class SessionLayout(Protocol):
     ) -> FoundOfKeys:
         """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
 
-        They come in the order of the layout; None leaves a side of the keys open.
+        They are in the layout's order; None means no limit of the keys.
         """
 
 
 class SessionsByKey:
-    """The order of keys, then of ends and starts."""
+    """Order by key, then by end and start."""
 
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Give where the entry of a session lies."""
+        """Return the entry's key for a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over the key's own range of entries."""
+        """Iterate over the range of one key."""
         begin, ends = closed(key), len(closed(key))
         found = scan_key(
             slices.between(first, FOREVER), begin + pack_time(first), after(key), reverse=reverse
@@ -86,7 +86,7 @@ class SessionsByKey:
         *,
         reverse: bool,
     ) -> FoundOfKeys:
-        """Iterate over the keys' ranges, leaving out other times."""
+        """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)
         found = scan(slices.between(first, last), begin, behind, reverse=reverse)
@@ -99,16 +99,16 @@ class SessionsByKey:
 
 
 class SessionsByTime:
-    """The order of ends, then of keys and starts."""
+    """Order by end, then by key and start."""
 
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Give where the entry of a session lies."""
+        """Return the entry's key for a session."""
         return pack_time(end) + closed(key) + pack_time(start)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over all keys of these times, leaving out others."""
+        """Iterate over all keys of these times, skipping other keys."""
         found = self.of_keys(slices, key, key, first, FOREVER, latest_start, reverse=reverse)
         return ((start, end, entry) for _, start, end, entry in found)
 
@@ -123,7 +123,7 @@ class SessionsByTime:
         *,
         reverse: bool,
     ) -> FoundOfKeys:
-        """Iterate over all keys of these times, leaving out others."""
+        """Iterate over all keys of these times, skipping other keys."""
         begin, behind, low_or_more = pack_time(first), pack_time(last + 1), low or b""
         found = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
         return (

@@ -1,16 +1,16 @@
-"""Slices: a store as a row of byte stores, each of which holds a range of time.
+"""Slices: a store as a series of byte stores, one per range of time.
 
-A *slice* holds the entries of a range of time in a byte store of its own (what Kafka Streams calls a segment of a store).
-Entries expire by time, so a slice expires as a whole and is dropped as a whole: in the log by forgetting its segments, in
-the local copy by dropping a database. Nothing is ever scanned to find what has expired, however large the store is.
+A *slice* has the entries of a range of time in a separate byte store (Kafka Streams calls it a segment of a store). Entries
+expire by time, so a slice expires and is dropped as a whole: in the log by removing its segments, in the local copy by dropping
+a database. Expired entries are never searched for, however large the store is.
 
-*Time* of a store is the largest time put into it. It only grows, and so do expired slices: a slice has expired when its
-last moment is so old that no read can see it (``end <= time - retention``). A put into an expired slice is refused.
+The *time* of a store is the largest time put into it. It only grows. A slice has expired when its last moment is so old that no
+read can see it (``end <= time - retention``). A put into an expired slice is dropped.
 
-Slices are written down by their bounds, in the task's snapshot, rather than computed from the retention: the retention may
-be changed from one start of the application to the next, and entries must be found where they were put. New slices are
-as long as the retention of today says, cut where they meet slices that are there. What lies before the *floor*, the end of
-the last slice that was dropped, never comes back, even if the retention grows.
+The bounds of slices are kept in the task's snapshot rather than computed from the retention: the retention may change between
+two starts of the application, and entries must be found in the slice they were put into. New slices have the length of the
+current retention, shortened where they meet existing slices. Times before the *floor*, the end of the last dropped slice, never
+become writable again, even if the retention grows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from millstream.core.topology.stores import SlicedSpec
 
 
 class Slice:
-    """A range of time of a store, with the batch's own writes. Owned by its :class:`Slices`.
+    """A range of time of a store, including the batch's own writes. Owned by its :class:`Slices`.
 
     Attributes:
-        start: First ms it holds.
-        end: First ms it does not hold.
+        start: First ms of the range, inclusive.
+        end: End of the range in ms, exclusive.
         rows: Its entries.
     """
 
@@ -49,13 +49,13 @@ class Slice:
 
     @property
     def rows(self) -> Overlay:
-        """The entries; the byte store is opened when they are first asked for."""
+        """The entries; the byte store is opened on first use."""
         if self._rows is None:
             self._rows = self._open(self.start)
         return self._rows
 
     def drain(self) -> list[StoreChange]:
-        """Give the changes since the last call, and forget them."""
+        """Return the changes since the last call and clear them."""
         return [] if self._rows is None else self._rows.drain()
 
 
@@ -63,10 +63,10 @@ class Slices:
     """The slices of one store in one task. Owned by the store.
 
     Args:
-        spec: The store.
-        values: How its entries become bytes.
+        spec: Specification of the store.
+        values: Conversion of its entries to bytes.
         stores: Committed content of the task's byte stores.
-        memory: What :meth:`memory` gave last time.
+        memory: The result of the last :meth:`memory`.
     """
 
     __slots__ = ("_floor", "_length", "_name", "_open", "_retention", "_slices", "_starts", "time")
@@ -85,51 +85,51 @@ class Slices:
 
     @property
     def horizon(self) -> int:
-        """The time up to which, in a store whose entries are as old as their retention, everything has expired."""
+        """The time up to which everything has expired, for a store whose entries are kept for exactly the retention."""
         return max(self.time - self._retention, self._floor)
 
     @property
     def oldest(self) -> int:
-        """The first time that reads can see."""
+        """The first readable time."""
         return max(self.time - self._retention + 1, self._floor)
 
     def gone_at(self, first: int) -> int:
-        """Give the store's time at which the first slice that ends behind a time is dropped."""
+        """Return the store's time at which the first slice with an end after the given time is dropped."""
         return next((held.end + self._retention for held in self._slices if held.end > first), FOREVER)
 
     def observe(self, time: int) -> None:
-        """Let the store's time advance."""
+        """Advance the store's time."""
         if time > self.time:
             self.time = time
 
     def at(self, time: int) -> Slice | None:
-        """Give the slice that holds a time, None if there is none."""
+        """Return the slice for a time, or None if there is none."""
         place = bisect_right(self._starts, time) - 1
         if place < 0 or self._slices[place].end <= time:
             return None
         return self._slices[place]
 
     def to_write(self, time: int) -> Slice | None:
-        """Give the slice that holds a time, made if it is not there; None if it has expired."""
+        """Return the slice for a time, creating it if necessary; None if it has expired."""
         held = self.at(time)
         if held is None:
             held = self._made(time)
         return None if held is None or self._has_expired(held.end) else held
 
     def to_write_readable(self, time: int) -> Slice | None:
-        """Give the slice that holds a time, made if it is not there; None if reads could not see the time."""
+        """Return the slice for a time, creating it if necessary; None if the time is no longer readable."""
         return None if time < self.oldest else self.to_write(time)
 
     def newest_first(self) -> list[Slice]:
-        """Give all slices, the newest first."""
+        """Return all slices, the newest first."""
         return self._slices[::-1]
 
     def between(self, first: int, last: int) -> list[Slice]:
-        """Give the slices with times from ``first`` to ``last``, both included, in the order of time."""
+        """Return the slices with times from ``first`` to ``last``, both inclusive, ordered by time."""
         return [held for held in self._slices if held.start <= last and held.end > first]
 
     def drain(self) -> Drained:
-        """Give the changes since the last call and the slices that have expired, and forget both."""
+        """Return the changes since the last call and the expired slices, and clear both."""
         dropped = [held for held in self._slices if self._has_expired(held.end)]
         self._slices = self._slices[len(dropped) :]
         self._starts = self._starts[len(dropped) :]
@@ -142,7 +142,7 @@ class Slices:
         )
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the entries."""
+        """Return the data to persist besides the entries."""
         return {
             "time": self.time,
             "floor": self._floor,
@@ -169,12 +169,12 @@ class Slices:
 def scan(
     slices: list[Slice], low: bytes | None, high: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, Any]]:
-    """Iterate over the entries of several slices in the order of their keys, as they are now."""
+    """Iterate over a snapshot of the entries of several slices, ordered by key."""
     parts = [held.rows.scan(low, high, reverse=reverse) for held in slices]
     return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=reverse)
 
 
 def scan_key(slices: list[Slice], low: bytes, high: bytes, *, reverse: bool) -> Iterator[tuple[bytes, Any]]:
-    """Iterate over the entries of one key, which lie in the slices in the order of time: no merging is needed."""
+    """Iterate over the entries of one key range; the slices are already in the order of time, so no merge is needed."""
     parts = [held.rows.scan(low, high, reverse=reverse) for held in slices]
     return chain.from_iterable(reversed(parts) if reverse else parts)

@@ -1,13 +1,13 @@
-"""Entries of a store: objects as the engine handles them, and the bytes they are kept as.
+"""Entries of a store: conversion between the engine's objects and bytes.
 
-An *entry* is a value, or a pair of an entry and a *stamp*, a number of 64 bits: the timestamp of a timestamped store, the
-time of the last write of an expiring one. Stamps come first in the bytes, as Kafka Streams stores timestamped values.
+An *entry* is a value, or a pair of an entry and a *stamp*, a 64-bit number: the timestamp in a timestamped store, the time of
+the last write in an expiring store. Stamps come first in the bytes, as Kafka Streams stores timestamped values.
 
-A value that does not fit the store's serde is refused when it is put, so that the error belongs to the record that
-caused it and is treated by the error policy. A value for which the serializer returns None is not there: putting it deletes
-the key, at once, as in Kafka Streams. Serialising each value only to find out would cost more than counting it, so values of
-the types that a serde names as fitting (``accepts``) are taken at their word. What is still found when the micro-batch is
-written (a number of more than 64 bits, None for a value of such a type) stops the application with the store and key.
+A value that does not fit the store's serde is rejected when it is put, so that the error belongs to the record that caused it
+and the error policy applies. A value that the serializer turns into None deletes the key at once, as in Kafka Streams.
+Serialising each value only to check it would cost more than an operation like counting. So values of the types that a serde
+declares in ``accepts`` are not checked on put. An error that is found only when the micro-batch is written (a number of more
+than 64 bits, None for a value of such a type) stops the application; the message names the store and key.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STAMP: Final = struct.Struct(">q")
 
 
 class Values:
-    """Turns the entries of one store into bytes and back. Stateless.
+    """Converts the entries of one store to bytes and back. Stateless.
 
     Args:
-        store: The store's name, for errors.
+        store: Name of the store, for errors.
         serde: Serde of the values.
-        stamps: How many stamps an entry has around its value.
+        stamps: Number of stamps around the value.
     """
 
     __slots__ = ("_deserialize", "_name", "_serialize", "accepts", "live", "stamps", "store")
@@ -43,7 +43,7 @@ class Values:
             self._serialize, self._deserialize = _stamped(self._serialize, self._deserialize)
 
     def encode(self, entry: Any) -> bytes | None:
-        """Give an entry as bytes, None if the serializer returns None.
+        """Return an entry as bytes, or None if the serializer returns None.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -55,7 +55,7 @@ class Values:
         return data
 
     def decode(self, data: bytes) -> Any:
-        """Give the entry that bytes stand for.
+        """Return the decoded entry.
 
         Raises:
             StoreError: If the bytes cannot be read.
@@ -69,7 +69,7 @@ class Values:
             ) from error
 
     def checked(self, entry: Any) -> Any:
-        """Return an entry, or None if the serializer returns None for it; it is tried out if its type does not tell.
+        """Return an entry, or None if the serializer returns None for it; serialise it only if its type is not in ``accepts``.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -80,9 +80,9 @@ class Values:
         return entry if type(value) in self.accepts or self.encode(entry) is not None else None
 
     def kept(self, entry: Any) -> Any:
-        """Give what an overlay keeps of an entry: objects that cannot be changed as they are, all others as bytes.
+        """Return the form in which an overlay keeps an entry: immutable objects unchanged, all others as bytes.
 
-        None stays None, and so becomes an entry for which the serializer returns None: it is deleted.
+        None, and an entry that the serializer turns into None, become None: the key is deleted.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -92,10 +92,10 @@ class Values:
         return self.checked(entry) if self.live else self.encode(entry)
 
     def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
-        """Give what a batch has put as changes.
+        """Return the batch's writes as encoded changes.
 
         Raises:
-            SerdeError: If a value does not fit, which could not be seen when it was put.
+            SerdeError: If a value does not fit, which :meth:`put` could not detect.
         """
         if not self.live:
             return list(own.items())

@@ -1,15 +1,15 @@
 """Versioned store: the history of each key.
 
 A *version* is a value, or a deletion, with the time from which it is valid; it is valid until the next version of its key
-begins. The versions of a key lie side by side without gaps.
+begins, so the versions of a key follow each other without gaps.
 
     latest value       byte store of the store's name      key                          from (8) | value
     earlier version    slice of the time it ends           closed key | from (8)        to (8) | 01 value or 00
-    latest deletion    slice of the time it begins         closed key | from (8)        OPEN (8) | 00
+    latest deletion    slice of the time it begins         closed key | from (8)        LATEST (8) | 00
 
-So a version expires with the slice of its end, the latest value of a key never does, and a key that was deleted takes no
-room for ever. A read as of a time looks into the slices from that time on, at one entry each: in the first that holds a
-version that began by then, and still holds. The store's time is the largest timestamp put.
+So a version expires with the slice of its end, the latest value of a key never expires, and a deleted key does not take space
+for ever. A read as of a time searches the slices from that time on, one entry each, until one has a version that is valid at
+that time. The store's time is the largest timestamp put.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 
 class _Version(NamedTuple):
-    """A version of a key; ``end`` is LATEST for the latest one, ``value`` None for a deletion."""
+    """A version of a key; ``end`` is LATEST for the latest version, ``value`` is None for a deletion."""
 
     start: int
     end: int
@@ -46,10 +46,10 @@ class VersionedStore(Generic[K, V]):
     Times are int milliseconds since the epoch.
 
     Args:
-        spec: The store.
+        spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as far as a store may know it.
-        memory: What :meth:`memory` gave last time.
+        task: The task, as a store sees it.
+        memory: The result of the last :meth:`memory`.
 
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
     """
@@ -66,13 +66,13 @@ class VersionedStore(Generic[K, V]):
         self._task = task
 
     def put(self, key: K, value: V | None, timestamp: int) -> int | None:
-        """Add a version; None as its value is a deletion. A version of the same timestamp is replaced.
+        """Add a version; the value None is a deletion. A version with the same timestamp is replaced.
 
-        A version older than the history retention is left out and counted as a dropped record.
+        A version older than the history retention is dropped and counted as a dropped record.
 
         Returns:
             The timestamp of the next version, until which this one is valid; ``ms.stores.LATEST`` (-1) if there is none;
-            None if the version was left out.
+            None if the version was dropped.
 
         Raises:
             StoreError: If the key is None, or the timestamp is not a time.
@@ -83,7 +83,7 @@ class VersionedStore(Generic[K, V]):
         return self.insert(stored, value, timestamp)
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord | None:
-        """Add a deletion; give the version that was valid at that time, or None.
+        """Add a deletion; return the version that was valid at that time, or None.
 
         Raises:
             StoreError: If the key is None, or the timestamp is not a time.
@@ -97,11 +97,11 @@ class VersionedStore(Generic[K, V]):
         return old
 
     def get(self, key: K, as_of: int | None = None) -> VersionedRecord | None:
-        """Give the latest version of a key, or the one that was valid at a time; None if there is none or it is a deletion.
+        """Return the latest version of a key, or the one valid at a time; None if there is none or it is a deletion.
 
         Args:
             key: The key.
-            as_of: The time. Further back than the history retention, only a latest version that old is found.
+            as_of: Time, ms since the epoch. Before the history retention, only the latest version can be found.
 
         Returns:
             Value and timestamp of the version.
@@ -113,7 +113,7 @@ class VersionedStore(Generic[K, V]):
         return self.fetch(self._objects.key_bytes(key), FOREVER if as_of is None else as_of)
 
     def fetch(self, key: bytes, time: int) -> VersionedRecord | None:
-        """Give the version of a serialised key that was valid at a time, for the engine."""
+        """Return the version of a serialised key that was valid at a time, for the engine."""
         latest = self._latest.get(key)
         if latest is not None and latest[1] <= time:
             return VersionedRecord(*latest)
@@ -129,13 +129,13 @@ class VersionedStore(Generic[K, V]):
         return None if self._left_out(timestamp) else self._insert(key, value, timestamp)
 
     def drain(self) -> Drained:
-        """Give what has changed since the last call, and forget it; see ``Store``."""
+        """Return the changes since the last call and clear them; see ``Store``."""
         history = self._slices.drain()
         latest = self._latest.drain()
         return Drained({self.name: latest, **history.changes} if latest else history.changes, history.dropped)
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content; see ``Store``."""
+        """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 
     def _left_out(self, timestamp: int) -> bool:
@@ -146,7 +146,7 @@ class VersionedStore(Generic[K, V]):
         return False
 
     def _insert(self, key: bytes, value: Any, timestamp: int) -> int:
-        """Put a version between those that are there: the one that is valid then ends where the new one begins."""
+        """Insert a version between existing ones: the version valid at that time then ends where the new one begins."""
         if value is not None and self._objects.values.checked((value, timestamp)) is None:
             value = None
         before = self._at(key, timestamp)
@@ -161,17 +161,15 @@ class VersionedStore(Generic[K, V]):
         self._add(key, _Version(timestamp, end, value))
         return end
 
-    # Where versions lie.
-
     def _at(self, key: bytes, time: int) -> _Version | None:
-        """Give the version that is valid at a time, deletions included."""
+        """Return the version that is valid at a time, including deletions."""
         latest = self._last(key)
         if latest is not None and latest.start <= time:
             return latest
         return self._earlier_at(key, time)
 
     def _last(self, key: bytes) -> _Version | None:
-        """Give the latest version: a value, or a deletion that no value has followed."""
+        """Return the latest version: a value, or a deletion that is not followed by a value."""
         latest = self._latest.get(key)
         if latest is not None:
             return _Version(latest[1], LATEST, latest[0])
@@ -195,7 +193,7 @@ class VersionedStore(Generic[K, V]):
         return None
 
     def _next_start(self, key: bytes, time: int) -> int:
-        """Give where the first version after a time begins, if none is valid at that time; LATEST if there is none."""
+        """Return the start of the first version after a time at which no version is valid; LATEST if there is none."""
         prefix = closed(key)
         low, high = prefix + pack_time(time + 1), prefix + pack_time(FOREVER + 1)
         for held in self._slices.between(time, FOREVER):
@@ -222,7 +220,7 @@ class VersionedStore(Generic[K, V]):
             held.rows.put(closed(key) + pack_time(version.start), None)
 
     def _move(self, key: bytes, version: _Version, end: int) -> None:
-        """Let a version end, which may move it to another slice."""
+        """Set the end of a version, which may move it to another slice."""
         self._remove(key, version)
         self._add(key, version._replace(end=end))
 
@@ -237,7 +235,7 @@ def _read(stored: bytes, entry: Any) -> _Version:
 
 
 def _earlier(of: Serde[Any]) -> Serde[Any]:
-    """Make the serde of a value or a deletion."""
+    """Return the serde of a value or a deletion."""
 
     def serialize(value: Any) -> bytes:
         return b"\x00" if value is None else b"\x01" + of.serialize(value)

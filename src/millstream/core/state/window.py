@@ -1,11 +1,11 @@
 """Window store: values by key and start of a window.
 
-Entries lie in the slice of their window's start, in one of two orders (``millstream.core.state.layouts``).
+Entries are in the slice of their window's start, in one of two orders (``millstream.core.state.layouts``).
 
 The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
-millisecond; a put is refused, and counted as dropped, once the slice it belongs to has expired. That is what the window
-store of Kafka Streams over RocksDB does (see docs/decisions/0014-slices-of-time.md). A *strict* store refuses all that
-cannot be read, as the in-memory store of Kafka Streams does.
+millisecond; a put is dropped, and counted as a dropped record, once its slice has expired. This is how the window store of
+Kafka Streams over RocksDB behaves (see docs/decisions/0014-slices-of-time.md). A *strict* store drops every put that could not
+be read, like the in-memory store of Kafka Streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Share = tuple[Callable[[bytes], bytes], Overlay]
-"""A window's share of a store: gives the place of a serialised key, and the rows to find it in."""
+"""Access to the windows with one start: a function from serialised keys to the entries' keys, and the rows."""
 
 _NUMBER: Final = struct.Struct(">I")
 _MAX_NUMBER: Final = (1 << 31) - 1
@@ -37,15 +37,15 @@ _MAX_NUMBER: Final = (1 << 31) - 1
 class WindowStore(Generic[K, V]):
     """A window store of one task. Owned by the task; not thread-safe.
 
-    Times are int milliseconds since the epoch; both ends of a range of time are included. Iterators see the batch's own
-    writes up to the moment they are made. Those over one key come in the order of time, those over several keys in the
-    order of the serialised keys, then of time; in a store by time, in the order of time, then of the serialised keys.
+    Times are int milliseconds since the epoch; ranges of time include both ends. Iterators include the batch's own writes up to
+    the moment they are created. Iterators over one key are ordered by time, those over several keys by serialised key, then by
+    time; in a store by time, by time, then by serialised key.
 
     Args:
-        spec: The store.
+        spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as far as a store may know it.
-        memory: What :meth:`memory` gave last time.
+        task: The task, as a store sees it.
+        memory: The result of the last :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
@@ -80,10 +80,10 @@ class WindowStore(Generic[K, V]):
         self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 
     def put(self, key: K, value: V | None, window_start: int) -> None:
-        """Set the value of a key in a window; None deletes it, or does nothing where duplicates are kept.
+        """Set the value of a key in a window; None deletes it, or does nothing if duplicates are retained.
 
-        A put into a slice of time that has expired is left out and counted as a dropped record; in a strict store, a put that
-        reads could not see.
+        A put into an expired slice is dropped and counted as a dropped record; in a strict store, so is a put that could not be
+        read.
 
         Raises:
             StoreError: If the key is None, or the start is not a time.
@@ -109,7 +109,7 @@ class WindowStore(Generic[K, V]):
     @overload
     def fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]: ...
     def fetch(self, key: K, time_from: int, time_to: int | None = None) -> Any:
-        """Give the value of a key in the window that starts at a time; with two times, iterate over the windows between.
+        """Return the value of a key in the window that starts at a time; with two times, iterate over the windows in the range.
 
         Args:
             key: The key.
@@ -117,8 +117,8 @@ class WindowStore(Generic[K, V]):
             time_to: The last start.
 
         Returns:
-            The value or None (the value put last, where duplicates are kept); with two times, pairs of start and value in
-            the order of time.
+            The value or None (the value put last, if duplicates are retained); with two times, pairs of start and value, ordered by
+            time.
         """
         if time_to is not None:
             return self._fetch(key, time_from, time_to, reverse=False)
@@ -134,7 +134,7 @@ class WindowStore(Generic[K, V]):
     def fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None leaves a side open."""
+        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None means no limit."""
         return self._fetch_range(key_from, key_to, time_from, time_to, reverse=False)
 
     def reverse_fetch_range(
@@ -152,20 +152,20 @@ class WindowStore(Generic[K, V]):
         return self._fetch_range(None, None, time_from, time_to, reverse=True)
 
     def all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over everything that has not expired."""
+        """Iterate over all windows that have not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=False)
 
     def reverse_all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate backwards over everything that has not expired."""
+        """Iterate backwards over all windows that have not expired."""
         return self._fetch_range(None, None, 0, FOREVER, reverse=True)
 
     def read(self, key: bytes, start: int) -> Any:
-        """Give the entry of a serialised key's window, also if it can no longer be read but is still there; or None."""
+        """Return the entry of a serialised key's window or None, including one that has expired but is still stored."""
         held = self._slices.at(start)
         return None if held is None else held.rows.get(self._layout.stored(key, start))
 
     def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over all windows that start between two times, also those that can no longer be read but are still there."""
+        """Iterate over all windows that start between two times, including expired ones that are still stored."""
         slices = self._slices.between(time_from, time_to)
         return self._with_windows(
             self._layout.of_keys(slices, None, None, max(time_from, 0), time_to, reverse=False)
@@ -173,24 +173,24 @@ class WindowStore(Generic[K, V]):
 
     @property
     def oldest(self) -> int:
-        """The first start that reads can see."""
+        """The first readable window start."""
         return self._slices.oldest
 
     def gone_at(self, start: int) -> int:
-        """Give the store's time at which windows from a start on begin to be dropped."""
+        """Return the store's time at which windows with at least this start begin to be dropped."""
         return self._slices.gone_at(start)
 
     def open_window(self, start: int) -> Share | None:
-        """Give the share of the windows with a start, for an operator that reads and writes serialised keys.
+        """Return access to the windows with a start, for an operator that reads and writes serialised keys.
 
-        The store's time sees the start, as with a put. The share may be used until the store's time has passed the start by
-        the retention; the operator knows when.
+        Like a put, this advances the store's time. The result is valid until the store's time has passed the start by the retention;
+        the operator must check that.
 
         Args:
             start: Start of the windows, ms since the epoch.
 
         Returns:
-            The share, or None if its slice of time has expired, which is counted as a dropped record.
+            The access, or None if the slice has expired, which is counted as a dropped record.
         """
         self.observe(start)
         rows = self.rows_to_write(start)
@@ -200,28 +200,28 @@ class WindowStore(Generic[K, V]):
         return self._layout.in_window(start), rows
 
     def observe(self, start: int) -> None:
-        """Let the store's time see the start of a window that was written."""
+        """Advance the store's time to the start of a window that was written."""
         self._slices.observe(start)
 
     def rows_to_write(self, start: int) -> Overlay | None:
-        """Give the rows of the windows with a start, None if their slice has expired; the store's time does not see it."""
+        """Return the rows of the windows with a start, or None if their slice has expired; does not advance the store's time."""
         held = self._to_write(start)
         return None if held is None else held.rows
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Give where the entries of many serialised keys lie in their rows, each in a window of its own."""
+        """Return the entries' keys for many serialised keys and starts, pairwise."""
         return self._layout.places(keys, starts)
 
     def start_of(self, place: bytes) -> int:
-        """Give the start of the window whose entry lies in a place."""
+        """Return the start of the window with this entry's key."""
         return self._layout.start_of(place)
 
     def drain(self) -> Drained:
-        """Give what has changed since the last call, and forget it; see ``Store``."""
+        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> dict[str, Any]:
-        """Give what must survive besides the content; see ``Store``."""
+        """Return the data to persist besides the content; see ``Store``."""
         return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:

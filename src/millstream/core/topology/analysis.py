@@ -1,17 +1,17 @@
-"""Analysis of a sub-topology: which part of it several threads may run, and which of its tables have a cache.
+"""Analysis of a sub-topology: which nodes several threads may run, and which tables have a cache.
 
-**Fronts** (KIP-408). The *front* of a source is what a record of it meets before it comes to anything that remembers: the operators without state
-behind the source, and the sinks among them. No function in it can see what another record has done, so the functions of many
-records may be called at once. What they do to the world inside, their *effects*, is applied later, in the order of the records.
+**Fronts** (KIP-408). The *front* of a source is the part that a record passes before it reaches a stateful node: the stateless
+operators after the source, and the sinks among them. No function in it can see the effect of another record, so the functions of
+many records may be called concurrently. Their *effects* inside the engine are applied later, in the order of the records.
 
-The front ends where a record comes to a node of another kind, and, for the same record, with all that follows in program order:
-a function that is called behind a stateful operator there is called behind it in a front, too. So a record sees its functions
-in one order, however many threads there are. Branches exclude each other, so each has an end of its own.
+The front ends where a record reaches a node of another kind and, for the same record, for everything that follows in program order:
+a function that is called after a stateful operator must be called after it in a front, too. So a record sees its functions in the
+same order with any number of threads. Branches exclude each other, so the front ends separately in each branch.
 
-**Caches.** What a cache is, is said in ``millstream.core.engine.caching``. A table has one if it is kept in a store and forwards a change
-with each update. Versioned tables have none, since all their versions count; nor have aggregations that give results at the
-close of windows, which give each once anyway; nor have streams that are joined, whose records are no updates of each other.
-The aggregations of a cogroup have one in common, behind them.
+**Caches.** See ``millstream.core.engine.caching``. A table has a cache if it is kept in a store and forwards a change with each
+update. There is none for versioned tables, because all their versions count; for aggregations that emit on window close, which
+emit each result once anyway; and for joined streams, whose records are not updates of each other. The aggregations of a cogroup
+share one cache, after them.
 
 Source: the stores that Kafka Streams wraps in a caching store (``Materialized.withCachingEnabled``).
 """
@@ -31,7 +31,7 @@ from millstream.core.topology.stores import VersionedSpec
 
 @dataclass(frozen=True)
 class Border(n.Node):
-    """An end of a front: what comes here goes on at the node of this name, in the task's own thread."""
+    """An end of a front: records that reach it continue at the node of this name, in the task's main thread."""
 
 
 _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
@@ -47,18 +47,18 @@ _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
     n.Branch: lambda node: node.predicates,
     n.Sink: lambda node: (node.topic, node.partitioner),
 }
-"""The kinds of nodes that a front is made of, with what each may call."""
+"""The types of nodes that may be in a front, with the functions that each may call."""
 
 
 def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
-    """Return the front of a source, as a sub-topology of its own that ends in borders.
+    """Return the front of a source, as a separate sub-topology that ends in borders.
 
     Args:
-        sub: Where the source belongs.
+        sub: The sub-topology of the source.
         source: The source.
 
     Returns:
-        None if the front calls no function of the user: threads would gain nothing.
+        The front; None if it calls no user function, so that threads would have no benefit.
 
     Example:
         >>> import millstream as ms
@@ -78,10 +78,10 @@ def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
 
 
 def calls_in_order(sub: SubTopology) -> bool:
-    """Return whether a stateless sub-topology calls functions of the user, which see the records of a partition in their order.
+    """Return whether a stateless sub-topology calls user functions, which must see the records of a partition in order.
 
-    A timestamp extractor is one, and is given the time of the partition. Expressions see one record at a time, and serdes are
-    not asked in an order.
+    A timestamp extractor is one, because it takes the partition time. Expressions see one record at a time, and serdes do not depend
+    on the order.
 
     Args:
         sub: The sub-topology; all its nodes are pure.
@@ -110,10 +110,10 @@ def _calls_functions(node: n.Node) -> bool:
 
 
 class _Walk:
-    """A walk through a front in program order.
+    """A traversal of a front in program order.
 
-    A node that several ways lead to may be inside on one and behind the end on another. It is made a border, and the walk is
-    repeated until there is no such node.
+    A node with several parents may be inside the front on one path and after its end on another. It then becomes a border, and the
+    traversal is repeated until there is no such node.
     """
 
     def __init__(self, sub: SubTopology, source: n.Source, borders: frozenset[str]) -> None:
@@ -127,7 +127,7 @@ class _Walk:
 
     @property
     def known(self) -> set[str]:
-        """Names of the source, of what is inside, and of the borders that were come to."""
+        """Names of the source, of the nodes inside, and of the borders that were reached."""
         return {self._source.name, *self.inside, *self._found}
 
     def node(self, name: str) -> n.Node:
@@ -136,7 +136,7 @@ class _Walk:
         return Border(name, node.parents) if name in self.borders else node
 
     def _children(self, node: n.Node, *, ended: bool) -> bool:
-        """Walk through what follows a node; tell whether the front has ended for what comes next in program order."""
+        """Visit the children of a node; return whether the front has ended for the next nodes in program order."""
         if isinstance(node, n.Branch):
             ends = [self._visit(child, ended=ended) for child in self._sub.children(node.name)]
             return any(ends)
@@ -153,7 +153,7 @@ class _Walk:
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
-    """Return the nodes whose updates may wait in a cache.
+    """Return the nodes whose updates may be cached.
 
     Args:
         sub: The sub-topology.
@@ -164,11 +164,11 @@ def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
 
 
 def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
-    """Return the height of each node: the most cached ones that follow one another behind it, itself included.
+    """Return the height of each node: the largest number of cached nodes on a path from it downstream, itself included.
 
     Args:
         sub: The sub-topology.
-        cached: The names of the nodes that have a cache.
+        cached: Names of the nodes with a cache.
     """
     heights: dict[str, int] = {}
     for name in reversed(list(sub.nodes)):

@@ -1,7 +1,7 @@
-"""Asynchronous nodes: those whose work is done by calls outside the task.
+"""Asynchronous nodes: operators whose work is done by calls outside the task.
 
-Each keeps its unfinished records in a store of its own (:class:`Carried`), so that they go on after a restart. Nobody else
-reads that store; its entries are whole records as Python objects.
+Each keeps its unfinished records in separate stores (:class:`Carried`), so that they continue after a restart. Only the operator
+reads these stores; their entries are whole records as Python objects.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from millstream.core.topology import nodes as n
 from millstream.core.topology.stores import StoreOptions, StoreSpec, key_value
 
 MAX_UNACKNOWLEDGED: Final = 10_000
-"""How many records a processor that acknowledges has in a task before no more are read; each new processor is given all of them."""
+"""Default limit of unacknowledged records per task, above which no more are read; each new processor gets all of them again."""
 _PARTS: Final = ("-delayed", "-delayed-keys", "-parked")
-"""What the names of the stores end with that lie beside a store of unfinished records."""
+"""Suffixes of the additional stores next to a store of unfinished records."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What keeps the unfinished records of an operator.
+    """The stores for the unfinished records of an operator, and the serdes of these records.
 
     Attributes:
-        store: The store, by number of the record.
-        delayed: The store of those that wait for a time, by that time.
-        delayed_keys: The store that finds those by their keys.
-        parked: The store of those of hot keys, by key.
+        store: Unfinished records by their number.
+        delayed: The delay queue: records that wait for a time, by that time.
+        delayed_keys: Index of the delay queue by key.
+        parked: Records of hot keys, by key.
         key: Serde of the records' keys, for dead letters and messages.
-        value: Serde of their values, likewise.
+        value: Serde of the records' values, for dead letters and messages.
     """
 
     store: StoreSpec
@@ -45,12 +45,12 @@ class Carried:
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """All of them."""
+        """All four stores."""
         return self.store, self.delayed, self.delayed_keys, self.parked
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the four stores."""
         return tuple(spec.name for spec in self.stores)
 
 
@@ -59,9 +59,9 @@ class Asynchronous(n.Node):
     """Calls a function for each record. Stream to stream.
 
     Attributes:
-        function: The user's; a coroutine function, or a plain one.
-        calls: How it is called.
-        carried: What keeps unfinished records.
+        function: The user's function; a coroutine function or a plain one.
+        calls: Options of the calls.
+        carried: Stores of the unfinished records.
     """
 
     function: Callable[..., Any]
@@ -83,45 +83,45 @@ class Asynchronous(n.Node):
 
 @dataclass(frozen=True)
 class MapValuesAsync(Asynchronous):
-    """The result of the call is the new value."""
+    """The result of the call becomes the new value."""
 
     with_key: bool = False
 
 
 @dataclass(frozen=True)
 class ForeachAsync(Asynchronous):
-    """The call is made for its effect outside; nothing goes on."""
+    """The call is made for its external effect; nothing is forwarded."""
 
 
 @dataclass(frozen=True)
 class ProcessAsync(Asynchronous):
-    """The call says what to write and to forward when the record retires.
+    """The result of the call defines what to write and to forward when the record retires.
 
     Attributes:
-        stores: The stores it uses.
+        stores: Names of the stores it uses.
     """
 
     stores: tuple[str, ...] = ()
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores it uses, and of those of unfinished records."""
+        """Names of the stores it uses, and of the stores of unfinished records."""
         return (*self.stores, *self.carried.names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnfinishedProcess(n.Process):
-    """Runs a processor whose records may not be finished when ``process`` returns.
+    """Runs a processor whose records may be unfinished when ``process`` returns.
 
     Attributes:
-        carried: What keeps unfinished records.
+        carried: Stores of the unfinished records.
     """
 
     carried: Carried
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor, and of those of unfinished records."""
+        """Names of the stores connected to the processor, and of the stores of unfinished records."""
         return (*self.stores, *self.carried.names)
 
     @property
@@ -139,27 +139,27 @@ class IssuingProcess(UnfinishedProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgingProcess(UnfinishedProcess):
-    """Runs a processor that does work of its own elsewhere, and says when a record is finished (``context.acknowledge``).
+    """Runs a processor that works outside the task, and reports finished records itself (``context.acknowledge``).
 
     Attributes:
-        most: While so many are unfinished in a task, no more records are read for it.
+        most: Number of unfinished records in a task above which no more are read.
     """
 
     most: int
 
 
 def kept_by(nodes: Iterable[n.Node]) -> dict[str, str]:
-    """Return the name of the store of unfinished records of each operator that has one, by the operator's name."""
+    """Return the name of the store of unfinished records by operator name, for the operators that have one."""
     keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
 
 def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
-    """Return new names of stores, with those of what belongs to a store of unfinished records.
+    """Return the new names of stores, including those of the additional stores of unfinished records.
 
     Args:
-        renamed: New name per old name.
-        keepers: The stores of unfinished records, under their new names.
+        renamed: New name by old name.
+        keepers: Stores of unfinished records, under their new names.
 
     Example:
         >>> with_their_parts({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
@@ -172,12 +172,12 @@ def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> di
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
-    """Return what keeps the unfinished records of an operator.
+    """Return the stores for the unfinished records of an operator.
 
     Args:
-        store: Name of the store and how it is kept.
+        store: Name and options of the store.
         key: Serde of the records' keys.
-        value: Serde of their values.
+        value: Serde of the records' values.
     """
 
     def kept(part: str, by: Serde[Any]) -> StoreSpec:
@@ -202,18 +202,18 @@ def finishing_later(
     key: Serde[Any],
     value: Serde[Any],
 ) -> n.Process | IssuingProcess | AcknowledgingProcess:
-    """Return the node of a processor whose records may not be finished when ``process`` returns; the node itself if they are.
+    """Return the node for a processor whose records may be unfinished when ``process`` returns; else the node unchanged.
 
     Args:
         node: The node.
-        calls: How it calls; None if it issues no calls.
-        acknowledges: Whether it says itself when a record is finished.
-        max_unacknowledged: While so many are not, no more are read; 1 or more.
+        calls: Options of its calls; None if it issues no calls.
+        acknowledges: Whether the processor reports finished records itself.
+        max_unacknowledged: Number of unfinished records above which no more are read, at least 1.
         key: Serde of its records' keys, for dead letters and messages.
-        value: Serde of their values, likewise.
+        value: Serde of its records' values, for dead letters and messages.
 
     Raises:
-        TopologyError: If it is to issue calls and to acknowledge records, or it may not have one record, or has a limit without acknowledging.
+        TopologyError: If it both issues calls and acknowledges records, or the limit is below 1 or set without ``acknowledges``.
     """
     if max_unacknowledged != MAX_UNACKNOWLEDGED and not acknowledges:
         raise TopologyError(

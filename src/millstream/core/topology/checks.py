@@ -1,4 +1,4 @@
-"""Checks of what a topology is given, node by node and store by store."""
+"""Checks of the arguments for nodes and stores of a topology."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_reset(node: Source) -> None:
-    """Refuse a source that cannot know where to begin.
+    """Check the offset reset of a source.
 
     Raises:
-        TopologyError: If its offset reset is impossible.
+        TopologyError: If the offset reset is invalid.
     """
     reset = node.offset_reset
     known = (
@@ -31,14 +31,14 @@ def check_reset(node: Source) -> None:
 
 
 def check_kept(store: StoreSpec, what: str) -> None:
-    """Refuse a store that cannot be filled from a topic of its own.
+    """Check that a store can be filled from a topic.
 
     Args:
         store: The store.
-        what: What it is to be: "global" or "read-only".
+        what: "global" or "read-only", for the message.
 
     Raises:
-        TopologyError: If it is of another kind, or has a changelog topic beside.
+        TopologyError: If it is of another kind, or has a changelog topic.
     """
     if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
         raise TopologyError(
@@ -51,11 +51,11 @@ def check_kept(store: StoreSpec, what: str) -> None:
 
 
 def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
-    """Refuse a function that cannot be called with so many arguments; what tells nothing of itself passes.
+    """Check that a function can be called with the given arguments; functions without a signature pass.
 
     Args:
         function: The function.
-        takes: What it will be given, by position; the names are for the message.
+        takes: Names of the positional arguments, for the message.
 
     Raises:
         TopologyError: If it cannot take them.
@@ -81,14 +81,14 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
 
 
 def check_plain(node: str, parts: Iterable[object]) -> None:
-    """Refuse coroutine functions where nobody would await what they give.
+    """Reject coroutine functions where they would not be awaited.
 
     Args:
-        node: The node.
-        parts: What it is made of, functions among it.
+        node: Name of the node.
+        parts: Attributes of the node, including functions.
 
     Raises:
-        TopologyError: If one of the parts is a coroutine function, or has one in a tuple.
+        TopologyError: If an attribute is a coroutine function, or a tuple that contains one.
     """
     for part in parts:
         for each in part if isinstance(part, tuple) else (part,):

@@ -1,8 +1,8 @@
-"""A plan as text, as Kafka Streams writes it, and the *parts* and *shapes* that text and drawings have in common.
+"""A plan as text, in the format of Kafka Streams, and the *parts* and *shapes* that text and drawings share.
 
-A *shape* is a node as a picture shows it: its kind, the topics it reads or writes, its stores, what comes before and after it. A
-*part* is a sub-topology, or what fills a global store. Text, Mermaid, DOT and SVG are four ways to write the same parts,
-so none of them can show what the others leave out.
+A *shape* is a node in a picture: its kind, the topics it reads or writes, its stores, parents and children. A *part* is a
+sub-topology, or the nodes that fill a global store. Text, Mermaid, DOT and SVG are written from the same parts, so they all show
+the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millstream.core.topology.plan import Plan, SubTopology, counted, plan_lines
 
 
 def text(plan: Plan) -> str:
-    """Describe a plan in the words of ``TopologyDescription.toString``; expressions, which it does not know, have their own."""
+    """Describe a plan in the format of ``TopologyDescription.toString``, with additional lines for expressions."""
     lines = ["Topologies:"]
     for part in parts_of(plan):
         note = " for global store (will not generate tasks)" if part.fills_global_store else ""
@@ -33,7 +33,7 @@ def text(plan: Plan) -> str:
 
 
 def _larger_first(shapes: tuple[Shape, ...]) -> list[Shape]:
-    """Sort nodes as Kafka Streams does (``InternalTopologyBuilder.NODE_COMPARATOR``): by how much is behind them, then by name."""
+    """Sort nodes as Kafka Streams does (``InternalTopologyBuilder.NODE_COMPARATOR``): by number of descendants, then by name."""
     sizes: dict[str, int] = {}
     for shape in reversed(shapes):
         sizes[shape.name] = 1 + sum(sizes[child] for child in shape.after)
@@ -55,7 +55,7 @@ def _shape_lines(shape: Shape) -> list[str]:
 
 
 def short_lines(plan: Plan, layout: Layout) -> list[str]:
-    """Say in one line per sub-topology what an application reads, keeps and writes.
+    """Return one line per sub-topology with what an application reads, keeps and writes.
 
     Args:
         plan: The plan.
@@ -87,14 +87,14 @@ def _brief(plan: Plan, sub: SubTopology) -> Iterator[str]:
 def started_text(
     plan: Plan, layout: Layout, group: str, commits: int = 0, given: Mapping[str, str] | None = None
 ) -> str:
-    """Say what an application that is about to start reads, keeps and writes, in how many tasks and partitions.
+    """Describe what a starting application reads, keeps and writes, with the numbers of tasks and partitions.
 
     Args:
         plan: The plan.
         layout: Its tasks and numbers of partitions.
         group: The consumer group.
-        commits: Partitions of the topic of commits, 0 if there is none.
-        given: What the user adds to the configuration of internal topics.
+        commits: Number of partitions of the commits topic, 0 if there is none.
+        given: The user's configuration of internal topics.
     """
     given = given or {}
     tasks = Counter(task.subtopology for task in layout.tasks)
@@ -130,15 +130,15 @@ class Shape:
     """A node.
 
     Attributes:
-        name: Its name.
-        kind: What Kafka Streams calls it.
-        topics: What a source reads; what a sink writes, nothing if a function chooses per record.
-        pattern: What the names of the topics of a source match, if it has a pattern that was not resolved; it is its only topic.
-        stores: The stores it keeps; that of a cogroup is shown at its aggregations.
-        reads: The global stores it asks.
+        name: Name of the node.
+        kind: The kind in Kafka Streams.
+        topics: Topics that a source reads, or that a sink writes; empty if a function chooses the topic per record.
+        pattern: Whether the only entry of ``topics`` is an unresolved pattern for the names of topics.
+        stores: Stores it keeps; the store of a cogroup is shown at its aggregations.
+        reads: Global stores it reads.
         before: Names of its parents.
         after: Names of its children.
-        expression: What it computes, if that is an expression; else nothing.
+        expression: The expression that it computes, or empty.
     """
 
     name: str
@@ -154,13 +154,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-topology, or what fills a global store.
+    """A sub-topology, or the nodes that fill a global store.
 
     Attributes:
         number: Its number.
-        fills_global_store: Whether no task runs it.
+        fills_global_store: Whether it fills a global store, so that no task runs it.
         shapes: Its nodes, parents before children.
-        stores: The stores it keeps.
+        stores: Stores it keeps.
     """
 
     number: int
@@ -171,12 +171,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Line:
-    """A line between two things of a picture, each given by kind and name.
+    """A line between two elements of a picture, each identified by kind and name.
 
     Attributes:
-        start: Where it begins: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
-        end: Where it ends.
-        carries_records: Whether records go along it; else it says who uses a store.
+        start: Start of the line: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
+        end: End of the line.
+        carries_records: Whether records pass along it; else it shows the use of a store.
     """
 
     start: tuple[str, str]
@@ -185,7 +185,7 @@ class Line:
 
 
 def parts_of(plan: Plan) -> tuple[Part, ...]:
-    """Return the parts of a plan but those that only keep the number of one that is gone."""
+    """Return the parts of a plan, without those that only reserve the number of a removed sub-topology."""
     present = [(sub, False) for sub in plan.subtopologies if sub.nodes]
     filling = [(part, True) for part in plan.global_parts]
     return tuple(
@@ -195,7 +195,7 @@ def parts_of(plan: Plan) -> tuple[Part, ...]:
 
 
 def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
-    """Return every topic that is read or written, once."""
+    """Return all topics that are read or written, each once."""
     return tuple(dict.fromkeys(topic for part in parts for shape in part.shapes for topic in shape.topics))
 
 

@@ -1,10 +1,10 @@
 """Drawings of a plan: Mermaid, Graphviz' DOT language, and SVG for notebooks, which needs no other program.
 
-Topics are drawn too, outside of the parts: a repartition topic is what two sub-topologies have in common. Names of
-stores and topics have letters, digits and ``._-`` only; those of nodes of the Processor API may have anything, and are escaped.
+Topics are drawn outside of the parts, because a repartition topic connects two sub-topologies. Names of stores and topics contain
+letters, digits and ``._-`` only; names of nodes of the Processor API may contain any character, and are escaped.
 
-**SVG.** Parts lie below each other. In a part a node lies one row below the lowest of its parents. The box of a node says what
-it reads, uses and writes, so topics and stores need no boxes of their own; a topic that one part writes and another reads has one
+**SVG.** Parts are drawn below each other. Within a part, a node is one row below the lowest of its parents. The box of a node lists
+what it reads, uses and writes, so topics and stores need no boxes; a topic that one part writes and another reads has the same
 name in both.
 """
 
@@ -69,17 +69,17 @@ def _mermaid(name: str) -> str:
 
 
 LETTER, LINE, PADDING, GAP, TITLE = 8, 16, 8, 28, 24
-"""Widths and heights in pixels: of a letter, of a line of text, inside and between boxes, of a part's title."""
+"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, height of a part's title."""
 
 _GREY = "#888"
-"""Lines and grounds; text takes the colour of the page, so that the picture fits a dark one too."""
+"""Colour of lines and backgrounds; text has the colour of the page, so that the picture fits a dark page too."""
 
 
 class Box(NamedTuple):
-    """A node with its place.
+    """A node with its position and size in pixels.
 
     Attributes:
-        lines: What it says.
+        lines: Lines of text.
         x: Left edge.
         y: Upper edge.
         width: Width.
@@ -110,11 +110,11 @@ def svg(plan: Plan) -> str:
 
 
 def laid_out(part: Part, top: int) -> dict[str, Box]:
-    """Assign each node of a part its place.
+    """Return the box of each node of a part.
 
     Args:
         part: The part.
-        top: Where its first row begins.
+        top: Upper edge of its first row.
     """
     rows: list[list[Shape]] = []
     row_of: dict[str, int] = {}

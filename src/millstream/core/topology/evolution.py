@@ -1,19 +1,18 @@
 """Evolution: how an edited topology continues the checkpoint of an earlier one.
 
-State is found by its *task*, and so by the number of its sub-topology. ``split`` numbers sub-topologies in the order in
-which a program begins them, and that order changes with every source that is added in front. So a checkpoint remembers the
-*parts* it has state for: per number the topics and the stores of the sub-topology. An edited topology takes its numbers
-from there:
+State is found by its *task*, and therefore by the number of its sub-topology. ``split`` numbers sub-topologies in program order,
+and that order changes with every source that is added before others. So a checkpoint contains the *parts* that have state: for
+each number, the topics and the stores of the sub-topology. An edited topology takes its numbers from them:
 
-1. A sub-topology takes the number of the part that has its stores. Stores are found by their names, so this is certain. If
-   its stores come from two parts, or two sub-topologies want one part, state would have to move between tasks: refused.
-2. Any other takes the number of the part with which it has the most source topics in common.
-3. What is left is new, and gets a number that no part ever had.
+1. A sub-topology takes the number of the part with its stores. Stores are identified by name, so this is unambiguous. If its
+   stores come from two parts, or two sub-topologies match one part, state would have to move between tasks, which is refused.
+2. Any other sub-topology takes the number of the part with which it shares the most source topics.
+3. The remaining ones are new, and get numbers that no part has ever had.
 
-How records reach the tasks of a part that has stores must stay as it is, see ``millstream.core.topology.routing``.
+Records must reach the tasks of a part with stores in the same way as before, see ``millstream.core.topology.routing``.
 
-A part whose sub-topology is gone keeps its number for ever, without topics: its state is deleted, and its number is not
-given away, so that nothing new ever finds something old. In a plan, such a number is a sub-topology without nodes.
+A part whose sub-topology has been removed keeps its number for ever, without topics: its state is deleted, and its number is not
+reused, so that a new sub-topology never finds old state. In a plan, such a number is a sub-topology without nodes.
 
 See docs/decisions/0018-edited-topologies.md.
 """
@@ -38,12 +37,12 @@ V = TypeVar("V")
 
 
 class Part(NamedTuple):
-    """What a checkpoint remembers of the sub-topology of a number.
+    """The entry of a checkpoint for a sub-topology.
 
     Attributes:
-        topics: Its source topics, and the marks of its patterns; none if the sub-topology is gone.
+        topics: Its source topics, and the marks of its patterns; empty if the sub-topology has been removed.
         stores: Its stores.
-        tasks: The largest number of tasks it ever had.
+        tasks: The largest number of tasks it has ever had.
     """
 
     topics: tuple[str, ...]
@@ -53,15 +52,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What the last offset of a checkpoint says about the topology that made it; empty without a checkpoint.
+    """The topology of a checkpoint, from its last offset; empty without a checkpoint.
 
     Attributes:
-        stores: Fingerprint per store.
-        internal: Number of partitions per repartition topic.
-        parts: The parts by number.
+        stores: Fingerprint by store.
+        internal: Number of partitions by repartition topic.
+        parts: Parts by number.
         topic_ids: The broker's id of each topic that was read.
-        positions: Per topic and partition the first offset that was not planned.
-        unfinished: The stores of unfinished records of asynchronous operators.
+        positions: First unplanned offset by topic and partition.
+        unfinished: Stores of unfinished records of asynchronous operators.
         routing: How records reach tasks; None if an older Millstream wrote the offset.
     """
 
@@ -75,7 +74,7 @@ class Remembered:
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
-        """Read an offset as the planner writes it; what an older Millstream did not write is not remembered."""
+        """Decode an offset of the planner; fields that an older Millstream did not write are empty."""
         return cls(
             offset.get("stores", {}),
             offset.get("internal", {}),
@@ -87,14 +86,14 @@ class Remembered:
         )
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
-        """Return the same with new names of stores, and of the repartitions that are named after them.
+        """Return a copy with new names of stores, and of the repartitions that are named after them.
 
         Args:
-            names: New name per old name.
-            application_id: What repartitions are named after.
+            names: New name by old name.
+            application_id: Prefix of the repartition topics.
 
         Raises:
-            IncompatibleTopologyError: If a name to be changed is not there, or its new name is there too.
+            IncompatibleTopologyError: If an old name does not exist, or its new name exists already.
         """
         for old, new in names.items():
             _check_rename(old, new, self.stores)
@@ -117,13 +116,13 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a running topology passes on through the checkpoint, and what it took over under another name.
+    """What a running topology writes to the checkpoint, and what it has taken over under another name.
 
     Attributes:
-        parts: The parts by number, the gone ones included.
-        topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, as far as it gives them.
-        renamed_stores: New name per old name of a store.
-        appeared: Topics that a pattern matches now and that were not there when it was looked for them last.
+        parts: Parts by number, including removed ones.
+        topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, if the broker has ids.
+        renamed_stores: New name by old name of a store.
+        appeared: Topics that a pattern matches now and that did not exist when it was last resolved.
         routing: How records reach tasks.
     """
 
@@ -134,19 +133,19 @@ class Lineage:
     routing: Routing = field(default_factory=Routing)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the offset carries."""
+        """Return the entries for the offset, as JSON-compatible data."""
         parts = {
             str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
         }
         return {"parts": parts, "topic_ids": dict(self.topic_ids), "routing": self.routing.to_json()}
 
     def gone_tasks(self) -> list[TaskId]:
-        """Return the tasks of all parts whose sub-topology is gone."""
+        """Return the tasks of all parts whose sub-topology has been removed."""
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
 def parts_from_json(data: Mapping[str, Any]) -> dict[int, Part]:
-    """Read the parts as :meth:`Lineage.to_json` gives them."""
+    """Decode the parts from the result of :meth:`Lineage.to_json`."""
     return {int(n): Part(tuple(topics), tuple(stores), tasks) for n, (topics, stores, tasks) in data.items()}
 
 
@@ -155,10 +154,10 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
 
     Args:
         plan: The plan, numbered by ``split``.
-        before: The parts of the checkpoint, stores under their new names.
+        before: Parts of the checkpoint, with the new names of stores.
 
     Returns:
-        The same plan with other numbers; numbers of parts that are gone are sub-topologies without nodes.
+        The same plan with other numbers; numbers of removed parts are sub-topologies without nodes.
 
     Raises:
         IncompatibleTopologyError: If state would have to move from one task to another.
@@ -176,12 +175,12 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
 
 
 def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int, Part]:
-    """Return the parts that the checkpoint of a running plan has to remember.
+    """Return the parts for the checkpoint of a running plan.
 
     Args:
         plan: The plan, with the numbers of :func:`continued`.
         layout: Its tasks.
-        before: The parts of the checkpoint so far.
+        before: Parts of the checkpoint so far.
     """
     tasks = {number: part.tasks for number, part in before.items()}
     for task in layout.tasks:
@@ -190,7 +189,7 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
-    """Return the topics that patterns match now and did not before: all of their records belong to the stream."""
+    """Return the topics that patterns match now but not before; all their records belong to the stream."""
     looked_for = {topic for part in before.parts.values() for topic in part.topics}
     return frozenset(
         topic
@@ -203,7 +202,7 @@ def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
 
 
 def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse a topology that cannot read the stores of the checkpoint.
+    """Check that the topology can read the stores of the checkpoint.
 
     Raises:
         IncompatibleTopologyError: If a store has another kind, other serdes, or has moved to another sub-topology.
@@ -218,7 +217,7 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def newly_gone(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskId]:
-    """Return the tasks whose state is to be deleted in the micro-batch between two offsets."""
+    """Return the tasks whose state must be deleted in the micro-batch between two offsets."""
     before = parts_from_json(start.get("parts", {}))
     after = parts_from_json(end.get("parts", {}))
     gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
@@ -230,7 +229,7 @@ def _tasks(numbers: Iterable[int], parts: Mapping[int, Part]) -> list[TaskId]:
 
 
 def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
-    """Return the number in the checkpoint for each number of ``split``."""
+    """Return the number in the checkpoint by number of ``split``."""
     rest = list(subs)
     numbers = _by_stores(rest, before)
     rest = [sub for sub in rest if sub.id not in numbers]
@@ -281,11 +280,8 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(map(repr, names))
 
 
-# Names of stores.
-
-
 def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
-    """Return a mapping by store, or by user of a store (``with_number``), with the new names of stores.
+    """Return a mapping by store, or by numbered user of a store (``with_number``), with the new names of stores.
 
     Example:
         >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})
@@ -300,14 +296,14 @@ def _with_new_name(store: str, names: Mapping[str, str]) -> str:
 
 
 def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[str, str]:
-    """Check new names of stores against the topology that uses them.
+    """Check the new names of stores against the topology that uses them.
 
     Args:
-        names: New name per old name.
+        names: New name by old name.
         stores: The stores of the topology.
 
     Raises:
-        SettingsError: If a new name is no store of the topology, an old one still is, or a name is given twice.
+        SettingsError: If a new name is not a store of the topology, an old name still is, or two stores get the same name.
     """
     for old, new in names.items():
         checked_name(old, "store")

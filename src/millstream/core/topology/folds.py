@@ -1,10 +1,10 @@
-"""Folds: aggregations that the engine knows, so that it need not call a function for each record.
+"""Folds: built-in aggregations, for which the engine need not call a function per record.
 
-An aggregation of the DSL is a function of the user, which can do anything. Some are ours: a count, a sum. Such a node names
-its fold beside its function; both give the same, and the engine may take either (``millstream.core.engine.folding``).
+An aggregation of the DSL is a user function, which can do anything. Some are built in, such as count and sum. Such a node names its
+fold in addition to its function; both have the same result, and the engine may use either (``millstream.core.engine.folding``).
 
-What a fold does is written down once, as its *recipe*: the functions of records are made of it, and the engine's own way
-takes its step.
+A fold is defined once, as its *recipe*: the functions for single records are derived from it, and the engine's fast path uses its
+step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.core.model.serdes import Serde
 
 
 class Fold(Enum):
-    """What a known aggregation does with the aggregate so far and the next value."""
+    """The built-in aggregations."""
 
     COUNT = "count"
     SUM = "sum"
@@ -32,13 +32,13 @@ class Fold(Enum):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a fold is computed.
+    """Functions that compute a fold.
 
     Attributes:
-        step: The aggregate so far and the next value to the new aggregate.
+        step: Maps the current aggregate and the next value to the new aggregate.
         aggregator: The same as a function of key, value and aggregate.
-        join: The aggregates of two sets of records to that of both.
-        zero: The aggregate of no records; None if there is none: then that of one record is its value.
+        join: Maps the aggregates of two sets of records to the aggregate of both.
+        zero: The aggregate of no records; None if there is none: then the aggregate of one record is its value.
     """
 
     step: Callable[[Any, Any], Any]
@@ -48,17 +48,17 @@ class Recipe:
 
     @property
     def initializer(self) -> Callable[[], Any] | None:
-        """What makes the first aggregate of a key, None if its first value does."""
+        """Creates the first aggregate of a key; None if its first value is the first aggregate."""
         return None if self.zero is None else partial(_given, self.zero)
 
     @property
     def merger(self) -> Callable[[Any, Any, Any], Any]:
-        """The join as a function of key and two aggregates."""
+        """The join as a function of a key and two aggregates."""
         return partial(_merged, self.join)
 
 
 def plus_one(key: object, value: object, count: int) -> int:
-    """Count one more."""
+    """Return the count plus one."""
     return count + 1
 
 
@@ -88,11 +88,11 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 
 
 def kept_with(fold: Fold, value: Serde[Any]) -> Serde[Any]:
-    """Return the serde of a fold's aggregates, of that of its values."""
+    """Return the serde of a fold's aggregates, from the serde of its values."""
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}
     return own.get(fold, value)
 
 
 def fits_always(fold: Fold | None) -> bool:
-    """Tell whether every aggregate fits its serde."""
+    """Return whether every aggregate of a fold fits its serde."""
     return fold in (Fold.COUNT, Fold.MEAN)

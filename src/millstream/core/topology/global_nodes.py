@@ -1,10 +1,9 @@
-"""Global nodes: the parts of a topology whose state every task sees.
+"""Global nodes: the parts of a topology whose state is visible to every task.
 
-A *global store* holds the same content for all tasks of an application: that of one topic, all partitions of it. A
-*global part* is the pair of nodes that fills it: a source, and behind it the node that maintains the store. Nothing comes
-out of a global part: it makes no tasks, sends nothing, and its topic is not an input of anybody. Nodes elsewhere only read
-the store, so reading it is no edge of the graph and brings nobody into one sub-topology (Kafka Streams:
-``addGlobalStore``).
+A *global store* has the same content for all tasks of an application: that of one topic, with all its partitions. A *global part*
+is the pair of nodes that fills it: a source, followed by the node that maintains the store. A global part has no output: it forms
+no tasks, sends nothing, and its topic is not an input of another node. Other nodes only read the store, so reading it is not an
+edge of the graph and does not join sub-topologies (Kafka Streams: ``addGlobalStore``).
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ class GlobalProcess(Process):
 
 @dataclass(frozen=True)
 class GlobalJoin(JoinsByKind, Node):
-    """Joins each record with the row of a global table that a function names (``KStreamGlobalKTableJoin``).
+    """Joins each record with a row of a global table, whose key a function returns (``KStreamGlobalKTableJoin``).
 
-    Not pure, although it keeps nothing: it reads a store, and before Spark's shuffle there are none.
+    Not pure, although it keeps no state: it reads a store, and there are none before Spark's shuffle.
 
     Attributes:
         store: The store of the global table.
-        selector: Key and value of the record to the key of the row.
-        joiner: Key, value and row to the new value.
-        kind: inner, or left: a record without a row is joined with None instead of being left out.
+        selector: Maps key and value of the record to the key of the row.
+        joiner: Maps key, value and row to the new value.
+        kind: inner, or left: a record without a row is joined with None instead of being dropped.
     """
 
     store: StoreSpec
@@ -57,5 +56,5 @@ class GlobalJoin(JoinsByKind, Node):
 
     @property
     def global_store_names(self) -> tuple[str, ...]:
-        """Name of the store that is read."""
+        """Name of the global table's store."""
         return (self.store.name,)

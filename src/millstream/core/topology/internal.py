@@ -1,6 +1,6 @@
-"""Internal topics: those an application makes for itself. How they are called, and how they are configured.
+"""Internal topics: the names and configuration of the topics that an application creates.
 
-All begin with the application's id, so that one rule of a secured cluster covers them, and `millstream reset` finds them.
+All names begin with the application's id, so that one rule of a secured cluster covers them, and `millstream reset` finds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from millstream.core.topology.stores import SlicedSpec, StoreSpec, VersionedSpec
 
 _TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
-"""The times of records stay as they are, whatever the broker's default is."""
+"""Records keep their own timestamps, whatever the broker's default is."""
 
 REPARTITION_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
@@ -20,22 +20,22 @@ REPARTITION_CONFIG: Final[Mapping[str, str]] = {
     "segment.bytes": str(50 << 20),
     **_TIMES,
 }
-"""How a repartition topic is created: nothing is deleted that may not have been read yet, and the broker frees the space of
-what was purged a segment at a time."""
+"""Configuration of a repartition topic: unread records are never deleted, and the broker frees the space of purged records one
+segment at a time."""
 
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
-"""How the topic of commits is created: of each mark and each task's snapshot the last one counts."""
+"""Configuration of the commits topic: only the latest value of each mark and of each task's snapshot is needed."""
 
 _OF_FOREIGN_KEYS: Final = re.compile(r"-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic$")
-"""Kafka Streams' generated names of the topics of foreign-key joins, the only repartitions that end in another word."""
+"""Kafka Streams' generated names of the topics of foreign-key joins, the only repartition topics with another suffix."""
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_MS: Final = (1 << 63) - 1
-"""The longest time that a broker takes."""
+"""The longest duration that a broker accepts."""
 
 
 def repartition_topic(application_id: str, name: str) -> str:
-    """Return the name of an internal topic, as Kafka Streams has it.
+    """Return the name of an internal topic, by the rules of Kafka Streams.
 
     Example:
         >>> repartition_topic("shop", "counts")
@@ -48,7 +48,7 @@ def repartition_topic(application_id: str, name: str) -> str:
 
 
 def changelog_topic(application_id: str, store: str) -> str:
-    """Return the name of a store's changelog topic, as Kafka Streams does.
+    """Return the name of a store's changelog topic, by the rules of Kafka Streams.
 
     Example:
         >>> changelog_topic("shop", "counts")
@@ -58,7 +58,7 @@ def changelog_topic(application_id: str, store: str) -> str:
 
 
 def commits_topic(application_id: str) -> str:
-    """Return the name of the topic, and of the group, that say what an application has committed.
+    """Return the name of the topic, and of the group, with an application's commits.
 
     Example:
         >>> commits_topic("shop")
@@ -68,7 +68,7 @@ def commits_topic(application_id: str) -> str:
 
 
 def is_internal(application_id: str, topic: str) -> bool:
-    """Return whether a topic looks like one that an application has made for itself.
+    """Return whether a topic's name is that of an internal topic of an application.
 
     Source: ``StreamsResetter.matchesInternalTopicFormat``.
 
@@ -83,10 +83,10 @@ def is_internal(application_id: str, topic: str) -> bool:
 
 
 def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
-    """Return how a repartition topic is created with what the user adds.
+    """Return the configuration of a repartition topic.
 
     Args:
-        given: What the user adds for all internal topics.
+        given: The user's configuration of all internal topics.
 
     Source: ``RepartitionTopicConfig``.
 
@@ -98,11 +98,11 @@ def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def changelog_config(spec: StoreSpec, given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return how a store's changelog topic is created.
+    """Return the configuration of a store's changelog topic.
 
     Args:
-        spec: The store; what it says itself goes before what is given for all.
-        given: What the user adds for all internal topics.
+        spec: The store; its own configuration takes precedence over ``given``.
+        given: The user's configuration of all internal topics.
 
     Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
     a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
@@ -120,11 +120,11 @@ def _changelog(spec: StoreSpec) -> dict[str, str]:
 
 
 def wrong_config(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
-    """Return what has to change in the configuration of an internal topic that exists, because results would be wrong.
+    """Return what must change in the configuration of an existing internal topic, because results would be wrong.
 
     Args:
-        wanted: How it would be created.
-        found: How it is, the broker's defaults included; what is unknown is taken for right.
+        wanted: The configuration that it would be created with.
+        found: Its configuration, including the broker's defaults; unknown entries are assumed to be right.
 
     Example:
         >>> wrong_config(REPARTITION_CONFIG, {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
@@ -135,5 +135,5 @@ def wrong_config(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[st
 
 
 def _fits(wanted: str, found: str) -> bool:
-    """Return whether a value does what another should; a topic that is compacted and never deleted from keeps more than enough."""
+    """Return whether a value is sufficient; a topic that is compacted but not deleted from keeps more than enough."""
     return set(found.split(",")) == set(wanted.split(",")) or (found == "compact" and "compact" in wanted)

@@ -1,21 +1,21 @@
 """Nodes of joins.
 
-A join of two streams, or of two tables, is three nodes: one per side, which looks up its records on the other side, and one
-behind both, where their results come together. So a record knows which side it came from, and an input may be joined with
-itself. A join of a stream with a table is one node, because only the stream triggers results.
+A join of two streams, or of two tables, has three nodes: one per side, which looks up its records on the other side, and one after
+both, which merges the results. So it is known which side a record came from, and an input may be joined with itself. A join of a
+stream with a table is one node, because only the stream triggers results.
 
-A side names the stores that it reads of the other. That puts both inputs into one sub-topology, whose topics have to be
+A side names the stores that it reads from the other side. This puts both inputs into one sub-topology, whose topics must be
 co-partitioned.
 
-**Foreign keys.** In such a join each left row is joined with the right row whose key it names.
+**Foreign keys.** In a foreign-key join each left row is joined with the right row whose key it references.
 
-The two rows may be in different partitions, so the join goes through two topics (KIP-213):
+The two rows may be in different partitions, so the join uses two topics (KIP-213):
 
     left table -> Subscribe -> [subscriptions, by the right key] -> Subscriptions -+
                                              right table -> Subscribed changes   -+-> [answers, by the left key] -> Resolve -> result
 
-``millstream.core.model.subscriptions`` says what is sent. The result is a table with a store, because the last node has to know
-whether there is a result.
+The messages are defined in ``millstream.core.model.subscriptions``. The result is a table with a store, because the last node has
+to know whether a result exists.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from millstream.core.topology.nodes import Node, TableFilter, TableMapValues
 from millstream.core.topology.stores import StoreSpec, VersionedSpec, WindowSpec
 
 Joiner = Callable[[Any, Any, Any], Any]
-"""Key, left value and right value to the value of the result."""
+"""Maps key, left value and right value to the value of the result."""
 JoinKind = Literal["inner", "left", "outer"]
-"""Which side's records give a result without a partner: none, the left one's, both."""
+"""Which side's records have a result without a partner: none, the left one's, both."""
 
 
 class JoinsByKind:
-    """What joins of a stream have in common: their kind says whether a record without a key has a result (KIP-962)."""
+    """Base of joins of a stream: the kind defines whether a record without a key has a result (KIP-962)."""
 
     kind: JoinKind
 
@@ -47,13 +47,13 @@ class JoinsByKind:
 
 @dataclass(frozen=True)
 class StreamTableJoin(JoinsByKind, Node):
-    """Looks up each record in a table, with versions as of its time (``KStreamKTableJoin``). Stream to stream.
+    """Joins each record with the row of a table; for a versioned table, as of the record's time (``KStreamKTableJoin``). Stream to stream.
 
     Attributes:
-        other: The node of the table.
-        stores: The stores that the table is read from.
-        joiner: Makes the results.
-        kind: What becomes of records without a row.
+        other: Name of the table's node.
+        stores: Names of the stores that the table is read from.
+        joiner: Computes the results.
+        kind: What happens to records without a row.
     """
 
     other: str
@@ -71,15 +71,15 @@ class StreamTableJoin(JoinsByKind, Node):
 
 @dataclass(frozen=True)
 class GraceBuffer(Node):
-    """Holds records back until stream time has passed them by a grace period, and hands them on in the order of their times.
+    """Buffers records until stream time has passed their timestamps by a grace period, and forwards them in timestamp order.
 
-    It stands in front of a join with a versioned table, so that rows may come late (KIP-923). Stream to stream.
+    It is placed before a join with a versioned table, so that rows may arrive late (KIP-923). Stream to stream.
 
     Attributes:
-        store: Holds the records; its serdes are bytes.
+        store: The buffer; its serdes are bytes.
         key: Serde of the keys.
         value: Serde of the values.
-        grace: How long records wait, ms of stream time.
+        grace: Grace period in stream time, ms.
     """
 
     store: StoreSpec
@@ -91,24 +91,24 @@ class GraceBuffer(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the store of the records."""
+        """Name of the buffer's store."""
         return (self.store.name,)
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store of the records."""
+        """Name of the buffer's store."""
         return self.store.name
 
 
 @dataclass(frozen=True)
 class TableJoin(Node):
-    """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and its like). Table to table.
+    """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and others). Table to table.
 
     Attributes:
-        other: The node of the other table.
-        stores: The stores that the other table is read from.
-        joiner: Makes the results.
-        kind: What becomes of rows without a partner.
+        other: Name of the other table's node.
+        stores: Names of the stores that the other table is read from.
+        joiner: Computes the results.
+        kind: What happens to rows without a partner.
         left: Whether this is the left side.
     """
 
@@ -136,7 +136,7 @@ class TableMerge(Node):
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
-    """Return the names of the stores that the rows of a table are read from: its own, or those of the tables in front of it."""
+    """Return the names of the stores that a table is read from: its own store, or those of the tables it is derived from."""
     node = nodes[table]
     if isinstance(getattr(node, "store", None), StoreSpec):
         return node.store_names
@@ -150,9 +150,9 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
 
 
 def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | None:
-    """Return the store of the versions of a table's rows, which may be that of a table in front of it; None if there is none.
+    """Return the store with the versions of a table, possibly that of a table it is derived from; None if there is none.
 
-    Results have no versions (KIP-914): a table that was joined, aggregated or put into a store of its own has none.
+    Results have no versions (KIP-914): a table that was joined, aggregated or materialised in another store has none.
     """
     node = nodes[table]
     if isinstance(node, (TableFilter, TableMapValues)):
@@ -163,19 +163,18 @@ def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | 
 
 @dataclass(frozen=True)
 class JoinTimes:
-    """Which records of two streams meet, and when one has stayed alone. All times are ms.
+    """The time conditions of a join of two streams, in ms.
 
-    A left record of time t meets right records with times from ``t - before`` to ``t + after``. Its window *closes* when
+    A left record with time t is joined with right records with times from ``t - before`` to ``t + after``. Its window *closes* when
     the stream time of the join exceeds ``t + after + grace``; that of a right record, ``t + before + grace``.
 
     Attributes:
         before: How much earlier a right record may be.
         after: How much later a right record may be.
-        grace: How long after its end a window stays open.
-        final: Whether a record that was given a result without a partner joins nothing any more.
-        interval: At least so much wall clock lies between two looks for records that stayed alone; 0 looks whenever
-            stream time advances.
-        prior: Whether a record meets only those that are older than itself (KIP-28, ``joinPrior``).
+        grace: Grace period: how long after its end a window stays open.
+        final: Whether a record that had a result without a partner is not joined any more.
+        interval: Minimum wall-clock time between two checks for unmatched records; 0 checks whenever stream time advances.
+        prior: Whether a record is joined only with older records (KIP-28, ``joinPrior``).
     """
 
     before: int
@@ -186,7 +185,7 @@ class JoinTimes:
     prior: bool = False
 
     def closes(self, *, left: bool) -> int:
-        """Return how long after its own time the window of a record of a side closes."""
+        """Return how long after its own time the window of a record closes, ms."""
         return (self.after if left else self.before) + self.grace
 
 
@@ -195,12 +194,12 @@ class StreamJoin(JoinsByKind, Node):
     """One side of a join of two streams (``KStreamJoinWindow`` and ``KStreamKStreamJoin``). Stream to stream.
 
     Attributes:
-        mine: The window store of its own records.
+        mine: The window store of this side's records.
         other: The window store of the other side's records.
-        unmatched: The store of records that have met none yet; None for an inner join.
-        joiner: Makes the results.
-        kind: What becomes of records without a partner.
-        times: Which records meet.
+        unmatched: The store of records without a partner so far; None for an inner join.
+        joiner: Computes the results.
+        kind: What happens to records without a partner.
+        times: The time conditions.
         left: Whether this is the left side.
     """
 
@@ -222,7 +221,7 @@ class StreamJoin(JoinsByKind, Node):
 
     @property
     def remembered_as(self) -> str:
-        """Name of the left store: both sides have one time."""
+        """Name of the left store, because both sides share one stream time."""
         return (self.mine if self.left else self.other).name
 
 
@@ -234,20 +233,20 @@ class StreamMerge(Node):
 
 
 ForeignKey = Callable[[Any, Any], Any]
-"""Key and value of a left row to the key of a right row; None names none."""
+"""Maps key and value of a left row to the key of a right row; None references no row."""
 
 
 @dataclass(frozen=True)
 class Subscribe(Node):
-    """Sends what each change of the left table asks of the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
+    """Sends the request for each change of the left table to the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
 
     Attributes:
-        on: Gives the key of the right row.
+        on: Returns the key of the right row.
         kind: Inner or left.
         key: Serde of the left keys.
-        value: Serde of the left values, which their marks are made of.
+        value: Serde of the left values, which marks are computed from.
         other_key: Serde of the right keys.
-        ignores_null: Whether an inner join sends nothing for a change from or to a value that names no right row.
+        ignores_null: Whether an inner join sends nothing for a change from or to a value that references no right row.
     """
 
     on: ForeignKey
@@ -265,9 +264,9 @@ class Subscriptions(Node):
     """Keeps the subscriptions and answers them (``SubscriptionReceiveProcessorSupplier``). Stream to stream.
 
     Attributes:
-        store: Holds the subscriptions: closed right key and left key to mark, all of them bytes.
-        other: The node of the right table.
-        stores: The stores that the right table is read from.
+        store: The subscriptions: closed right key and left key to mark, all of them bytes.
+        other: Name of the right table's node.
+        stores: Names of the stores that the right table is read from.
         key: Serde of the left keys.
         other_key: Serde of the right keys.
     """
@@ -282,16 +281,16 @@ class Subscriptions(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the store of subscriptions, and of those of the right table."""
+        """Names of the store of subscriptions, and of the stores of the right table."""
         return (self.store.name, *self.stores)
 
 
 @dataclass(frozen=True)
 class SubscribedChanges(Node):
-    """Tells all subscribers of a change of a right row (``ForeignTableJoinProcessorSupplier``). Table to stream.
+    """Sends a change of a right row to all its subscribers (``ForeignTableJoinProcessorSupplier``). Table to stream.
 
     Attributes:
-        store: Holds the subscriptions.
+        store: The subscriptions.
         key: Serde of the left keys.
         other_key: Serde of the right keys.
     """
@@ -310,14 +309,14 @@ class SubscribedChanges(Node):
 
 @dataclass(frozen=True)
 class Resolve(Node):
-    """Makes results of answers that are not stale (``ResponseJoinProcessorSupplier``). Stream to stream.
+    """Computes results from answers that are not stale (``ResponseJoinProcessorSupplier``). Stream to stream.
 
     Attributes:
-        other: The node of the left table.
-        stores: The stores that the left table is read from.
+        other: Name of the left table's node.
+        stores: Names of the stores that the left table is read from.
         results: The store of the results.
         value: Serde of the left values.
-        joiner: Makes the results.
+        joiner: Computes the results.
         kind: Inner or left.
     """
 
@@ -332,5 +331,5 @@ class Resolve(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores of the left table, and of that of the results."""
+        """Names of the stores of the left table, and of the store of the results."""
         return (*self.stores, self.results.name)

@@ -1,8 +1,8 @@
 """Layout: a plan over the partitions of its topics.
 
 The *default grouper* puts the same partition number of all topics of a sub-topology into one *partition group* (KIP-28,
-"Partition Distribution"); a group and a sub-topology make a task. Topics whose records meet in one store must be
-*co-partitioned*: equal numbers of partitions, or a key's state would be torn into two tasks.
+"Partition Distribution"); a group and a sub-topology form a task. Topics whose records reach the same store must be
+*co-partitioned*: with different numbers of partitions, the state of a key would be split between two tasks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Layout:
     """Partition counts and tasks of a plan.
 
     Attributes:
-        partitions: Number of partitions of each topic that is read, internal ones included.
-        tasks: The partitions of each task.
+        partitions: Number of partitions of each topic that is read, including internal topics.
+        tasks: Partitions by task.
     """
 
     partitions: Mapping[str, int]
@@ -40,7 +40,7 @@ def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPa
     """Group partitions by their number (KIP-28's default; Kafka Streams: ``PartitionGrouper``).
 
     Args:
-        partitions: The topics of one sub-topology with their numbers of partitions.
+        partitions: Number of partitions by topic, for one sub-topology.
 
     Returns:
         One group per partition number; the index of a group is its task's number.
@@ -65,15 +65,15 @@ def lay_out(
 
     Args:
         plan: The plan.
-        external: Partition counts of the external topics, as the broker gives them.
+        external: Number of partitions of the external topics, from the broker.
         grouper: Forms the partition groups of a sub-topology.
-        kept: Numbers that repartitions had before: one that does not ask for a number keeps it, however many partitions
-            have been added to the topics in front of it since, because its keys have their state in as many tasks.
+        kept: Previous numbers of partitions of repartition topics: one without an explicit number keeps it, even if partitions
+            have since been added to its upstream topics, because the state of its keys is in as many tasks.
 
     Raises:
-        TopicNotFoundError: If an external topic is missing, or none that gives a repartition its number of partitions.
-        CoPartitioningError: If topics that meet in a store have different counts.
-        TopologyError: If the grouper loses or repeats a partition.
+        TopicNotFoundError: If an external topic is missing, or there is no topic to take a repartition's partition count from.
+        CoPartitioningError: If topics that reach the same store have different counts.
+        TopologyError: If the grouper omits or repeats a partition.
     """
     missing = [topic for topic in plan.external_topics if topic not in external]
     if missing:
@@ -90,7 +90,7 @@ def lay_out(
 
 
 def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
-    """Make the error for source topics that the broker does not have."""
+    """Return the error for source topics that do not exist on the broker."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
         f"the topology reads {names}, which the broker does not have. Source topics are never created for you, because "
@@ -100,7 +100,7 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
 
 
 def _count_internal_topics(plan: Plan, counts: dict[str, int], kept: Mapping[str, int]) -> None:
-    """Add the counts of the internal topics, each when what it takes its count from is known."""
+    """Add the counts of the internal topics, each once the counts that it depends on are known."""
     waiting = dict(plan.internal_topics)
     for topic in list(waiting.values()):
         wanted = topic.partitions or kept.get(topic.name)
@@ -109,7 +109,7 @@ def _count_internal_topics(plan: Plan, counts: dict[str, int], kept: Mapping[str
             del waiting[topic.name]
     while waiting:
         complete = [name for name in waiting if not any(t in waiting for t in _upstream_topics(plan, name))]
-        if not complete:  # parts that send to each other: begin with one that also reads something known
+        if not complete:  # a cycle of parts: begin with one that also reads a topic with a known count
             complete = [name for name in waiting if any(t in counts for t in _upstream_topics(plan, name))][
                 :1
             ]
@@ -129,7 +129,7 @@ def _upstream_topics(plan: Plan, topic: str) -> list[str]:
 
 
 def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
-    """Take the count of the topics that meet this one in a store, else the largest count upstream of all that meet."""
+    """Return the count of the topics that reach the same store as this one, else the largest count upstream of all of them."""
     alike = [topic]
     for meeting in _meetings(plan.subtopology_of[topic]):
         if topic in meeting:
@@ -161,7 +161,7 @@ def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
 
 
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
-    """Return the sets of source topics whose records reach one store."""
+    """Return the sets of source topics whose records reach the same store."""
     per_store = (
         {topic for source in sources for topic in source.topics}
         for sources in sources_of_stores(sub).values()
@@ -185,7 +185,7 @@ def _checked_groups(
 ) -> Sequence[frozenset[TopicPartition]]:
     mine = {topic: counts[topic] for topic in sub.source_topics}
     if not mine:
-        return []  # a part that the topology no longer has
+        return []  # a removed part
     groups = grouper(mine)
     wanted = sorted(TopicPartition(topic, number) for topic, count in mine.items() for number in range(count))
     if sorted(partition for group in groups for partition in group) != wanted:

@@ -1,8 +1,8 @@
-"""Nodes: what a topology is made of.
+"""Nodes: the building blocks of a topology.
 
-A node says *what* happens, never how: it is a frozen value with a name and the names of its parents. How it runs is in
-``millstream.core.engine.compile``. Two kinds of edges leave a node: *streams* of records, and *tables* of changes (a key with
-its new and its old value); the comment of each group of nodes says which it takes and which it gives.
+A node defines *what* happens, not how: it is a frozen value with a name and the names of its parents. How it runs is in
+``millstream.core.engine.compile``. There are two kinds of edges: *streams* of records, and *tables* of changes (a key with its new
+and its old value); a comment above each group of nodes states its input and output.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from millstream.core.topology.folds import Fold
 from millstream.core.topology.stores import StoreSpec
 
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
-"""Record and partition time (ms) to timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
+"""Maps a record and the partition time (ms) to a timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
 OffsetReset: TypeAlias = "str | timedelta"
 """``"earliest"``, ``"latest"``, ``"none"`` (an error), or how far back before now (KIP-1106)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
-"""Key, value and context to the topic a record is sent to (``TopicNameExtractor``)."""
+"""Maps key, value and context to the topic to send a record to (``TopicNameExtractor``)."""
 StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
-"""Topic, key, value and number of partitions to a partition, or to several that each get the record; None leaves it to the key, and
-no partition at all drops the record (``StreamPartitioner``, KIP-837)."""
+"""Maps topic, key, value and number of partitions to a partition, or to several that each get the record; None chooses by key, and an
+empty result drops the record (``StreamPartitioner``, KIP-837)."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """Something records flow through.
+    """Base class of nodes.
 
     Attributes:
-        name: Unique in its topology.
-        parents: Names of the nodes whose output comes in.
+        name: Unique name in the topology.
+        parents: Names of the nodes whose output is the input.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Node:
     pure: ClassVar[bool] = True
     """Whether the node keeps no state and no schedule, so that it may run before Spark's shuffle."""
     table: ClassVar[bool] = False
-    """Whether changes, not records, leave the node."""
+    """Whether the output is changes instead of records."""
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -58,21 +58,21 @@ class Node:
 
     @property
     def remembered_as(self) -> str:
-        """Name under which the node finds again what it remembers over restarts: that of its store, if it has one of its own."""
+        """Name under which the node finds its persistent data after a restart: that of its own store, if it has one."""
         return self.name
 
     @property
     def joins_null_keys(self) -> bool:
-        """Whether it is a left or outer join of a stream, which gives records without a key a result (KIP-962)."""
+        """Whether it is a left or outer join of a stream, which has results for records without a key (KIP-962)."""
         return False
 
     @property
     def closes_idle(self) -> bool:
-        """Whether the wall clock takes over when its input is idle, so that its task must know when that is."""
+        """Whether the wall clock advances time when its input is idle, so that its task must know whether it is."""
         return False
 
 
-# Ends: records come in from topics and leave to topics.
+# Sources and sinks.
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Source(Node):
     """Reads topics (``addSource``).
 
     Attributes:
-        topics: Their names; those that exist and match, for a source with a pattern that has been resolved.
+        topics: Names of the topics; for a source with a resolved pattern, the existing topics that match.
         key: Serde of the keys.
         value: Serde of the values.
-        timestamp: Gives each record's timestamp; None takes its own.
-        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None is the
-            application's setting.
-        pattern: Matches the whole names of the topics; None for a source that names them.
+        timestamp: Returns each record's timestamp; None uses the record's own.
+        offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None uses
+            the application's setting.
+        pattern: Matches the whole names of the topics; None for a source with named topics.
     """
 
     topics: tuple[str, ...]
@@ -105,7 +105,7 @@ def source_reading(
     timestamp: TimestampExtractor | None = None,
     offset_reset: OffsetReset | None = None,
 ) -> Source:
-    """Return a source of one topic, of several, or of those that match a pattern."""
+    """Return a source that reads one topic, several topics, or those that match a pattern."""
     pattern = topics if isinstance(topics, re.Pattern) else None
     named: tuple[str, ...] = ()
     if not isinstance(topics, re.Pattern):
@@ -115,14 +115,14 @@ def source_reading(
 
 @dataclass(frozen=True)
 class Sink(Node):
-    """Sends to a topic, or to the topic that a function chooses (``addSink``).
+    """Sends to a topic, or to a topic chosen by a function (``addSink``).
 
     Attributes:
         topic: The topic, or the function.
         key: Serde of the keys.
         value: Serde of the values.
-        partitioner: Chooses the partition; None leaves it to the key.
-        window_bytes: How many bytes at the end of a serialised key do not choose its partition (``WindowedStreamPartitioner``).
+        partitioner: Chooses the partition; None chooses by key.
+        window_bytes: Number of bytes at the end of a serialised key that are ignored for the partition (``WindowedStreamPartitioner``).
     """
 
     topic: str | TopicNameExtractor
@@ -134,15 +134,15 @@ class Sink(Node):
 
 @dataclass(frozen=True)
 class Repartition(Node):
-    """Sends records to where their key belongs: the border between two sub-topologies (``repartition``).
+    """Sends records to the partition of their key: the border between two sub-topologies (``repartition``).
 
     Attributes:
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
-        partitions: Wanted number of partitions; None takes it from what it is joined with or came from.
-        drop_null_keys: Whether records without a key end here, unless a left or outer join is behind it.
+        partitions: Number of partitions; None takes it from the topics it is joined with, or from upstream.
+        drop_null_keys: Whether records without a key are dropped, unless a left or outer join follows.
         count_null_keys: Whether those are counted as dropped.
-        partitioner: Chooses the partition; None leaves it to the key.
-        parts: Names of the filter, the sink and the source that it becomes; None makes them of its own name.
+        partitioner: Chooses the partition; None chooses by key.
+        parts: Names of the filter, the sink and the source that replace it; None derives them from its name.
     """
 
     topic_name: str
@@ -156,16 +156,16 @@ class Repartition(Node):
 
     @property
     def part_names(self) -> tuple[str, str, str]:
-        """Names of the filter, the sink and the source that it becomes."""
+        """Names of the filter, the sink and the source that replace it."""
         return self.parts or (f"{self.name}-filter", f"{self.name}-sink", f"{self.name}-source")
 
 
-# Stream to stream, without state.
+# Stream to stream, stateless.
 
 
 @dataclass(frozen=True)
 class Filter(Node):
-    """Keeps the records whose predicate is ``keep``."""
+    """Keeps the records for which the predicate equals ``keep``."""
 
     predicate: Callable[[Any, Any], object]
     keep: bool = True
@@ -173,7 +173,7 @@ class Filter(Node):
 
 @dataclass(frozen=True)
 class WithKey(Node):
-    """Keeps the records that have a key, which belong to a partition.
+    """Keeps the records with a key, which determines their partition.
 
     Attributes:
         counted: Whether the others are counted as dropped.
@@ -184,14 +184,14 @@ class WithKey(Node):
 
 @dataclass(frozen=True)
 class Map(Node):
-    """One record to one record, key and value."""
+    """Maps key and value of each record to a new key and value."""
 
     mapper: Callable[[Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class MapValues(Node):
-    """One value to one value."""
+    """Maps each value to a new value."""
 
     mapper: Callable[..., Any]
     with_key: bool = False
@@ -199,21 +199,21 @@ class MapValues(Node):
 
 @dataclass(frozen=True)
 class SelectKey(Node):
-    """A new key for each record."""
+    """Sets a new key for each record."""
 
     mapper: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class FlatMap(Node):
-    """One record to any number of records."""
+    """Maps each record to any number of records."""
 
     mapper: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class FlatMapValues(Node):
-    """One value to any number of values."""
+    """Maps each value to any number of values."""
 
     mapper: Callable[..., Any]
     with_key: bool = False
@@ -221,30 +221,30 @@ class FlatMapValues(Node):
 
 @dataclass(frozen=True)
 class Peek(Node):
-    """A side effect per record; the record goes on unchanged."""
+    """Calls a function for its side effect; the record is forwarded unchanged."""
 
     action: Callable[[Any, Any], object]
 
 
 @dataclass(frozen=True)
 class Pass(Node):
-    """Hands records on: where streams merge, and where a branch begins."""
+    """Forwards records unchanged: where streams merge, and where a branch begins."""
 
 
 @dataclass(frozen=True)
 class Branch(Node):
-    """Hands each record to the first branch whose predicate holds.
+    """Forwards each record to the first branch whose predicate is true.
 
     Attributes:
-        predicates: One per branch, in order; None always holds (the default branch).
-        routes: The child node of each branch.
+        predicates: One per branch, in order; None is always true (the default branch).
+        routes: Name of the child node of each branch.
     """
 
     predicates: tuple[Callable[[Any, Any], object] | None, ...]
     routes: tuple[str, ...]
 
 
-# Stream to stream, by a processor of the user.
+# Stream to stream, by a user's processor.
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Process(Node):
 
 @dataclass(frozen=True)
 class Materialised(Node):
-    """Keeps its table in a store."""
+    """Base of nodes that keep their table in a store."""
 
     store: StoreSpec
 
@@ -276,13 +276,13 @@ class Materialised(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the store that holds the table."""
+        """Name of the table's store."""
         return (self.store.name,)
 
 
 @dataclass(frozen=True)
 class TableSource(Materialised):
-    """The newest value per key becomes a table; a null value deletes (``KTableSource``)."""
+    """Turns a stream into a table with the newest value per key; a null value deletes (``KTableSource``)."""
 
 
 @dataclass(frozen=True)
@@ -290,10 +290,10 @@ class Aggregate(Materialised):
     """Aggregates a grouped stream per key (``KStreamAggregate``, ``KStreamReduce``).
 
     Attributes:
-        initializer: Makes the first aggregate of a key; None takes the first value itself (reduce).
-        aggregator: Key, value and aggregate to the new aggregate; None deletes the key.
+        initializer: Creates the first aggregate of a key; None uses the first value (reduce).
+        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the key.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
-        fold: What the aggregator does, if it is no function of the user.
+        fold: The built-in aggregation, if the aggregator is not a user function.
     """
 
     initializer: Callable[[], Any] | None
@@ -304,14 +304,14 @@ class Aggregate(Materialised):
 
 @dataclass(frozen=True)
 class Cogroup(Materialised):
-    """The table that several aggregations of streams keep in one store; they are its parents (``cogroup``, KIP-150)."""
+    """The table of several stream aggregations, its parents, in one store (``cogroup``, KIP-150)."""
 
 
 @dataclass(frozen=True)
 class TableAggregate(Materialised):
     """Aggregates a grouped table per key from its changes (``KTableAggregate``, ``KTableReduce``).
 
-    Takes a stream whose values are changes, as :class:`GroupTable` gives them.
+    The input is a stream whose values are changes, the output of :class:`GroupTable`.
     """
 
     initializer: Callable[[], Any] | None
@@ -324,7 +324,7 @@ class TableAggregate(Materialised):
 
 @dataclass(frozen=True)
 class TableFilter(Node):
-    """Keeps the rows whose predicate is ``keep``; the others become tombstones (``KTableFilter``)."""
+    """Keeps the rows for which the predicate equals ``keep``; the others become tombstones (``KTableFilter``)."""
 
     predicate: Callable[[Any, Any], object]
     keep: bool = True
@@ -334,7 +334,7 @@ class TableFilter(Node):
 
 @dataclass(frozen=True)
 class TableMapValues(Node):
-    """One value to one value; tombstones pass unmapped (``KTableMapValues``)."""
+    """Maps each value to a new value; tombstones are forwarded unchanged (``KTableMapValues``)."""
 
     mapper: Callable[..., Any]
     with_key: bool = False
@@ -344,7 +344,7 @@ class TableMapValues(Node):
 
 @dataclass(frozen=True)
 class TableStore(Materialised):
-    """Keeps a copy of a derived table in a store of its own."""
+    """Keeps a copy of a derived table in a separate store."""
 
 
 # Table to stream.
@@ -352,16 +352,16 @@ class TableStore(Materialised):
 
 @dataclass(frozen=True)
 class ToStream(Node):
-    """The changes of a table as records; a deleted row is a null value (``KTableToStream``)."""
+    """Turns the changes of a table into records; a deleted row is a null value (``KTableToStream``)."""
 
 
 @dataclass(frozen=True)
 class GroupTable(Node):
-    """Re-keys the rows of a table; gives a stream of changes (``KTableRepartitionMap``)."""
+    """Re-keys the rows of a table; the output is a stream of changes (``KTableRepartitionMap``)."""
 
     selector: Callable[[Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Late(Node):
-    """The late records of its parent, which hands it these and nothing else. To stream; not in Kafka Streams."""
+    """The late records of its parent, which forwards only these to it. To stream; not in Kafka Streams."""

@@ -1,14 +1,14 @@
-"""Patterns: sources that read every topic whose whole name a regular expression matches.
+"""Patterns: sources that read every topic whose whole name matches a regular expression.
 
-A topology with a pattern does not say which topics it reads; the cluster does. So a pattern is *resolved* against the names
-of the topics that exist before the topology is split, and everything behind that sees plain sources with plain topics. When
-topics appear or disappear it is resolved again (see docs/decisions/0042-topics-by-pattern.md).
+With a pattern, the cluster determines which topics are read. So a pattern is *resolved* against the names of the existing topics
+before the topology is split, and everything downstream sees plain sources with plain topics. When topics are created or deleted it
+is resolved again (see docs/decisions/0042-topics-by-pattern.md).
 
-A pattern never means an internal topic: neither the broker's own (``__consumer_offsets``), nor one that the application has made
-itself, whose records would come back to it.
+A pattern never matches an internal topic: neither the broker's own (``__consumer_offsets``), nor one of the application, whose
+records would flow back into it.
 
-The *mark* of a pattern stands for it among the topics of a sub-topology. A checkpoint keeps it, so that a restart finds the state
-of the sub-topology also when none of the topics is the same as before. No topic can have such a name.
+The *mark* of a pattern represents it among the topics of a sub-topology. A checkpoint keeps it, so that a restart finds the state
+of the sub-topology even if all matching topics have changed. No topic can have such a name.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def mark_of(pattern: re.Pattern[str]) -> str:
 
 
 def matches(pattern: re.Pattern[str], topic: str) -> bool:
-    """Tell whether a pattern means a topic: it matches the whole name, and the name is none of the broker's own."""
+    """Return whether a pattern matches the whole name of a topic, and the topic is not one of the broker's own."""
     return not topic.startswith("__") and pattern.fullmatch(topic) is not None
 
 
 def source_of(sources: Iterable[Source], topic: str) -> Source | None:
-    """Return the source whose pattern means a topic; None if no pattern does."""
+    """Return the source whose pattern matches a topic; None if there is none."""
     return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
 
 
 def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
-    """Return the source that a stream of the same topics, or of an equal pattern, reads too; None if there is none.
+    """Return an existing source with the same topics, or an equal pattern; None if there is none.
 
     Args:
-        sources: The sources of streams so far.
-        node: What would read the topics once more.
+        sources: The existing sources of streams.
+        node: A new source.
 
     Raises:
-        TopologyError: If the two are to read the same topics differently.
+        TopologyError: If the two read the same topics with different options.
 
     Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, which lets the first extractor and the first serdes win.
     """
@@ -79,10 +79,10 @@ def _said(source: Source) -> str:
 
 
 def check_one_source(sources: Iterable[Source], topic: str) -> None:
-    """Refuse a topic that several sources mean, now that its name is known.
+    """Check that a topic is read by one source only, now that its name is known.
 
     Raises:
-        TopologyError: If a pattern means a topic that another source reads.
+        TopologyError: If a pattern matches a topic that another source reads.
     """
     meant = [s for s in sources if topic in s.topics or (s.pattern is not None and matches(s.pattern, topic))]
     if len(meant) > 1:
@@ -98,18 +98,18 @@ def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
 
 
 def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
-    """Assign each source with a pattern the topics that it means.
+    """Return the nodes, with the matching topics in each source that has a pattern.
 
     Args:
         nodes: The nodes by name.
-        existing: The names of all topics.
-        application_id: Whose internal topics no pattern means.
+        existing: Names of all existing topics.
+        application_id: The application, whose internal topics no pattern matches.
 
     Returns:
         The nodes in their order.
 
     Raises:
-        TopologyError: If two sources mean one topic.
+        TopologyError: If two sources match one topic.
 
     Source: ``InternalTopologyBuilder.addSubscribedTopicsFromMetadata``.
     """
@@ -132,7 +132,7 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
 
 
 def check_overlap(node: Source, others: Iterable[Source]) -> None:
-    """Refuse a pattern that means a topic that another source names, as far as that is known before anything connects.
+    """Reject a pattern that matches a topic named by another source, as far as that is known without the cluster.
 
     Raises:
         TopologyError: If it does, or if another source has an equal pattern.

@@ -1,4 +1,4 @@
-"""The plan: a topology that was checked and split into sub-topologies, and what it says of itself."""
+"""The plan: a topology that was checked and split into sub-topologies, and its description."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from millstream.core.topology.stores import StoreSpec
 
 @dataclass(frozen=True)
 class SubTopology:
-    """A connected part of a topology: what one task runs.
+    """A connected part of a topology, which one task runs.
 
     Attributes:
-        id: Its number, in the order in which the parts were begun.
+        id: Its number.
         nodes: The nodes by name, parents before children.
         stores: The stores by name.
         global_stores: The global stores that its nodes may read, by name.
@@ -31,17 +31,17 @@ class SubTopology:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The nodes that read topics."""
+        """The source nodes."""
         return tuple(node for node in self.nodes.values() if isinstance(node, Source))
 
     @cached_property
     def source_topics(self) -> tuple[str, ...]:
-        """The topics read, internal ones included."""
+        """The topics it reads, including internal topics."""
         return tuple(topic for source in self.sources for topic in source.topics)
 
     @cached_property
     def origins(self) -> tuple[str, ...]:
-        """The topics read, and the marks of the patterns that chose them."""
+        """The topics it reads, and the marks of the patterns that match them."""
         patterns = (source.pattern for source in self.sources)
         return (*self.source_topics, *(mark_of(pattern) for pattern in patterns if pattern is not None))
 
@@ -52,11 +52,11 @@ class SubTopology:
 
     @cached_property
     def finishes_later(self) -> bool:
-        """Whether a node finishes records after they were handed to it: it calls the world outside, or acknowledges."""
+        """Whether a node may finish records later than it gets them, because it makes calls or acknowledges records."""
         return bool(kept_by(self.nodes.values()))
 
     def children(self, name: str) -> tuple[Node, ...]:
-        """Return the nodes that a node hands its output to, in the order in which they were added."""
+        """Return the children of a node, in the order in which they were added."""
         return tuple(node for node in self.nodes.values() if name in node.parents)
 
 
@@ -66,7 +66,7 @@ class InternalTopic:
 
     Attributes:
         name: ``<application id>-<name>-repartition``.
-        partitions: The wanted number of partitions, None to take it from the topics around it.
+        partitions: The requested number of partitions, None to derive it from other topics.
         upstream: Sub-topology that sends to it.
         downstream: Sub-topology that reads it.
         through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
@@ -84,10 +84,10 @@ class Plan:
     """A checked topology, split into sub-topologies.
 
     Attributes:
-        application_id: What internal topics are named after.
-        subtopologies: In the order of their numbers.
+        application_id: Prefix of internal topics.
+        subtopologies: The sub-topologies, in the order of their numbers.
         internal_topics: Repartition topics by name.
-        global_parts: What fills the global stores, numbered behind the sub-topologies.
+        global_parts: The parts that fill global stores, numbered after the sub-topologies.
     """
 
     application_id: str
@@ -107,30 +107,30 @@ class Plan:
 
     @cached_property
     def external_topics(self) -> tuple[str, ...]:
-        """The topics read that must exist before the application starts."""
+        """The input topics that must exist before the application starts."""
         return tuple(topic for topic in self.subtopology_of if topic not in self.internal_topics)
 
     @cached_property
     def has_patterns(self) -> bool:
-        """Whether it depends on the cluster which topics are read."""
+        """Whether the set of input topics depends on the cluster."""
         return any(source.pattern is not None for sub in self.subtopologies for source in sub.sources)
 
     @cached_property
     def chosen_topics(self) -> frozenset[str]:
-        """The topics that are read because a pattern matches them, not because the program names them."""
+        """The topics that are read because they match a pattern, not because the program names them."""
         sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
         return frozenset(topic for source in sources for topic in source.topics)
 
     @cached_property
     def keepers(self) -> frozenset[str]:
-        """Names of the stores that hold unfinished records of asynchronous operators."""
+        """Names of the stores of unfinished records of asynchronous operators."""
         return frozenset(
             store for sub in self.subtopologies for store in kept_by(sub.nodes.values()).values()
         )
 
     @cached_property
     def broker_topics(self) -> tuple[str, ...]:
-        """The topics read from the broker, internal ones included."""
+        """The topics that are read from the broker, including internal topics."""
         through_shuffle = {topic.name for topic in self.internal_topics.values() if topic.through_shuffle}
         return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
 
@@ -151,17 +151,17 @@ class Plan:
 
     @property
     def purged_topics(self) -> tuple[str, ...]:
-        """The internal topics on the broker that are deleted from as far as they have been processed."""
+        """The internal topics on the broker whose processed records are deleted."""
         return tuple(topic.name for topic in self.internal_topics.values() if not topic.through_shuffle)
 
     @property
     def commits_topic(self) -> str:
-        """The internal topic that holds the marks of delivered batches, and the snapshots of tasks with changelogs."""
+        """The internal topic with the marks of delivered batches, and the snapshots of tasks with changelogs."""
         return commits_topic(self.application_id)
 
     @cached_property
     def sink_topics(self) -> tuple[str, ...]:
-        """The fixed names of topics that results are sent to, without internal ones."""
+        """The fixed topics that results are sent to, without internal topics."""
         names = (
             node.topic
             for sub in self.subtopologies
@@ -172,7 +172,7 @@ class Plan:
 
     @cached_property
     def places_in_any_topic(self) -> bool:
-        """Whether a sink chooses partitions of topics that a function names, so that any topic's number of partitions counts."""
+        """Whether a sink chooses partitions of dynamically chosen topics, so that the partition count of any topic may be needed."""
         sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
         return any(
             (sink.partitioner is not None or sink.window_bytes) and not isinstance(sink.topic, str)
@@ -188,7 +188,7 @@ class Plan:
         )
 
     def store_fingerprints(self) -> dict[str, str]:
-        """Return per store what a restart must find unchanged: its sub-topology, kind and serdes."""
+        """Return what must be unchanged after a restart, by store: its sub-topology, kind and serdes."""
         return {
             store.name: f"sub-topology {sub.id}, {store.fingerprint}"
             for sub in self.subtopologies
@@ -200,19 +200,19 @@ class Plan:
 
 
 def plan_text(plan: Plan) -> str:
-    """Say what an application will read, keep and write."""
+    """Return a text about what an application will read, keep and write."""
     return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
 
 
 def plan_lines(
     plan: Plan, notes: Mapping[int, str], partitions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Say in lines what an application will read, keep and write.
+    """Return lines of text about what an application will read, keep and write.
 
     Args:
         plan: The plan.
-        notes: What to add about sub-topologies, by number.
-        partitions: Numbers of partitions of the topics, once they are known.
+        notes: Additional text by number of sub-topology.
+        partitions: Number of partitions by topic, if known.
     """
     lines: list[str] = []
     for sub in (sub for sub in plan.subtopologies if sub.nodes):
@@ -251,5 +251,5 @@ def _how(plan: Plan, topic: str, partitions: Mapping[str, int] | None) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number with what it counts."""
+    """Return a number with its noun, in singular or plural."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

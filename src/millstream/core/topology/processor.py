@@ -1,4 +1,4 @@
-"""Processors: what a user writes, and the context they are given."""
+"""Processors: base classes for users, and their context."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ V2 = TypeVar("V2")
 
 
 Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
-"""The name of a node and what makes its processors, to what makes them in its place (``ProcessorWrapper``, KIP-1112)."""
+"""Maps the name of a node and its processor supplier to a replacement supplier (``ProcessorWrapper``, KIP-1112)."""
 
 
 class ProcessorContext(Protocol[K2, V2]):
-    """What a processor can see and ask for.
+    """The interface between a processor and its task.
 
     Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.ProcessorContext``.
     """
@@ -36,7 +36,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def app_config(self) -> Mapping[str, Any]:
-        """What the application was given for its processors: its setting ``app_config`` (``appConfigs``)."""
+        """The user's configuration for processors: the application's setting ``app_config`` (``appConfigs``)."""
 
     @property
     def task_id(self) -> TaskId:
@@ -44,25 +44,29 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset of the record that is being processed; None in a punctuator."""
+        """Topic, partition and offset of the record being processed; None in a punctuator."""
 
     @property
     def stream_time_ms(self) -> int:
-        """The largest timestamp the task has taken so far, ms since the epoch; -1 before the first record.
+        """The largest timestamp that the task has processed so far, ms since the epoch; -1 before the first record.
 
         Raises:
-            ProcessingError: In a processor that maintains a global store, whose copies are not equally far.
+            ProcessingError: In a processor that maintains a global store, because its copies have different positions.
         """
 
     @property
     def wall_clock_ms(self) -> int:
-        """The wall clock, ms since the epoch, as it was when the micro-batch was planned."""
+        """Wall-clock time when the micro-batch was planned, ms since the epoch."""
 
     def forward(self, record: Record[K2, V2], child: str | None = None) -> None:
-        """Hand a record to all children, or to the child of that name, and return when they are done with it.
+        """Forward a record to all children, or to the named child, and return when they have processed it.
+
+        Args:
+            record: The record.
+            child: Name of the child; None forwards to all.
 
         Raises:
-            ProcessingError: If there is no child of that name, or nothing is being processed.
+            ProcessingError: If there is no child of that name, or no record is being processed.
         """
 
     def schedule(
@@ -73,87 +77,88 @@ class ProcessorContext(Protocol[K2, V2]):
         *,
         start_time: int | None = None,
     ) -> Cancellable:
-        """Call a function again and again as time advances.
+        """Call a function periodically as time advances.
 
         Args:
-            interval: At least 1 ms.
+            interval: Interval, at least 1 ms; ``timedelta`` or ms.
             kind: ``ms.stream_time`` or ``ms.wall_clock``.
-            callback: Called with the current time of that kind in ms. If this is not called in ``init``, it must be a
-                method of the processor, so that it can be found again in later micro-batches.
-            start_time: First due time in ms since the epoch; None is 0 for stream time, now + interval for the wall clock.
+            callback: Called with the current time of that kind in ms. If ``schedule`` is not called in ``init``, it must be a
+                method of the processor, so that later micro-batches can find it.
+            start_time: First due time, ms since the epoch; None is 0 for stream time, now + interval for the wall clock.
 
         Returns:
-            What cancels it.
+            A handle to cancel the schedule.
 
         Raises:
             ValueError: If the interval is below 1 ms.
-            ProcessingError: If a later micro-batch could not find the callback again.
+            ProcessingError: If a later micro-batch could not find the callback.
         """
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Return this processor's schedules that call a function, those of earlier micro-batches included.
+        """Return this processor's schedules of a function, including those of earlier micro-batches.
 
-        What ``schedule`` returned does not outlive a micro-batch; this finds it again, to cancel it.
+        The result of ``schedule`` is valid within one micro-batch only; use this method to cancel a schedule later.
         """
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
-        """Call a function outside the task, and get its result when the current record retires.
+        """Call a function outside the task, and handle its result when the current record retires.
 
-        The call may take any time: records go on being processed, and so do micro-batches. The offset of the current record is
-        not committed before ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls; that
-        says in which order they end, how often they are tried and what happens when they fail.
+        The call may take any time: the task and its micro-batches go on. The offset of the current record is not committed before
+        ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls; these options define the order of
+        the results, the retries, and what happens on failure.
 
         Args:
-            call: A coroutine function or a plain one, defined at the top of a module: it may be called again after a restart.
+            call: A coroutine function or a plain one, defined at module level, because it may be called again after a restart.
                 It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)`` and ``ms.skip()``.
             on_done: A method of the processor, called with the record and the result.
-            args: What the function is called with.
+            args: Arguments of the call.
 
         Raises:
-            ProcessingError: If a later micro-batch could not find the function or the method again.
+            ProcessingError: If a later micro-batch could not find the function or the method.
 
         Source: KIP-311, "Issue", "Execute", "Store & commit".
         """
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Say that a record is finished, in a processor added with ``acknowledges=True``.
+        """Report that a record is finished, in a processor added with ``acknowledges=True``.
 
-        Until then each new processor, which every micro-batch on Spark has, is given the record again. So keep the work at the level
-        of a module, let ``process`` look whether work for the record runs or has ended already, and acknowledge in ``process`` or
-        in a punctuator. Records that one record became on its way have the same metadata: they are finished when as many
-        acknowledgements have come to one processor.
+        Until then each new processor (on Spark, one per micro-batch) gets the record again. So keep the work at module level, let
+        ``process`` check whether the work for the record is running or done, and acknowledge in ``process`` or in a punctuator.
+        Several records derived from one input record have the same metadata: they are finished when one processor has
+        acknowledged as many.
 
         Args:
             metadata: The ``record_metadata`` it was processed with.
 
         Raises:
-            ProcessingError: If the processor does not have that record, or was not added so, or if nothing is being processed.
+            ProcessingError: If the processor does not have that record, or was added without ``acknowledges=True``, or if nothing is
+                being processed.
 
         Source: KIP-311, "Lightweight approach".
         """
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a number that the application's metrics show as ``counted: <name>``, over all tasks.
+        """Add to a counter that the application's metrics show as ``counted: <name>``, over all tasks.
 
         Args:
-            name: What is counted.
-            by: How many.
+            name: Name of the counter.
+            by: Amount to add.
 
         Source: ``StreamsMetrics.addRateTotalSensor``, as far as totals go.
         """
 
     def commit(self) -> None:
-        """Ask for the next micro-batch as soon as the one under way has ended, as every one does, with a commit.
+        """Request that the next micro-batch starts as soon as the current one has ended; every micro-batch ends with a commit.
 
-        The records of the micro-batch under way are processed first. Then stores, results and offsets are committed together, and
-        the next micro-batch begins without waiting for ``trigger_interval_ms``. Within ``ms.spark.transform`` the trigger is your
-        query's own, in the test driver nothing waits, and a global store is not committed: there it does nothing.
+        The records of the current micro-batch are processed first. Then stores, results and offsets are committed together, and the
+        next micro-batch starts without waiting for ``trigger_interval_ms``. It has no effect within ``ms.spark.transform``, where the
+        trigger is that of your query, in the test driver, where nothing waits, and for a global store, which is not committed.
 
         Source: ``ProcessorContext.commit``.
         """
 
     def state_store(self, name: str) -> Any:
-        """Return a store that is connected to this processor, or any global store, which can only be read.
+        """Return a store that is connected to this processor, or any global store, which is read-only.
 
         Raises:
             StoreError: If there is no such global store, and no such store is connected.
@@ -163,11 +168,11 @@ class ProcessorContext(Protocol[K2, V2]):
 class Processor(Generic[K, V, K2, V2]):
     """Base class of processors: one new object per task and micro-batch.
 
-    A class may bring along the stores that it uses, in a class attribute ``stores``: they are added to the topology and connected
-    to the processor. Two processors that bring the same store share it.
+    A class may provide the stores that it uses, in a class attribute ``stores``: they are added to the topology and connected
+    to the processor. Two processors that provide the same store share it.
 
     On Spark a task may run in another Python process in each micro-batch. So ``init`` is called at the beginning of each
-    and ``close`` at its end, and what has to outlive a micro-batch belongs in a store, not in an attribute.
+    and ``close`` at its end, and data that must survive a micro-batch belongs in a store, not in an attribute.
 
     Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.Processor``.
 
@@ -186,7 +191,7 @@ class Processor(Generic[K, V, K2, V2]):
     context: ProcessorContext[K2, V2]
 
     def init(self, context: ProcessorContext[K2, V2]) -> None:
-        """Get ready; called once before the first record. Keeps the context as ``self.context``."""
+        """Initialise the processor; called once before the first record. Keeps the context as ``self.context``."""
         self.context = context
 
     def process(self, record: Record[K, V]) -> None:
@@ -198,18 +203,18 @@ class Processor(Generic[K, V, K2, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define process(self, record)")
 
     def close(self) -> None:
-        """Let go of what ``init`` acquired."""
+        """Release the resources of ``init``."""
 
 
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
-    """Return the stores that a supplier brings along: those in its attribute ``stores``, or that its function of that name gives.
+    """Return the stores that a supplier provides in its attribute ``stores``, or returns from its function of that name.
 
     Args:
-        name: The processor's name.
+        name: Name of the processor.
         supplier: A class or a function.
 
     Raises:
-        TopologyError: If these are no stores.
+        TopologyError: If they are not stores.
 
     Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
     """
@@ -229,12 +234,12 @@ def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, 
 
 
 def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a supplier if it can make a processor, or a value transformer, for each task.
+    """Return a supplier if it can create a processor, or a value transformer, for each task.
 
-    A function is called twice to see that it makes a new one each time; a class always does.
+    A function is called twice to check that it creates a new one each time; a class always does.
 
     Raises:
-        TopologyError: If it is one itself, or gives the same one again.
+        TopologyError: If it is a processor itself, or returns the same one again.
 
     Source: ``ApiUtils.checkSupplier``.
     """
@@ -256,9 +261,9 @@ def _is_processor(made: object) -> bool:
 
 
 class ValueTransformer(Generic[K, V, V2]):
-    """Base class of what ``KTable.transform_values`` runs: one new object per task and micro-batch, as a ``Processor``.
+    """Base class of transformers for ``KTable.transform_values``: one new object per task and micro-batch, like ``Processor``.
 
-    It may use stores and schedule punctuators, but forwards nothing: a row has one value, the one that is returned.
+    It may use stores and schedule punctuators, but forwards nothing: the returned value is the row's only value.
 
     Source: ``org.apache.kafka.streams.kstream.ValueTransformerWithKey``.
     """
@@ -266,7 +271,7 @@ class ValueTransformer(Generic[K, V, V2]):
     context: ProcessorContext[Any, Any]
 
     def init(self, context: ProcessorContext[Any, Any]) -> None:
-        """Get ready; called once before the first row. Keeps the context as ``self.context``."""
+        """Initialise the transformer; called once before the first row. Keeps the context as ``self.context``."""
         self.context = context
 
     def transform(self, key: K, value: V | None) -> V2 | None:
@@ -285,17 +290,17 @@ class ValueTransformer(Generic[K, V, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define transform(self, key, value)")
 
     def close(self) -> None:
-        """Let go of what ``init`` acquired."""
+        """Release the resources of ``init``."""
 
 
 @dataclass(frozen=True)
 class ProcessValues(Process):
-    """Runs a processor that leaves keys as they are (``FixedKeyProcessor``). Stream to stream."""
+    """Runs a processor that does not change keys (``FixedKeyProcessor``). Stream to stream."""
 
 
 @dataclass(frozen=True)
 class KeepStore(Process):
-    """Runs the processor that alone writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
+    """Runs the only processor that writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
-"""Routing: how records reach the tasks that have the state of their keys.
+"""Routing: how records reach the tasks with the state of their keys.
 
-The state of a key is in the task that its records went to. Whoever writes a record chooses its partition: a producer, or a
-repartition by its key or by a partitioner. The partition grouper puts the partition into a task. Nothing moves the content of
-a store from one task to another, so a checkpoint remembers the *route* of each topic that tasks read, and the topics whose
-records reach each store. What would run next is compared with it, store by store:
+The state of a key is in the task that processed its records. The writer of a record chooses its partition: a producer, or a
+repartition by key or by a partitioner. The partition grouper assigns the partition to a task. The content of a store never moves
+from one task to another, so a checkpoint keeps the *route* of each topic that tasks read, and the topics whose records reach each
+store. The routing of the next start is compared with it, store by store:
 
-1. A partition that was there stays in its task. New partitions join any task, or make new ones.
-2. A repartition keeps its number of partitions and its partitioner. A topic of a producer may grow: then the producer spreads
-   the keys in another way, for every consumer.
-3. If none of the topics of before reaches the store any more, those that do must have the route of one that did. If one does,
-   others may come and go: topics that meet in a store are co-partitioned, so they send a key where that one sends it.
+1. An existing partition stays in its task. New partitions join any task, or form new ones.
+2. A repartition keeps its number of partitions and its partitioner. A producer's topic may grow: then the producer spreads
+   the keys differently, for every consumer.
+3. If none of the previous topics reaches the store any more, the new ones must have the route of a previous one. If at least one
+   does, others may be added or removed: topics that reach the same store are co-partitioned, so they agree with that one.
 
-A store that is new has nothing to lose. Neither has a part without stores, but for records that its tasks hold
+A new store has no state to lose. Neither has a part without stores, except for records that its tasks buffer
 (:func:`left_by`).
 
 See docs/decisions/0055-routing-is-remembered.md.
@@ -38,27 +38,27 @@ class Route(NamedTuple):
     """How the records of one topic reach the tasks of a part.
 
     Attributes:
-        tasks: The number of the task of each partition.
-        by: What chooses the partition: ``producer`` of a topic from outside, ``key`` of a repartition, or its partitioner,
-            which is known by the name of the function.
+        tasks: Task number by partition.
+        by: What chooses the partition: ``producer`` for an external topic, ``key`` for a repartition, or its partitioner, which
+            is identified by the name of the function.
     """
 
     tasks: tuple[int, ...]
     by: str
 
     def to_json(self) -> list[Any]:
-        """Return it for JSON; partitions that are in the tasks of their own numbers are only counted."""
+        """Return JSON-compatible data; if all partitions are in the tasks of the same number, only their count."""
         return [list(self.tasks) if self._grouped else len(self.tasks), self.by]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Route:
-        """Read what :meth:`to_json` returned."""
+        """Decode the result of :meth:`to_json`."""
         tasks, by = data
         return cls(tuple(range(tasks) if isinstance(tasks, int) else tasks), by)
 
     @property
     def _grouped(self) -> bool:
-        """Whether partitions are in other tasks than those of their own numbers."""
+        """Whether partitions are in tasks with other numbers than their own."""
         return self.tasks != tuple(range(len(self.tasks)))
 
     def __str__(self) -> str:
@@ -72,15 +72,15 @@ class Routing:
     """How records reach tasks and stores.
 
     Attributes:
-        routes: The route of each topic that tasks read; parts that run where records are read have none.
-        reaching: Per store the topics whose records reach it, and the marks of the patterns that chose some of them.
+        routes: Route by topic that tasks read; parts that run before the shuffle have none.
+        reaching: For each store, the topics whose records reach it, and the marks of the patterns that match some of them.
     """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
     reaching: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return JSON-compatible data."""
         routes = {topic: route.to_json() for topic, route in self.routes.items()}
         return {
             "routes": routes,
@@ -89,22 +89,22 @@ class Routing:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Routing:
-        """Read what :meth:`to_json` returned."""
+        """Decode the result of :meth:`to_json`."""
         routes = {topic: Route.from_json(route) for topic, route in data["routes"].items()}
         return cls(routes, {store: tuple(origins) for store, origins in data["stores"].items()})
 
     def only(self, stores: Collection[str]) -> Routing:
-        """Return what it says of some stores."""
+        """Return the routing for the given stores only."""
         reaching = {store: origins for store, origins in self.reaching.items() if store in stores}
         topics = {origin for origins in reaching.values() for origin in origins}
         return Routing({topic: route for topic, route in self.routes.items() if topic in topics}, reaching)
 
     def renamed(self, stores: Mapping[str, str], topics: Mapping[str, str]) -> Routing:
-        """Return the same with new names.
+        """Return a copy with new names.
 
         Args:
-            stores: New name per old name.
-            topics: New name per old name of a repartition, each of which may have been renamed or not.
+            stores: New name by old name.
+            topics: New name by old name of a repartition; each may have been renamed or not, so both names are kept.
         """
         routes = {topics.get(topic, topic): route for topic, route in self.routes.items()}
         reaching = {
@@ -158,14 +158,14 @@ def _reaching(sub: SubTopology) -> Iterable[tuple[str, tuple[str, ...]]]:
 
 
 def check_routing(before: Routing, now: Routing) -> None:
-    """Refuse to bring records to other tasks than those that have the state of their keys.
+    """Check that records still reach the tasks with the state of their keys.
 
     Args:
-        before: What the checkpoint remembers, under the new names of stores.
-        now: What would run.
+        before: The routing of the checkpoint, with the new names of stores.
+        now: The routing of the next start.
 
     Raises:
-        IncompatibleTopologyError: If a store would not be reached as before.
+        IncompatibleTopologyError: If records would reach a store in another way than before.
     """
     for store, origins in now.reaching.items():
         known = before.reaching.get(store, ())
@@ -178,7 +178,7 @@ def check_routing(before: Routing, now: Routing) -> None:
 
 
 def left_by(before: Routing, now: Routing) -> frozenset[str]:
-    """Return the topics of which a partition is in another task now, or in none: the tasks of before may hold records of them."""
+    """Return the topics with a partition that is now in another task, or in none: the previous tasks may buffer records of them."""
     return frozenset(topic for topic, route in before.routes.items() if _moved(route, now.routes.get(topic)))
 
 
@@ -189,7 +189,7 @@ def _moved(before: Route, now: Route | None) -> bool:
 
 
 def _first_moved(before: Route, now: Route) -> int | None:
-    """Return the first partition that is in another task."""
+    """Return the first partition that is now in another task."""
     both = enumerate(zip(before.tasks, now.tasks, strict=False))
     return next((partition for partition, (was, would_be) in both if was != would_be), None)
 
@@ -220,7 +220,7 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
 
 
 def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, Route]) -> None:
-    """Refuse topics that have nothing in common with those of before, unless they have their routes."""
+    """Reject topics of which none reached the store before, unless they have the same routes as the previous topics."""
     known = set(before.values())
     if known and any(route not in known for route in now.values()):
         raise _elsewhere(

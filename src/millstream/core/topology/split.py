@@ -1,15 +1,15 @@
-"""Split: a topology becomes sub-topologies.
+"""Split: divide a topology into sub-topologies.
 
 A *sub-topology* is a connected part of the graph, where nodes that share a store count as connected. A repartition is the
-border between two of them: it becomes a sink to an internal topic in the one and a source of that topic in the other
+border between two of them: it becomes a sink to an internal topic in one and a source of that topic in the other
 (Kafka Streams: ``InternalTopologyBuilder.makeNodeGroups``).
 
-A sub-topology is *stateless* when all its nodes are pure: no store, no processor of the user, no schedule. Such a part may
-run where its records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of
-any other part go through a Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
+A sub-topology is *stateless* if all its nodes are pure: no store, no user's processor, no schedule. Such a part may run where its
+records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of any other part use a
+Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
 
-The parts that fill global stores stand beside the sub-topologies, not among them: they make no tasks, so adding a global
-table renumbers nothing (see docs/decisions/0032-global-stores-beside-the-tasks.md).
+The parts that fill global stores are separate from the sub-topologies: they form no tasks, so adding a global table renumbers
+nothing (see docs/decisions/0032-global-stores-beside-the-tasks.md).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def split(
     """Split a graph of nodes into sub-topologies.
 
     Args:
-        application_id: What internal topics are named after.
+        application_id: Prefix of internal topics.
         nodes: Nodes by name, parents before children.
         stores: Stores by name.
-        through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
+        through_shuffle: Whether Spark's shuffle may replace repartition topics.
 
     Raises:
-        TopologyError: If two repartitions have one name.
+        TopologyError: If two repartitions have the same name.
     """
     expanded = _expand_repartitions(application_id, nodes)
     groups: dict[bool, list[list[str]]] = {False: [], True: []}
@@ -60,7 +60,7 @@ def split(
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """Replace each repartition by (filter,) sink and source; children of the repartition follow the source."""
+    """Replace each repartition by an optional filter, a sink and a source; its children become children of the source."""
     expanded: dict[str, Node] = {}
     moved: dict[str, str] = {}
     joined = _in_front_of_joins_of_null_keys(nodes)
@@ -88,7 +88,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
 
 
 def _in_front_of_joins_of_null_keys(nodes: Mapping[str, Node]) -> set[str]:
-    """Return the names of the nodes behind which a left or outer join of a stream follows, however far (KIP-962)."""
+    """Return the names of the nodes that have a left or outer join of a stream downstream, at any distance (KIP-962)."""
     found: set[str] = set()
     for node in reversed(list(nodes.values())):
         if node.joins_null_keys or node.name in found:
@@ -97,7 +97,7 @@ def _in_front_of_joins_of_null_keys(nodes: Mapping[str, Node]) -> set[str]:
 
 
 def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
-    """Group the names of connected nodes; groups in the order of their first node (union-find)."""
+    """Group the names of connected nodes, in the order of the first node of each group (union-find)."""
     root: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -125,7 +125,7 @@ def _subtopology(
 
 
 def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTopology:
-    """Let a sub-topology read the global stores, if it has a node that can: a processor, or a join with one of them."""
+    """Add the global stores to a sub-topology if a node can read them: a processor, or a join with a global table."""
     can = any(node.global_store_names or isinstance(node, Process) for node in sub.nodes.values())
     return dataclasses.replace(sub, global_stores=global_stores) if can else sub
 
@@ -148,7 +148,7 @@ def _internal_topics(
             raise TopologyError(
                 f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
             )
-        # A query has one shuffle: what is before it cannot also be behind it.
+        # A query has one shuffle: a part before it cannot also be after it.
         through_shuffle = upstream.stateless and upstream.id not in behind and downstream.id not in before
         through_shuffle = allowed and through_shuffle and upstream.id != downstream.id
         if through_shuffle:

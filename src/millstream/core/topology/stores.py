@@ -1,8 +1,8 @@
-"""Stores: what a store is called, what it holds, how long, and where it is kept. ``ms.stores.key_value(...)`` and its like.
+"""Stores: specifications with name, kind, retention and storage of a store, such as ``ms.stores.key_value(...)``.
 
-A specification says *what*; ``millstream.core.state.opening`` makes the store of a task from it. Its *fingerprint* names what
-must stay the same for content to be readable: kind and serdes. How long entries are kept, which engine holds the local
-copy and where changes are published may differ from one start of the application to the next.
+A specification defines *what* a store is; ``millstream.core.state.opening`` creates the store of a task from it. Its *fingerprint*
+contains what must not change for its content to stay readable: kind and serdes. Retention, store engine and changelog topic may
+change from one start of the application to the next.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = [
 ]
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
-"""What holds the local copy of a store; None in a specification is the application's setting."""
+"""The store engine of the local copy; None in a specification uses the application's setting."""
 Changelog = Literal["spark", "kafka"]
-"""Where the changes of a store are published: Spark's state always has them, a changelog topic has them if asked."""
+"""Where changes are published: always to Spark's state; with "kafka", to a changelog topic as well."""
 
 Order = Literal["key", "time"]
-"""How a window or session store orders its entries, over several keys."""
+"""The order of the entries of several keys in a window or session store."""
 
 LATEST: Final = -1
-"""What ``put`` of a versioned store returns for a version that no later one ends (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
+"""Result of ``put`` of a versioned store for a version without a later one (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
 
 _SHORTEST_SLICE_MS = 60_000
 
 
 class Storage(TypedDict):
-    """Where a store is kept; see :class:`StoreSpec`."""
+    """Storage options of a store; see :class:`StoreSpec`."""
 
     engine: Engine | None
     changelog: Changelog
@@ -58,20 +58,20 @@ class Storage(TypedDict):
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """A store, as it is added to a topology (Kafka Streams: ``StoreBuilder``). Its subclasses are the kinds of stores.
+    """A store, as it is added to a topology (Kafka Streams: ``StoreBuilder``). Subclasses are the kinds of stores.
 
     Args:
-        name: Letters, digits, dots, dashes and underscores, unique in the topology; a restart finds the store's content by it.
+        name: Letters, digits, dots, dashes and underscores, unique in the topology; a restart finds the store's content by name.
         key: Serde of the keys; iteration is in the order of the serialised keys.
         value: Serde of the values.
         timestamped: Keep a timestamp with each value; reads then return ``ValueAndTimestamp``. Stores of the DSL do.
-        engine: What holds the local copy; None is the application's setting.
+        engine: Store engine of the local copy; None uses the application's setting.
         changelog: "kafka" publishes the changes to a changelog topic as well.
-        changelog_config: Further configuration of that topic by Kafka's names, as ``{"min.insync.replicas": "2"}``.
-        cache: Whether a table of the DSL that is kept here merges updates before it forwards them, if the application has caches.
+        changelog_config: Additional configuration of that topic by Kafka's names, for example ``{"min.insync.replicas": "2"}``.
+        cache: Whether a table of the DSL in this store merges updates before it forwards them, if the application has caches.
 
     Raises:
-        TopologyError: If the name cannot be the name of a store, or an option is impossible.
+        TopologyError: If the name or an option is invalid.
     """
 
     name: str
@@ -99,17 +99,17 @@ class StoreSpec:
 
     @property
     def kind(self) -> str:
-        """What kind of store this is, as far as the layout of its content goes."""
+        """The kind of the store, which determines the layout of its content."""
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
-        """What must stay the same for the store's content to be readable."""
+        """What must not change for the store's content to stay readable."""
         kind = f"timestamped-{self.kind}" if self.timestamped else self.kind
         return f"{kind} {self.key.name} -> {self.value.name}"
 
     def _in_millis(self, option: str, least: int, why: str = "") -> None:
-        """Keep a duration in milliseconds; refuse one that is too short."""
+        """Convert an option to milliseconds and check its minimum."""
         value = millis(getattr(self, option))
         if value < least:
             raise TopologyError(f"store {self.name!r}: {option} is at least {least} ms, not {value}{why}")
@@ -119,10 +119,11 @@ class StoreSpec:
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class KeyValueSpec(StoreSpec):
-    """A key-value store: ``ms.stores.key_value``. Options of all stores are those of :class:`StoreSpec`.
+    """A key-value store: ``ms.stores.key_value``. See :class:`StoreSpec` for the options of all stores.
 
     Args:
-        ttl: An entry expires so long after its last write, by the task's stream time: a timedelta, or milliseconds. None is never.
+        ttl: Time to live: an entry expires this long after its last write, in the task's stream time; ``timedelta`` or ms. None means
+            never.
 
     Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``; ``ttl`` has no counterpart there.
 
@@ -141,22 +142,22 @@ class KeyValueSpec(StoreSpec):
 
     @property
     def ttl_ms(self) -> int | None:
-        """The same in milliseconds."""
+        """The TTL in milliseconds, or None."""
         return None if self.ttl is None else millis(self.ttl)
 
     @property
     def kind(self) -> str:
-        """Expiring entries carry the time of their last write."""
+        """The kind; expiring entries carry the time of their last write."""
         return "key-value" if self.ttl is None else "expiring-key-value"
 
 
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class LruSpec(StoreSpec):
-    """A key-value store that evicts its least recently used entry when it has too many: ``ms.stores.lru``.
+    """A key-value store that evicts its least recently used entry when its capacity is exceeded: ``ms.stores.lru``.
 
     Args:
-        capacity: How many entries a task keeps, at least 1.
+        capacity: Maximum number of entries per task, at least 1.
 
     Source: ``org.apache.kafka.streams.state.Stores.lruMap``.
 
@@ -175,22 +176,22 @@ class LruSpec(StoreSpec):
 
     @property
     def kind(self) -> str:
-        """A key-value store beside an order of use."""
+        """The kind: a key-value store with an order of use."""
         return "lru"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlicedSpec(StoreSpec):
-    """A store that is kept in slices of time (see docs/decisions/0014-slices-of-time.md)."""
+    """A store in slices (see docs/decisions/0014-slices-of-time.md)."""
 
     @property
     def retention_ms(self) -> int:
-        """How far behind the store's stream time entries can be read."""
+        """How far behind the store's stream time entries can be read, ms."""
         raise NotImplementedError
 
     @property
     def slice_ms(self) -> int:
-        """How much time a new slice holds: half the retention, and at least a minute, as Kafka Streams' segments."""
+        """Length of a new slice, ms: half the retention, and at least a minute, like the segments of Kafka Streams."""
         return max(self.retention_ms // 2, _SHORTEST_SLICE_MS)
 
 
@@ -199,13 +200,12 @@ class TimedSpec(SlicedSpec):
     """A store whose entries have a key and a time.
 
     Args:
-        retention: Entries so long before the latest one, or longer, can no longer be read. A window's time is its start, a
-            session's its end. A timedelta, or milliseconds.
-        order: Whether entries of several keys are ordered by key, then time, or by time, then key. A read of one key in a store
-            by time looks at all keys of these times.
-        strict: Whether every put is refused, and counted as dropped, that reads could not see; else only one whose slice of
-            time has expired.
-        with_open: Whether another store has what has not closed yet; both have to begin together. For stores of the DSL.
+        retention: Entries that are at least this much older than the latest one can no longer be read. A window's time is its
+            start, a session's its end. ``timedelta`` or ms.
+        order: Whether entries of several keys are ordered by key, then time, or by time, then key. In a store by time, a read of
+            one key reads all keys of these times.
+        strict: Whether every put that could not be read is dropped and counted; else only a put into an expired slice.
+        with_open: Whether another store contains the open windows or sessions; both must start together. For stores of the DSL.
     """
 
     retention: Duration
@@ -235,10 +235,10 @@ class WindowSpec(TimedSpec):
     """A window store, values by key and start of a window: ``ms.stores.window``.
 
     Args:
-        size: How long a window is, at most the retention; only the ends of windows that are read follow from it.
-        retain_duplicates: Keep every put for the same key and window instead of the last; not ordered by time.
-        windows: The windows of the user's own whose ends do not follow from the size. For stores of the DSL.
-        expired: What a put into a slice that has expired is counted as. For stores of the DSL.
+        size: Length of a window, at most the retention; it is only used to compute the ends of windows on reads.
+        retain_duplicates: Keep every put for the same key and window instead of only the last; not with order by time.
+        windows: User-defined windows, whose ends do not follow from the size. For stores of the DSL.
+        expired: Name under which a put into an expired slice is counted. For stores of the DSL.
 
     Source: ``org.apache.kafka.streams.state.Stores.persistentWindowStore``; with ``order="time"`` and ``strict``,
     ``inMemoryWindowStore``.
@@ -268,7 +268,7 @@ class WindowSpec(TimedSpec):
 
     @property
     def kind(self) -> str:
-        """Duplicates carry a number; the order of time is another order of the entries."""
+        """The kind; duplicates carry a number, and order by time is a different layout."""
         if self.by_time:
             return "window-by-time"
         if self.with_open:
@@ -292,17 +292,17 @@ class SessionSpec(TimedSpec):
 
     @property
     def kind(self) -> str:
-        """Sessions by key, end and start; the order of time is another order of the entries, and open ones have a place beside."""
+        """The kind; order by time is a different layout, and open sessions may be in another store."""
         return "session" + ("-with-open" if self.with_open else "") + ("-by-time" if self.by_time else "")
 
 
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class VersionedSpec(SlicedSpec):
-    """A versioned store, the values of each key over time: ``ms.stores.versioned``. Its values have timestamps of their own.
+    """A versioned store, the values of each key over time: ``ms.stores.versioned``. Its versions have timestamps.
 
     Args:
-        history_retention: How far back ``get(key, as_of)`` can look; the latest version of a key never expires.
+        history_retention: How far back ``get(key, as_of)`` can read; ``timedelta`` or ms. The latest version never expires.
 
     Source: ``org.apache.kafka.streams.state.Stores.persistentVersionedKeyValueStore``.
 
@@ -326,21 +326,21 @@ class VersionedSpec(SlicedSpec):
 
     @property
     def kind(self) -> str:
-        """The latest versions, and slices of earlier ones."""
+        """The kind: the latest versions, and slices with earlier ones."""
         return "versioned"
 
 
 @checked_constructor
 @dataclass(frozen=True)
 class StoreOptions:
-    """How an operator of the DSL keeps its result, where a name alone is not enough: ``ms.stores.options``.
+    """The storage of an operator's result in the DSL, if a name alone is not enough: ``ms.stores.options``.
 
     Args:
-        name: As in :class:`StoreSpec`, as are ``engine``, ``changelog`` and ``changelog_config``.
+        name: See :class:`StoreSpec`, also for ``engine``, ``changelog`` and ``changelog_config``.
         history_retention: How long earlier versions of each row can be read, by the table's own time; None keeps only the newest
             by offset. Only for ``table`` and ``to_table``.
-        retention: How long windows can be read after they began, in stream time; None is size and grace together, the
-            least there is. Only for windowed aggregations.
+        retention: How long after their start windows can be read, in stream time; None is the minimum, size plus grace period.
+            Only for windowed aggregations.
         cache: Whether updates of a row within a micro-batch are merged before they are forwarded, as far as the setting
             ``statestore_cache_max_bytes`` allows; False forwards every update (``withCachingDisabled``).
 
@@ -366,12 +366,12 @@ class StoreOptions:
 
     @property
     def storage(self) -> Storage:
-        """Where the store is kept, as arguments of its specification."""
+        """The storage options, as arguments of a specification."""
         return Storage(engine=self.engine, changelog=self.changelog, changelog_config=self.changelog_config)
 
 
 Kept: TypeAlias = "str | StoreOptions"
-"""What operators of the DSL take as ``store``: a name, or a name with options."""
+"""The argument ``store`` of operators of the DSL: a name, or a name with options."""
 
 key_value = KeyValueSpec
 lru = LruSpec
@@ -382,7 +382,7 @@ options = StoreOptions
 
 
 def with_number(store: str, number: int) -> str:
-    """Return the name under which the user of a store with a number is remembered; with 0 that is the name of the store.
+    """Return the name under which a numbered user of a store keeps its data; for number 0 it is the name of the store.
 
     No name of a store contains ``#``, so the result is unique.
 

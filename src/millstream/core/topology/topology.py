@@ -1,7 +1,7 @@
 """Topology: the graph that a program builds, checked while it is built.
 
-The low-level face (``add_source``, ``add_processor``, ``add_sink``, ``add_state_store``, ``connect``) is KIP-28's
-``TopologyBuilder``; the DSL appends nodes to the same graph. Building a topology never touches a broker, Spark or the disk.
+The low-level API (``add_source``, ``add_processor``, ``add_sink``, ``add_state_store``, ``connect``) is KIP-28's
+``TopologyBuilder``; the DSL appends nodes to the same graph. Building a topology never accesses a broker, Spark or the disk.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Topology:
     """A graph of sources, processors, stores and sinks.
 
     Args:
-        wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added: what it returns makes
-            them from then on, so that something happens around all of them. None leaves them as they are. It may bring stores
-            along in an attribute ``stores``, as any supplier; those of what it wraps stay. A processor that is wrapped schedules
-            in ``init``.
+        wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added; the returned supplier
+            replaces the original one, for example to add behaviour to all processors. None changes nothing. It may provide stores
+            in an attribute ``stores``, like any supplier; the stores of the wrapped supplier are kept. A wrapped processor must
+            schedule punctuations in ``init``.
 
     Source: KIP-28, "API Design" (``TopologyBuilder``); ``org.apache.kafka.streams.Topology``.
 
@@ -87,7 +87,7 @@ class Topology:
         self._global_nodes: set[str] = set()
 
     def copy(self) -> Topology:
-        """Return a topology of the same nodes and stores; what is added to one is not added to the other."""
+        """Return an independent copy with the same nodes and stores."""
         copy = Topology(wrap=self._wrap)
         copy._nodes, copy._stores = dict(self._nodes), dict(self._stores)
         copy._global_nodes = set(self._global_nodes)
@@ -117,19 +117,19 @@ class Topology:
 
         Args:
             name: Unique name of the node.
-            topics: One topic or several, or a regular expression that matches their whole names, also of topics that are made
+            topics: One or several topics, or a regular expression that matches their whole names, including topics that are created
                 later; a topic can have one source only.
             key: Serde of the keys.
             value: Serde of the values.
-            timestamp: Gives each record's timestamp in ms; None takes the record's own.
-            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, which is an error, or a timedelta, which begins with
-                the records of so long ago; None takes the application's setting ``auto_offset_reset``.
+            timestamp: Returns each record's timestamp in ms; None uses the record's own.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a
+                timedelta, which is how far back to begin; None uses the application's setting ``auto_offset_reset``.
 
         Returns:
             This topology.
 
         Raises:
-            TopologyError: If the name or a topic is taken, or an argument is impossible.
+            TopologyError: If the name or a topic is in use, or an argument is invalid.
         """
         return self.add(source_reading(name, topics, key, value, timestamp, offset_reset))
 
@@ -148,21 +148,21 @@ class Topology:
 
         Args:
             name: Unique name of the node.
-            supplier: Called without arguments, gives a new ``Processor``: the class itself, or a function.
-            parents: Names of the nodes whose records it gets.
-            stores: Names of the stores it may use, beside those that the supplier brings along in its attribute ``stores``.
-            calls: How the calls are made that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
-                again to each new processor, which every micro-batch on Spark has.
-            max_unacknowledged: While so many records of a task are not acknowledged, no more are read for it; what a micro-batch
-                has read already comes on top of them.
+            supplier: Called without arguments, returns a new ``Processor``: the class itself, or a function.
+            parents: Names of the nodes whose records it processes.
+            stores: Names of the stores it may use, in addition to those that the supplier provides in its attribute ``stores``.
+            calls: Options of the calls that it issues (``context.issue``); None if it issues none.
+            acknowledges: Whether the processor reports finished records itself (``context.acknowledge``). Each new processor (on Spark,
+                one per micro-batch) gets the unacknowledged records again.
+            max_unacknowledged: Number of unacknowledged records of a task above which no more are read; records that a micro-batch
+                has already read may exceed it.
 
         Returns:
             This topology.
 
         Raises:
-            TopologyError: If the name is taken, a parent is unknown, or the supplier is a processor instead of a way to
-                make one.
+            TopologyError: If the name is in use, a parent is unknown, or the supplier is a processor instead of a way to
+                create one.
         """
         node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
         key, value = self._serdes_behind(node.parents)
@@ -178,10 +178,10 @@ class Topology:
         )
 
     def add_supplied(self, node: Process) -> Topology:
-        """Add a node that runs something of the user's, with the stores that its supplier brings along, and its own.
+        """Add a node that runs a user's class, with the stores that its supplier provides, and its own.
 
         Raises:
-            TopologyError: If the node does not fit, or another store has the name of one of these.
+            TopologyError: If the node is invalid, or another store has the name of one of these.
         """
         provided = self.supplied_stores(node)
         names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
@@ -194,10 +194,10 @@ class Topology:
         return self
 
     def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
-        """Return the stores that the supplier of a node brings along, and those of what is wrapped around it.
+        """Return the stores that the supplier of a node and its wrapper provide.
 
         Raises:
-            TopologyError: If these are no stores.
+            TopologyError: If they are not stores.
         """
         suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
         return tuple(store for each in suppliers for store in provided_stores(node.name, each))
@@ -221,18 +221,18 @@ class Topology:
 
         Args:
             name: Unique name of the node.
-            topic: A topic, or a function of key, value and ``RecordContext`` that names one.
+            topic: A topic, or a function of key, value and ``RecordContext`` that returns one.
             parents: Names of the nodes whose records are sent.
             key: Serde of the keys.
             value: Serde of the values.
-            partitioner: Chooses the partition, or several that each get the record, as ``KStream.to`` says; None does as Java
-                producers do (murmur2 of the key).
+            partitioner: Chooses one or several partitions, see ``KStream.to``; None uses the default of Java producers (murmur2 of the
+                key).
 
         Returns:
             This topology.
 
         Raises:
-            TopologyError: If the name is taken or a parent is unknown.
+            TopologyError: If the name is in use or a parent is unknown.
         """
         return self.add(Sink(name, _names(parents), topic, key, value, partitioner))
 
@@ -240,14 +240,14 @@ class Topology:
         """Add a store, and connect it to processors.
 
         Args:
-            store: What ``ms.stores.key_value(...)`` gives.
+            store: The result of ``ms.stores.key_value(...)`` or another specification.
             processors: Names of processors that may use it.
 
         Returns:
             This topology.
 
         Raises:
-            TopologyError: If the name is taken by another store, or a processor is unknown.
+            TopologyError: If the name is in use by another store, or a processor is unknown.
         """
         known = self._stores.setdefault(store.name, store)
         if known != store:
@@ -270,17 +270,17 @@ class Topology:
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
     ) -> Topology:
-        """Add a store that every task can read, filled from all partitions of a topic by a processor.
+        """Add a global store, which every task can read and a processor fills from all partitions of a topic.
 
-        Any processor reads it with ``context.state_store(name)``, without being connected to it.
+        Any processor reads it with ``context.state_store(name)``, without a connection to it.
 
         Args:
             store: A key-value store without ``ttl`` and without a changelog topic.
             source: Unique name of the node that reads the topic.
             topic: The topic; it is read from its beginning, and nothing else may read it.
             processor: Unique name of the processor's node.
-            supplier: Gives a new processor that writes to the store what follows from a record, and does nothing else: the
-                topic is read again whenever a copy of the store has to be filled.
+            supplier: Returns a new processor that updates the store from each record, and does nothing else: the topic is read again
+                whenever a copy of the store must be filled.
             key: Serde of the topic's keys.
             value: Serde of the topic's values.
             timestamp: As in :meth:`add_source`.
@@ -289,7 +289,7 @@ class Topology:
             This topology.
 
         Raises:
-            TopologyError: If a name or the topic is taken, or the store is of another kind.
+            TopologyError: If a name or the topic is in use, or the store is of another kind.
 
         Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
         """
@@ -311,14 +311,14 @@ class Topology:
     ) -> Topology:
         """Add a store that one processor fills from a topic, partition by partition, and that all others only read.
 
-        Others are connected to it as to any store. Unlike a global store, each task has the part of its own partition.
+        Others are connected to it like to any store. Unlike with a global store, each task has the entries of its own partition only.
 
         Args:
             store: A key-value store without a changelog topic: its topic is its changelog.
             source: Unique name of the node that reads the topic.
             topic: The topic; nothing else may read it.
             processor: Unique name of the processor's node.
-            supplier: Gives a new processor that writes to the store what follows from a record.
+            supplier: Returns a new processor that updates the store from each record.
             key: Serde of the topic's keys.
             value: Serde of the topic's values.
             timestamp: As in :meth:`add_source`.
@@ -327,7 +327,7 @@ class Topology:
             This topology.
 
         Raises:
-            TopologyError: If a name or the topic is taken, or the store is of another kind.
+            TopologyError: If a name or the topic is in use, or the store is of another kind.
 
         Source: ``org.apache.kafka.streams.Topology.addReadOnlyStateStore`` (KIP-813).
 
@@ -357,10 +357,10 @@ class Topology:
         return self.add_supplied(keeper).add_state_store(store)
 
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
-        """Add a global store with the two nodes that fill it; what :meth:`add_global_store` and the DSL end in.
+        """Add a global store with the two nodes that fill it; used by :meth:`add_global_store` and the DSL.
 
         Raises:
-            TopologyError: If the nodes do not fit, or the store cannot be global.
+            TopologyError: If the nodes are invalid, or the store cannot be global.
         """
         check_kept(store, "global")
         self.add_state_store(store)
@@ -369,10 +369,10 @@ class Topology:
         return self
 
     def connect(self, processor: str, *stores: str) -> Topology:
-        """Let a processor use stores (``connectProcessorAndStateStores``).
+        """Connect a processor to stores (``connectProcessorAndStateStores``).
 
         Raises:
-            TopologyError: If the processor or a store is unknown, or there is no store.
+            TopologyError: If the processor or a store is unknown, or no store is named.
         """
         node = self._nodes.get(processor)
         if not isinstance(node, Process):
@@ -391,20 +391,20 @@ class Topology:
         return self
 
     def replace(self, node: Node) -> Topology:
-        """Put a node in the place of the one that has its name and its parents.
+        """Replace the node of the same name and parents.
 
         Raises:
-            TopologyError: If the node does not fit.
+            TopologyError: If the node is invalid.
         """
         check_plain(node.name, vars(node).values())
         self._nodes[node.name] = node
         return self
 
     def add(self, node: Node) -> Topology:
-        """Add a node of any kind; what every other method and the DSL end in.
+        """Add a node of any type; used by all other methods and by the DSL.
 
         Raises:
-            TopologyError: If the node does not fit.
+            TopologyError: If the node is invalid.
         """
         if not isinstance(node.name, str) or not node.name:
             raise TopologyError(f"{node.name!r} cannot be the name of a node: give it some text")
@@ -425,7 +425,7 @@ class Topology:
         return self
 
     def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
-        """Return the serdes of what comes from nodes: those of sources that agree, else the default ones."""
+        """Return the serdes of the nodes' output: those of sources, if all nodes are sources that agree, else the default ones."""
         nodes = [self._nodes.get(parent) for parent in parents]
         sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
         known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)
@@ -462,11 +462,11 @@ class Topology:
             )
 
     def validate(self) -> None:
-        """Check what can only be known when everything has been added.
+        """Run the checks that need the whole topology.
 
         Raises:
-            TopologyError: If there is no source, a store is missing or used by nobody, or a global store is used as if it
-                were a task's own.
+            TopologyError: If there is no source, a store is missing or unused, or a global store is used as if it were a task's
+                own.
         """
         if not any(isinstance(node, Source) for node in self._nodes.values()):
             raise TopologyError(
@@ -505,25 +505,25 @@ class Topology:
         through_shuffle: bool = True,
         existing: Collection[str] = (),
     ) -> Plan:
-        """Check the topology and split it: sub-topologies, topics, stores, before anything connects.
+        """Check the topology and split it into sub-topologies, without connecting to anything.
 
         Args:
-            application_id: What internal topics are named after.
-            through_shuffle: Whether Spark's shuffle may take the place of repartition topics.
-            existing: The names of the topics that there are, for sources with a pattern.
+            application_id: Prefix of internal topics.
+            through_shuffle: Whether Spark's shuffle may replace repartition topics.
+            existing: Names of the existing topics, for sources with a pattern.
 
         Returns:
             The plan; ``print(plan)`` shows it.
 
         Raises:
-            TopologyError: If the topology is not valid.
+            TopologyError: If the topology is invalid.
         """
         self.validate()
         nodes = resolved(self._nodes, existing, application_id)
         return split(application_id, nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
-        """Describe the topology as text, as Kafka Streams' ``Topology.describe()`` does."""
+        """Describe the topology as text, like Kafka Streams' ``Topology.describe()``."""
         return _describe.text(self.plan())
 
     def mermaid(self) -> str:
@@ -535,7 +535,7 @@ class Topology:
         return _drawing.dot(self.plan())
 
     def svg(self) -> str:
-        """Draw the topology as SVG, as notebooks show it."""
+        """Draw the topology as SVG, for notebooks."""
         return _drawing.svg(self.plan())
 
     def __repr__(self) -> str:

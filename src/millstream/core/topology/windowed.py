@@ -1,4 +1,4 @@
-"""Nodes of windowed aggregations, and the one that holds their updates back: a grouped stream becomes a table by key and window."""
+"""Nodes of windowed aggregations, which turn a grouped stream into a table by key and window, and of suppression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpe
 
 
 class _GivesResults:
-    """What windowed aggregations have in common: when they give results, and where they find their time again."""
+    """Base of windowed aggregations: when they emit results, and the name of their persistent data."""
 
     store: StoreSpec
     emit: EmitStrategy
@@ -26,23 +26,23 @@ class _GivesResults:
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store; the further inputs of a cogroup, which share one, add their numbers."""
+        """Name of the store; the further inputs of a cogroup, which share it, append their numbers."""
         return with_number(self.store.name, self.input)
 
     @property
     def closes_idle(self) -> bool:
-        """Whether its emit strategy closes idle."""
+        """Whether its emit strategy has ``close_idle_after``."""
         return self.emit.close_idle_after_ms is not None
 
 
 class _KeepsOpen(_GivesResults):
-    """What aggregations have in common that keep beside their store what has not closed."""
+    """Base of aggregations that keep open windows or sessions in an additional store."""
 
     open: StoreSpec | None
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the store of the results, and of that of the open ones."""
+        """Names of the store of the results, and of the store of open windows or sessions."""
         return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
 
 
@@ -51,15 +51,15 @@ class WindowedAggregate(_GivesResults, Materialised):
     """Aggregates a grouped stream per key and window of a fixed size (``KStreamWindowAggregate``).
 
     Attributes:
-        store: A window store, in the order of time if results are given when windows close.
+        store: A window store, ordered by time if results are emitted on window close.
         windows: The windows.
-        emit: When results are given.
-        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
-        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
+        emit: When results are emitted.
+        initializer: Creates the first aggregate of a window; None uses the first value (reduce).
+        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
-        shared: Whether other nodes, each with a stream time of its own, write to the store too.
-        fold: What the aggregator does, if it is no function of the user.
-        input: Which of these it is, counted from 0.
+        shared: Whether other nodes, each with its own stream time, also write to the store.
+        fold: The built-in aggregation, if the aggregator is not a user function.
+        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: WindowSpec
@@ -75,16 +75,16 @@ class WindowedAggregate(_GivesResults, Materialised):
 
 @dataclass(frozen=True)
 class CalendarAggregate(_GivesResults, Materialised):
-    """Aggregates a grouped stream per key and window of the user's own (``KStreamWindowAggregate``).
+    """Aggregates a grouped stream per key and user-defined window (``KStreamWindowAggregate``).
 
     Attributes:
-        store: A window store, in the order of time if results are given when windows close.
+        store: A window store, ordered by time if results are emitted on window close.
         windows: The windows.
-        emit: When results are given.
-        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
-        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
-        fold: What the aggregator does, if it is no function of the user.
-        input: Which of the aggregations it is that share the store, counted from 0.
+        emit: When results are emitted.
+        initializer: Creates the first aggregate of a window; None uses the first value (reduce).
+        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
+        fold: The built-in aggregation, if the aggregator is not a user function.
+        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: WindowSpec
@@ -103,12 +103,11 @@ class SlidingAggregate(_KeepsOpen, Materialised):
     Attributes:
         store: A window store.
         windows: The windows.
-        emit: When results are given.
-        open: The store of the windows that have not closed, in the order of their starts; None if results are given at
-            every record.
-        initializer: Makes the first aggregate of a window; None takes the first value itself (reduce).
-        aggregator: Key, value and aggregate to the new aggregate; None deletes the window's entry.
-        input: Which of the aggregations it is that share the store, counted from 0.
+        emit: When results are emitted.
+        open: The store of open windows, ordered by start; None if results are emitted at every record.
+        initializer: Creates the first aggregate of a window; None uses the first value (reduce).
+        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
+        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: WindowSpec
@@ -127,14 +126,13 @@ class SessionAggregate(_KeepsOpen, Materialised):
     Attributes:
         store: A session store.
         windows: The sessions.
-        emit: When results are given.
-        open: The store of the sessions that have not closed, in the order of their ends; None if results are given at
-            every record.
-        initializer: Makes the aggregate that others are merged onto; None takes the first one itself (reduce).
-        aggregator: Key, value and aggregate to the new aggregate; None deletes the session's entry.
-        merger: Key and the aggregates of two sessions, the earlier one first, to that of both.
-        fold: What the aggregator does, if it is no function of the user.
-        input: Which of the aggregations it is that share the store, counted from 0.
+        emit: When results are emitted.
+        open: The store of open sessions, ordered by end; None if results are emitted at every record.
+        initializer: Creates the aggregate that others are merged into; None uses the first one (reduce).
+        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the session's entry.
+        merger: Maps key and the aggregates of two sessions, the earlier one first, to the aggregate of both.
+        fold: The built-in aggregation, if the aggregator is not a user function.
+        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: SessionSpec
@@ -154,16 +152,16 @@ _FROM_A_TOPIC = (n.Repartition, n.Source)
 
 @dataclass(frozen=True)
 class Suppress(n.Node):
-    """Holds updates back (``KTableSuppress``). Table to table.
+    """Buffers updates (``KTableSuppress``). Table to table.
 
     Attributes:
         key: Serde of the table's keys.
         value: Serde of its values.
-        suppressed: How long, and in how large a buffer.
-        wait_ms: How long after its buffer time an update is given.
-        buffer: The store of what is held back, in the order of time.
-        places: The store that tells when a row was first held back; None where its window tells.
-        closes: The aggregations whose windows are closed together with those here when the input is idle.
+        suppressed: How long updates are buffered, and the limits of the buffer.
+        wait_ms: How long after its buffer time an update is emitted, ms.
+        buffer: The store of buffered updates, ordered by time.
+        places: The store of the time at which each row was first buffered; None if the row's window determines that time.
+        closes: Names of the aggregations whose windows close together with those here when the input is idle.
     """
 
     key: Serde[Any]
@@ -184,12 +182,12 @@ class Suppress(n.Node):
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store of what is held back."""
+        """Name of the store of buffered updates."""
         return self.buffer.name
 
     @property
     def closes_idle(self) -> bool:
-        """Whether its setting closes idle."""
+        """Whether its setting has ``close_idle_after``."""
         return self.suppressed.close_idle_after_ms is not None
 
 
@@ -197,9 +195,9 @@ class Closing(NamedTuple):
     """When the windows of a table close.
 
     Attributes:
-        wait_ms: How long after their end, in stream time.
-        aggregations: The aggregations they come from.
-        apart: Whether records cross a topic between these and the table.
+        wait_ms: How long after their end, in stream time, ms.
+        aggregations: Names of the aggregations that the windows come from.
+        apart: Whether records pass through a topic between the aggregations and the table.
     """
 
     wait_ms: int
@@ -208,14 +206,14 @@ class Closing(NamedTuple):
 
 
 def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
-    """Find out when the windows of a table close: as late as those of any aggregation in front of it.
+    """Return when the windows of a table close: with the longest wait of all aggregations upstream.
 
     Args:
         nodes: The nodes of the topology.
         table: Name of the table's node.
 
     Raises:
-        TopologyError: If its keys are no windows.
+        TopologyError: If the table is not windowed, or its window is unlimited.
 
     Source: ``GraphGraceSearchUtil``.
     """
@@ -251,16 +249,16 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
 
 
 def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
-    """Tell whether a table is by key and window, in the tasks that aggregate the records of the keys."""
+    """Return whether a table is windowed, and is in the same tasks as the aggregation of its keys."""
     closing = _search(nodes, nodes[table])
     return closing is not None and not closing.apart
 
 
 def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
-    """Refuse to hold back the updates of a versioned table.
+    """Reject suppression of a versioned table.
 
     Raises:
-        TopologyError: If the table is one.
+        TopologyError: If the table is versioned.
     """
     node = nodes[table]
     if isinstance(node, (n.TableFilter, n.TableMapValues)):
