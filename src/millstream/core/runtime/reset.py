@@ -207,12 +207,9 @@ def internal_topics(
     own: list[str] = []
     others: dict[str, str] = {}
     for topic in sorted(existing):
-        if is_internal(application_id, topic) or (
-            topic.startswith(f"{application_id}-") and topic.endswith("-commits")
-        ):
-            owner = next((group for group in longer if topic.startswith(f"{group}-")), None)
-            if owner is None:
-                own.append(topic)
-            else:
-                others[topic] = owner
+        owner = next((group for group in longer if is_internal(group, topic)), None)
+        if owner is not None:
+            others[topic] = owner
+        elif is_internal(application_id, topic):
+            own.append(topic)
     return own, others

@@ -92,3 +92,9 @@ def test_topics_that_an_application_has_made() -> None:
         {},
     )
     assert internal_topics("app", existing, ["app", "app-2"])[1] == {"app-2-z-changelog": "app-2"}
+
+
+def test_a_topic_of_the_users_is_not_internal_because_it_ends_like_one_with_commits() -> None:
+    existing = ["shop-commits", "shop-eu-commits", "shop-git-commits"]
+    assert internal_topics("shop", existing, ["shop"]) == (["shop-commits"], {})
+    assert internal_topics("shop", existing, ["shop", "shop-eu"])[1] == {"shop-eu-commits": "shop-eu"}
