@@ -6,9 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from millstream.core.ports import TopicFacts
+from millstream.core.model.errors import OffsetsLostError
+from millstream.core.ports import OffsetRange, TopicFacts
+from millstream.drivers.kafka import fetch
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import hang_up
+from millstream.drivers.kafka.fetch import KafkaFetcher
 
 from .helpers import Apps
 
@@ -28,3 +31,19 @@ def test_an_answer_that_is_waited_for_comes_all_the_same(apps_without_spark: App
         while not asked.done():
             hang_up(settings)
     assert [facts.partitions for facts in asked.result()] == [3] * 20
+
+
+def test_records_that_were_planned_and_are_gone_are_not_waited_for(
+    apps_without_spark: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_QUIET_S", 1.0)
+    apps, topic = apps_without_spark, apps_without_spark.topic("in", 1)
+    apps.kafka.produce(topic, [("k", "v")] * 3)
+    settings = {"bootstrap.servers": apps.kafka.bootstrap_servers}
+    planned = OffsetRange(topic, 0, 0, 5)
+    with pytest.raises(
+        OffsetsLostError, match="ends at offset 3, but offsets up to 5 have been processed or planned"
+    ):
+        list(KafkaFetcher(settings, "group").fetch(planned))
+    skipping = KafkaFetcher(settings, "group", skip_lost=True)
+    assert sum(len(records) for records in skipping.fetch(planned)) == 3

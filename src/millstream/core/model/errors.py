@@ -6,7 +6,7 @@ consists of its class and message only, so it passes from a Python worker throug
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.core.model.record import Records
@@ -120,3 +120,22 @@ class SparkRuntimeError(MillstreamError):
 
 class CheckpointError(SparkRuntimeError):
     """The checkpoint is damaged: files are missing, unreadable or inconsistent."""
+
+
+def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:
+    """Make the error for records that the broker deleted before they were processed."""
+    return OffsetsLostError(
+        f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
+        "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
+        "topic was made anew. To go on without them set on_lost_offsets='skip', which starts at the first offset there is; "
+        "to keep more, raise the topic's retention"
+    )
+
+
+def shorter_topic(topic: str, partition: int, end: int, wanted: int) -> OffsetsLostError:
+    """Make the error for a partition that ends before what was read or planned."""
+    return OffsetsLostError(
+        f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or planned: the "
+        "topic has lost its newest records (an unclean leader election, a restored backup), was made anew, or this is another "
+        "cluster. To go on at the end there is now set on_lost_offsets='skip'; to start over use `millstream reset`"
+    )

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from millstream.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import TimedOffset, TopicFacts
@@ -388,13 +388,3 @@ def _by_topic(found: Iterable[ClientPartition]) -> Offsets:
     for at in found:
         offsets.setdefault(at.topic, {})[at.partition] = at.offset
     return offsets
-
-
-def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:
-    """Make the error for records that the broker deleted before they were processed."""
-    return OffsetsLostError(
-        f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
-        "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
-        "topic was made anew. To go on without them set on_lost_offsets='skip', which starts at the first offset there is; "
-        "to keep more, raise the topic's retention"
-    )

@@ -11,10 +11,15 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    TopicNotFoundError,
+    lost_offsets,
+    shorter_topic,
+)
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.kafka.broker import Broker, lost_offsets
+from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import (
     ClientSettings,
     check,
@@ -29,6 +34,8 @@ _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
 _POLL_S = 0.1
 _CONNECT_S = 10.0
+_QUIET_S = 10.0
+"""After how long without a record the end of the partition is checked."""
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
 # A warm consumer that is assigned anew must not wait for its old fetch to come back: planned records are there already, so
@@ -88,7 +95,7 @@ class KafkaFetcher:
         """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
 
         Raises:
-            OffsetsLostError: If the broker has deleted the beginning of the range.
+            OffsetsLostError: If the broker has deleted the beginning of the range, or the partition has become shorter.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         consumer = self._consumer()
@@ -109,14 +116,16 @@ class KafkaFetcher:
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
-        position, patience = planned.start, monotonic() + self.patience_s
+        position, heard, checked = planned.start, monotonic(), False
         waiting: deque[Any] = deque()
         while position < planned.end:
             messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
             if not messages:
-                self._check_patience(planned, position, patience)
+                self._check_patience(planned, position, heard)
+                if not checked and monotonic() > heard + _QUIET_S:
+                    checked, position = True, self._past_end(planned, position)
                 continue
-            patience = monotonic() + self.patience_s
+            heard = monotonic()
             if any((error := message.error()) is not None and error.code() in _GONE for message in messages):
                 position = self._past_lost(consumer, planned, position)
                 continue
@@ -155,8 +164,23 @@ class KafkaFetcher:
         consumer.assign([ClientPartition(planned.topic, planned.partition, first)])
         return min(first, planned.end)
 
-    def _check_patience(self, planned: OffsetRange, position: int, patience: float) -> None:
-        if monotonic() > patience:
+    def _past_end(self, planned: OffsetRange, position: int) -> int:
+        """Return where to go on if the partition has become shorter than the range, or refuse to."""
+        topic, partition = planned.topic, planned.partition
+        try:
+            end = Broker(self.settings, self.group).log_end_offsets({topic: partition + 1})[topic][partition]
+        except (BrokerUnavailableError, TopicNotFoundError):
+            return position  # it is waited for
+        if end >= planned.end:
+            return position
+        if not self.skip_lost:
+            raise shorter_topic(topic, partition, end, planned.end)
+        log.warning("skipping offsets %d to %d of %s-%d, which now ends at offset %d",
+                    position, planned.end, topic, partition, end)  # fmt: skip
+        return planned.end
+
+    def _check_patience(self, planned: OffsetRange, position: int, heard: float) -> None:
+        if monotonic() > heard + self.patience_s:
             raise BrokerUnavailableError(
                 f"no broker at {self._servers()} gave topic {planned.topic!r}, partition {planned.partition}, from offset "
                 f"{position} (planned up to {planned.end}) for {self.patience_s:.0f} s (setting task_timeout_ms). Nothing "

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from millstream.core.engine.ledger import WITH_STATION
-from millstream.core.model.errors import BrokerUnavailableError, OffsetsLostError, TopicNotFoundError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError, shorter_topic
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.changes import recreated, recreated_error
@@ -376,11 +376,7 @@ def _without_lost(positions: Offsets, ends: Offsets, *, skip: bool) -> Offsets:
     beyond = _beyond_the_end(positions, ends)
     for topic, partition, at, end in beyond:
         if not skip:
-            raise OffsetsLostError(
-                f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {at} have been processed: the "
-                "topic has lost its newest records (an unclean leader election, a restored backup), or this is another "
-                "cluster. To go on at the end there is now set on_lost_offsets='skip'; to start over use `millstream reset`"
-            )
+            raise shorter_topic(topic, partition, end, at)
         log.warning(
             "going back from offset %d to %d of %s-%d, where the topic now ends", at, end, topic, partition
         )
