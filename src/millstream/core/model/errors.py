@@ -6,7 +6,7 @@ consists of its class and message only, so it passes from a Python worker throug
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millstream.core.model.record import Records
@@ -122,7 +122,7 @@ class CheckpointError(SparkRuntimeError):
     """The checkpoint is damaged: files are missing, unreadable or inconsistent."""
 
 
-def lost_offsets(topic: str, partition: int, wanted: int, first: Any) -> OffsetsLostError:
+def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> OffsetsLostError:
     """Make the error for records that the broker deleted before they were processed."""
     return OffsetsLostError(
         f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
