@@ -121,7 +121,7 @@ class Acknowledgements:
         self._end_if_all(one.origin)
 
     def collect(self) -> None:
-        """Give the processor again what the one before has not acknowledged."""
+        """Pass the records that were not acknowledged before the restart to the processor again."""
         again, self._again = self._again, []
         for one in again:
             if one.number not in self._unfinished:  # acknowledged while another was given again
@@ -139,28 +139,28 @@ class Acknowledgements:
         self._changed.clear()
 
     def issue(self) -> Iterable[Call]:
-        """Give nothing: the processor calls by itself."""
+        """Return nothing: the processor makes its own calls."""
         return ()
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
         """Take no note: nothing was issued."""
 
     def under_way(self) -> Iterable[Ticket]:
-        """Give nothing: nothing was issued."""
+        """Return nothing: no call was issued."""
         return ()
 
     def lost(self, ticket: Ticket) -> None:
         """Take no note: nothing was issued."""
 
     def next_due(self) -> int | None:
-        """Give when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
+        """Return when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
         if not self._unfinished:
             return None
         looks = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
         return earliest(looks, self._runtime.now_ms + _LATEST_MS)
 
     def figures(self) -> CallFigures:
-        """Give what there is to see, and begin to count anew."""
+        """Return the metrics and reset the counters."""
         oldest = next(iter(self._unfinished.values()), None)
         came = None if oldest is None else oldest.came_ms
         count, ended = len(self._unfinished), self._acknowledged

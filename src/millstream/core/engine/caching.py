@@ -86,7 +86,7 @@ class Caches:
         self._levels = [levels[height] for height in sorted(levels, reverse=True)]
 
     def of(self, node: Node) -> Cache | None:
-        """Give the cache of a node, None if it has none."""
+        """Return the cache of a node, None if it has none."""
         return self._of.get(node.name)
 
     def flush(self) -> None:
@@ -97,7 +97,7 @@ class Caches:
                 self._flush_level([cache for cache in level if cache.waits])
 
     def take_counts(self) -> tuple[int, int]:
-        """Give how many updates were not forwarded, and the most bytes that were held; begin anew."""
+        """Return the number of merged updates and the peak size in bytes, and reset both."""
         merged, peak = sum(cache.take_merged() for cache in self._of.values()), self._peak
         self._peak = 0
         return merged, peak
@@ -128,7 +128,7 @@ class _Order:
         self.forwarded: int | None = None
 
     def number(self) -> int:
-        """Give the number of an update."""
+        """Return the number of an update."""
         if self.forwarded is not None:
             return self.forwarded
         self.last += 1
@@ -181,7 +181,7 @@ class Cache:
         return bool(self._rows) or self._block is not None
 
     def forwarded(self, key: Any) -> tuple[Any] | None:
-        """Give the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
+        """Return the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
         entry = self._rows.get(self._place(key))
         return None if entry is None else (entry[_OLD],)
 
@@ -199,7 +199,7 @@ class Cache:
             self._hold(columns)
 
     def entries(self) -> Iterable[_Entry]:
-        """Give the rows that wait, in no order."""
+        """Return the rows that wait, in no order."""
         self._unfold()
         return self._rows.values()
 
@@ -228,7 +228,7 @@ class Cache:
         return True
 
     def take_merged(self) -> int:
-        """Give how many updates were not forwarded, and begin anew."""
+        """Return the number of merged updates, and reset it."""
         merged, self._merged = self._merged, 0
         return merged
 
@@ -355,7 +355,7 @@ def _placing(
 
 
 def _marked(indices: Iterable[int], count: int) -> bytearray:
-    """Give a row of marks, true at some indices."""
+    """Return a row of marks, true at some indices."""
     marks = bytearray(count)
     for index in indices:
         marks[index] = 1

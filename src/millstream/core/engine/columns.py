@@ -57,14 +57,14 @@ class Column:
     known: list[Any] | None = None
 
     def objects(self) -> list[Any]:
-        """Give the objects."""
+        """Return the objects."""
         if self.known is None:
             assert self.serde is not None
             self.known = deserialised(self.serde, self.data or [])
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        """Give the bytes that a serde writes.
+        """Return the bytes that a serde writes.
 
         Raises:
             SerdeError: If an object does not fit, or whatever a serde of the user raises.
@@ -75,27 +75,27 @@ class Column:
         return self.data
 
     def only(self, kept: Sequence[object]) -> Column:
-        """Give the places whose mark is true."""
+        """Return the rows whose mark is true."""
         data = None if self.data is None else list(compress(self.data, kept))
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
 
     def at(self, places: Sequence[int]) -> Column:
-        """Give the places with some numbers."""
+        """Return the rows at the given indices."""
         data = None if self.data is None else list(map(self.data.__getitem__, places))
         known = None if self.known is None else list(map(self.known.__getitem__, places))
         return Column(self.serde, data, known)
 
     def part(self, start: int, end: int) -> Column:
-        """Give the places from ``start`` to before ``end``."""
+        """Return the rows from ``start`` up to, but not including, ``end``."""
         data = None if self.data is None else self.data[start:end]
         return Column(self.serde, data, None if self.known is None else self.known[start:end])
 
     def present(self) -> list[bool]:
-        """Tell of each place whether it is not null."""
+        """Return for each row whether it is not null."""
         return [one is not None for one in (self.known if self.data is None else self.data) or ()]
 
     def any_null(self) -> bool:
-        """Tell whether a place is null."""
+        """Return whether any row is null."""
         if self.data is not None:
             return not all(self.data) and None in self.data
         return type(None) in set(map(type, self.known or ()))
@@ -120,17 +120,17 @@ class Columns:
     places: Sequence[int]
 
     def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
-        """Give the same records with other values, and with other timestamps if there are any."""
+        """Return the same records with other values and, if given, other timestamps."""
         stamps = self.timestamps if timestamps is None else timestamps
         return Columns(self.keys, Column(known=values), stamps, self.headers, self.places)
 
     def with_keys(self, keys: list[Any] | Column) -> Columns:
-        """Give the same records with other keys."""
+        """Return the same records with other keys."""
         column = keys if isinstance(keys, Column) else Column(known=keys)
         return Columns(column, self.values, self.timestamps, self.headers, self.places)
 
     def only(self, kept: Sequence[object]) -> Columns:
-        """Give the records whose mark is true."""
+        """Return the records whose mark is true."""
         return Columns(
             self.keys.only(kept),
             self.values.only(kept),
@@ -140,7 +140,7 @@ class Columns:
         )
 
     def at(self, numbers: Sequence[int]) -> Columns:
-        """Give the records with some numbers, each as often as it is named."""
+        """Return the records at the given indices; an index may occur more than once."""
         return Columns(
             self.keys.at(numbers),
             self.values.at(numbers),
@@ -150,7 +150,7 @@ class Columns:
         )
 
     def part(self, start: int, end: int) -> Columns:
-        """Give the records from ``start`` to before ``end``."""
+        """Return the records from ``start`` up to, but not including, ``end``."""
         return Columns(
             self.keys.part(start, end),
             self.values.part(start, end),
@@ -204,7 +204,7 @@ class Entry(NamedTuple):
 
 
 def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
-    """Give the sources whose records are taken in columns.
+    """Return the sources whose records are taken in columns.
 
     Args:
         sub: The sub-topology.
@@ -221,7 +221,7 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
 
 
 def behind(node: n.Node, compiled: Compiled) -> Form | None:
-    """Give the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
+    """Return the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
 
     There is none behind a table if its old values are needed. Nothing behind a cache is called before the batch is over, so no
     functions there take turns with those in front.
@@ -333,7 +333,7 @@ def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
 
 
 def row_of(node: n.Node, compiled: Compiled) -> Call:
-    """Give the function of one record of a node; of a table's node, that takes a table, without an old value."""
+    """Return the function of one record of a node; of a table's node, that takes a table, without an old value."""
     return _as_stream(node, compiled.call(node))
 
 
@@ -355,7 +355,7 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
 
 
 def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
-    """Give the bytes of keys or values.
+    """Return the bytes of keys or values.
 
     Raises:
         SerdeError: If one does not fit, or whatever a serde of the user raises.
@@ -368,13 +368,13 @@ def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
 
 
 def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
-    """Give the objects of serialised keys or values."""
+    """Return the objects of serialised keys or values."""
     read = serde.deserialize
     return [None if one is None else read(one) for one in data]
 
 
 def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
-    """Give keys or values as a source keeps them that is taken in columns: as they are, if the serde lets us.
+    """Return keys or values as a source keeps them that is taken in columns: as they are, if the serde lets us.
 
     Raises:
         Exception: If the bytes of one do not fit the serde.
@@ -386,7 +386,7 @@ def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
 
 
 def kept_serialised(source: n.Source, *, columnar: bool) -> tuple[bool, bool]:
-    """Tell whether the keys and the values of a source stay serialised."""
+    """Return whether the keys and the values of a source stay serialised."""
     return columnar and source.key.verbatim is not None, columnar and source.value.verbatim is not None
 
 
@@ -395,20 +395,20 @@ Reader = Callable[[list[bytes | None]], list[Any]]
 
 
 def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
-    """Give what reads the keys and the values of a source."""
+    """Return what reads the keys and the values of a source."""
     read = checked if columnar else deserialised
     return partial(read, source.key), partial(read, source.value)
 
 
 def _as_stream(node: n.Node, call: Call) -> Call:
-    """Give a function of changes, where a node has them, as one of records; nobody needs the old values."""
+    """Return a function of changes, where a node has them, as one of records; nobody needs the old values."""
     if not node.table:
         return call
     return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
 
 
 def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
-    """Give the nodes behind a node, but the stream of its late records, which it serves itself."""
+    """Return the nodes behind a node, but the stream of its late records, which it serves itself."""
     return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
 
 
@@ -424,7 +424,7 @@ def _stateless(node: n.Node, compiled: Compiled) -> bool:
 
 
 def _nothing(columns: Columns) -> None:
-    """Take what nobody waits for."""
+    """Discard the arguments: no node follows."""
 
 
 def _column(serde: Serde[Any], kept: list[Any]) -> Column:

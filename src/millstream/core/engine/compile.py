@@ -58,19 +58,19 @@ class Compiled:
         self.contexts.reverse()
 
     def call(self, node: n.Node) -> Call:
-        """Give the function of a node."""
+        """Return the function of a node."""
         return self._calls[node.name]
 
     def call_named(self, name: str) -> Call:
-        """Give the function of a node by its name."""
+        """Return the function of a node by its name."""
         return self._calls[name]
 
     def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
-        """Give the nodes that follow a node."""
+        """Return the nodes that follow a node."""
         return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
-        """Give one function that takes what leaves a node, but its late records: its cache, or what calls all its children."""
+        """Return one function that takes what leaves a node, but its late records: its cache, or what calls all its children."""
         call, cache = self.fan_out(node), self.caches.of(node)
         if cache is None:
             return call
@@ -78,35 +78,35 @@ class Compiled:
         return cache.put
 
     def fan_out(self, node: n.Node) -> Call:
-        """Give one function that calls all children of a node, but the stream of its late records."""
+        """Return one function that calls all children of a node, but the stream of its late records."""
         children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
         return _fan_out([self._calls[child.name] for child in children], node.table)
 
     def late(self, node: n.Node) -> Call | None:
-        """Give the function that takes the late records of a node; None if nobody asked for them."""
+        """Return the function that takes the late records of a node; None if nobody asked for them."""
         late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
         return next((self._calls[child.name] for child in late), None)
 
     def named_children(self, node: n.Node) -> Mapping[str, Call]:
-        """Give the functions of the children of a node by name."""
+        """Return the functions of the children of a node by name."""
         return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
 
     def node(self, name: str) -> n.Node:
-        """Give a node of the sub-topology by its name."""
+        """Return a node of the sub-topology by its name."""
         return self._sub.nodes[name]
 
     def only_read(self, node: n.Process) -> frozenset[str]:
-        """Give the stores of a processor that only another one may write to."""
+        """Return the stores of a processor that only another one may write to."""
         others = (other for other in self._sub.nodes.values() if other.name != node.name)
         kept = {store for other in others if isinstance(other, KeepStore) for store in other.stores}
         return frozenset(kept.intersection(node.stores))
 
     def versioned(self, table: str) -> bool:
-        """Tell whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
+        """Return whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
         return j.versions_of_table(self._sub.nodes, table) is not None
 
     def needs_old(self, node: n.Node) -> bool:
-        """Tell whether anything behind a table needs the old values of its rows.
+        """Return whether anything behind a table needs the old values of its rows.
 
         A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
         of the deletion of a row that was not there, and leaves the row that a foreign key named before; and what holds
@@ -141,7 +141,7 @@ def _fan_out(calls: list[Call], table: bool) -> Call:
 
 
 def nothing(*args: Any) -> None:
-    """Take what nobody waits for."""
+    """Discard the arguments: no node follows."""
 
 
 @singledispatch

@@ -113,7 +113,7 @@ class NodeContext:
         return schedule
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Give this processor's schedules that call a function."""
+        """Return this processor's schedules that call a function."""
         schedules = self._runtime.punctuations.schedules
         return tuple(
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
@@ -149,7 +149,7 @@ class NodeContext:
         )
 
     def state_store(self, name: str) -> Any:
-        """Give a connected store or a global one; see ``ProcessorContext.state_store``."""
+        """Return a connected store or a global one; see ``ProcessorContext.state_store``."""
         if name not in self._stores:
             if name in self._runtime.global_stores:
                 return self._runtime.global_stores[name]
@@ -170,7 +170,7 @@ class NodeContext:
             self._in_init = False
 
     def _identity(self, callback: Punctuator) -> tuple[int | None, str | None]:
-        """Say how the callback is found again in the next batch."""
+        """Return how the next micro-batch finds the callback."""
         if self._in_init:
             self._made_in_init += 1
             return self._made_in_init - 1, None

@@ -203,7 +203,7 @@ def letter_headers(
 
 
 def where(place: Place) -> str:
-    """Say for people which record it is about."""
+    """Describe the record for an error text."""
     partition, offset, key, value, *_ = place
     if partition is None:
         return "in a punctuator"
@@ -214,14 +214,14 @@ def where(place: Place) -> str:
 
 
 def cause(error: Exception) -> str:
-    """Say for people what was raised, and where."""
+    """Describe an exception, and where it was raised."""
     if isinstance(error, MillstreamError):
         return str(error)
     return f"{type(error).__name__}: {error}{last_line(error)}"
 
 
 def last_line(error: BaseException) -> str:
-    """Say where in the user's code an error came up."""
+    """Return where in the user's code an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 

@@ -22,7 +22,7 @@ from millstream.core.topology.folds import RECIPES, Fold
 Entry = tuple[Any, int]
 """An aggregate and its timestamp."""
 Fetch = Callable[[bytes], "Entry | None"]
-"""Gives the entry of a key, None if there is none."""
+"""Returns the entry of a key, None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Folded:
     numbers: Sequence[int]
 
     def first(self, records: int) -> Folded:
-        """Give what came out of the first records."""
+        """Return what came out of the first records."""
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def write(self, put: Callable[[bytes, Entry], None]) -> None:
@@ -57,7 +57,7 @@ Folding = Callable[[Fetch, Sequence[bytes], Sequence[Any], "list[int]"], Folded]
 
 
 def folding(fold: Fold, serde: Serde[Any]) -> Folding:
-    """Give the function that folds batches.
+    """Return the function that folds batches.
 
     Args:
         fold: The aggregation.
@@ -67,7 +67,7 @@ def folding(fold: Fold, serde: Serde[Any]) -> Folding:
 
 
 def needs_values(fold: Fold) -> bool:
-    """Tell whether a fold looks at the values."""
+    """Return whether a fold looks at the values."""
     return fold is not Fold.COUNT
 
 
@@ -131,20 +131,20 @@ class _Before:
             self.entries.extend(map(fetch, self._keys))
 
     def readable(self) -> Sequence[int]:
-        """Give the numbers of the keys of the records before the first one whose entry could not be read."""
+        """Return the numbers of the keys of the records before the first one whose entry could not be read."""
         if len(self.entries) == len(self._keys):
             return self._numbers
         return self._numbers[: self._numbers.index(len(self.entries))]
 
     def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
-        """Give the results of the first records."""
+        """Return the results of the first records."""
         timestamps = self._newest(
             timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
         )
         return Folded(results, timestamps, self._keys, self._numbers)
 
     def _newest(self, timestamps: list[int]) -> list[int]:
-        """Give per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
+        """Return per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
         stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
         if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
             return timestamps

@@ -20,38 +20,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.core.engine.runtime import NEVER, Runtime
+from millstream.core.engine.punctuate import NEVER
 
 
 class IdleClock:
     """Closes what an idle operator has open. Owned by the task.
 
     Args:
-        runtime: The task, which asks every clock at the end of a step.
-        remembered_as: Where the operator's memory is.
+        clocks: The clocks of the task, which asks each of them at the end of a step; this one is added.
+        memory: The operator's memory; ``time`` in it is the operator's time.
         idle_ms: How long nothing arrives before the wall clock takes over.
-        next_close: Gives when the operator closes something next, in its own time; NEVER if nothing is open.
+        next_close: Returns when the operator closes something next, in its own time; NEVER if nothing is open.
         close: Closes what closes up to a time of the operator, and remembers that time under ``time``.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        remembered_as: str,
+        clocks: list[IdleClock],
+        memory: dict[str, Any],
         idle_ms: int,
         next_close: Callable[[], int],
         close: Callable[[int], None],
     ) -> None:
         self.wake_at_ms: int | None = None
-        self._memory = runtime.memory(remembered_as)
+        self._memory = memory
         self._idle = idle_ms
         self._next_close = next_close
         self._close = close
         self._fresh = False
-        runtime.idle_clocks.append(self)
+        clocks.append(self)
 
     def watching(self, call: Callable[..., None]) -> Callable[..., None]:
-        """Give the operator's function as one that takes note of its input."""
+        """Return the operator's function, wrapped to note its input."""
 
         def watched(*args: Any) -> None:
             self._fresh = True
@@ -60,7 +60,7 @@ class IdleClock:
         return watched
 
     def note_input(self) -> None:
-        """Take note of input that went by the operator's function."""
+        """Note input that did not pass through the operator's function."""
         self._fresh = True
 
     def step(self, now_ms: int, *, quiet: bool) -> None:

@@ -41,7 +41,8 @@ from millstream.core.asynchronous.frontier import Frontier
 from millstream.core.asynchronous.handover import Handover
 from millstream.core.asynchronous.retirement import Retirement
 from millstream.core.engine.failures import where
-from millstream.core.engine.runtime import NEVER, Runtime
+from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.runtime import Runtime
 from millstream.core.engine.unfinished import Request, Unfinished, UnfinishedRows, in_bytes
 from millstream.core.model.calls import Calls, DeadLetter
 from millstream.core.model.durations import earliest
@@ -93,7 +94,7 @@ class Ledger:
         calls: How it calls.
         carried: What keeps unfinished records.
         runtime: The task.
-        asks: Gives the function to call for a record, and its arguments.
+        asks: Returns the function to call for a record, and its arguments.
         applies: Applies the effects of a result.
         shelf: Where records lie that wait for a time; those of order ``partition`` hold others up and stay here.
         overflow: Where those lie that come behind many of their key; at order ``partition``, of their partition.
@@ -177,7 +178,7 @@ class Ledger:
         self._changed.add(one.number)
 
     def issue(self) -> list[Call]:
-        """Give the calls to hand to the station now."""
+        """Return the calls to issue now."""
         runtime, calls = self._runtime, []
         soon = runtime.now_ms + _AHEAD_MS
         while self._shelf.next <= soon:
@@ -201,7 +202,7 @@ class Ledger:
         return calls
 
     def under_way(self) -> list[Ticket]:
-        """Give the tickets of the records that are with the station."""
+        """Return the tickets of the in-flight records."""
         return [
             Ticket(self.name, one.number, one.turn, one.epoch)
             for one in self._unfinished.values()
@@ -219,7 +220,7 @@ class Ledger:
     # Retire.
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Take note of an answer; its effects are applied in the next step."""
+        """Store the result of a call; the next step applies its effects."""
         self._answers.append((ticket, settled))
 
     def collect(self) -> None:
@@ -370,7 +371,7 @@ class Ledger:
         self._overflow.save()
 
     def next_due(self) -> int | None:
-        """Give when a record is to be handed over or retires next, ms since the epoch and not before now; None if never."""
+        """Return when a record is to be handed over or retires next, ms since the epoch and not before now; None if never."""
         if self._retiring:
             return self._runtime.now_ms
         due, shelved = self._handover.next_due(), self._shelf.next
@@ -378,7 +379,7 @@ class Ledger:
         return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
 
     def figures(self) -> CallFigures:
-        """Give what there is to see, and begin to count anew."""
+        """Return the metrics and reset the counters."""
         handover = self._handover
         delayed = sum(self._unfinished[number].why != "retry" for number in handover.waiting_numbers())
         figures = CallFigures(
@@ -421,7 +422,7 @@ class Ledger:
         return earliest(*came, self._shelf.oldest, self._overflow.oldest)
 
     def _room(self) -> int:
-        """Give how many more records can be taken in: about what can be handed over in the next step.
+        """Return how many more records can be taken in: about what can be handed over in the next step.
 
         Those of hot keys lie aside, as long as they are not too many.
         """
@@ -461,7 +462,7 @@ class Ledger:
             yield Unfinished.from_row(number, row)
 
     def _first_free(self) -> int:
-        """Give a number that no record has, where the stores come without what was remembered beside them."""
+        """Return a number that no record has, where the stores come without what was remembered beside them."""
         here = max(self._unfinished, default=-1)
         return 1 + max(here, self._shelf.last_number(), self._overflow.last_number())
 
@@ -502,7 +503,7 @@ class Ledger:
         heappush(self._came_again, number)
 
     def _must_be_parked(self, one: Unfinished) -> bool:
-        """Tell whether a record comes behind so many of its key or partition that it is not needed at hand."""
+        """Return whether a record comes behind so many of its key or partition that it is not needed at hand."""
         behind = self._parks_behind(one)
         if behind is None:
             return False
@@ -512,13 +513,13 @@ class Ledger:
         return len(self._overflow) > 0 and _bytes_of(behind) in self._overflow
 
     def _parks_behind(self, one: Unfinished) -> Hashable:
-        """Give the key or partition whose records are parked together; None if a record is never parked."""
+        """Return the key or partition whose records are parked together; None if a record is never parked."""
         if self._parks_by == "key":
             return one.key_id
         return one.partition if self._parks_by == "partition" else None
 
     def _at_hand(self, group: Hashable) -> int:
-        """Give how many records of a key or partition are at hand before others are parked."""
+        """Return how many records of a key or partition are at hand before others are parked."""
         if self._parks_by != "key":
             return self._handover.most
         if self._handover.is_closed(group):
@@ -607,7 +608,6 @@ def _in_words(key_id: Hashable) -> str:
 
 
 def _has(one: Unfinished, ticket: Ticket) -> bool:
-    """Tell whether a ticket is that of the last time a record was handed over."""
     return one.epoch == ticket.epoch and one.turn == ticket.turn
 
 

@@ -121,7 +121,7 @@ class Snapshot:
     reads_again: bool = False
 
     def without_committed(self) -> Snapshot:
-        """Give it without the records that are read again by whoever goes on at the committed offsets.
+        """Return it without the records that are read again by whoever goes on at the committed offsets.
 
         Those that came through Spark's shuffle are not: their offsets were committed when they went into it.
         """

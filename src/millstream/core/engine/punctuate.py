@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.model.punctuation import PunctuationType, Punctuator
+
+NEVER: Final = (1 << 63) - 1
+"""A due time that never comes."""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class Schedule:
         self.due_ms += (missed + 1) * self.interval_ms
 
     def to_data(self) -> Mapping[str, Any]:
-        """Give what must survive, as what JSON can say."""
+        """Return the state for the snapshot, as JSON values."""
         return {
             "node": self.node,
             "ordinal": self.ordinal,
@@ -71,11 +74,11 @@ class Punctuations:
         self.schedules: list[Schedule] = []
 
     def next_due(self, kind: PunctuationType) -> int | None:
-        """Give the earliest due time of a kind."""
+        """Return the earliest due time of a kind."""
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
     def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
-        """Give the schedule that has been due the longest, None if none is due."""
+        """Return the schedule that has been due the longest, None if none is due."""
         due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
         return min(due, key=lambda schedule: schedule.due_ms, default=None)
 
@@ -85,5 +88,5 @@ class Punctuations:
         self.schedules.append(schedule)
 
     def to_data(self) -> tuple[Mapping[str, Any], ...]:
-        """Give what must survive of all schedules."""
+        """Return the state of all schedules for the snapshot."""
         return tuple(s.to_data() for s in self.schedules if not s.cancelled or s.ordinal is not None)

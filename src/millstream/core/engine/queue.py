@@ -47,7 +47,7 @@ class Chunk:
     headers: list[Headers] | None
 
     def row(self, index: int) -> int:
-        """Give the row in ``raw`` of a record."""
+        """Return the row in ``raw`` of a record."""
         return index if self.rows is None else self.rows[index]
 
 
@@ -97,11 +97,11 @@ class RecordQueue:
         self.position = position
 
     def head_timestamp(self) -> int:
-        """Give the timestamp of the next record; the queue must not be empty."""
+        """Return the timestamp of the next record; the queue must not be empty."""
         return self.chunks[0].timestamps[self.index]
 
     def run_until(self, limit: int | None, *, inclusive: bool) -> int:
-        """Give the end, in the first chunk, of the run of records that may be taken before another queue's head."""
+        """Return the end, in the first chunk, of the run of records that may be taken before another queue's head."""
         timestamps = self.chunks[0].timestamps
         if limit is None:
             return len(timestamps)
@@ -121,7 +121,7 @@ class RecordQueue:
             self.index = 0
 
     def committable(self) -> int | None:
-        """Give the offset before which everything has been processed; None if it is unknown or means nothing."""
+        """Return the offset before which everything has been processed; None if it is unknown or means nothing."""
         if self.id.lane not in ("", MERGED):
             return None
         return self.position if (head := self.head_offset()) is None else head
@@ -136,7 +136,7 @@ class RecordQueue:
         return chunk.raw.offsets[chunk.row(self.index)]
 
     def buffered_size(self) -> Buffered:
-        """Give how much has not been processed."""
+        """Return how much has not been processed."""
         size, newest = 0, -1
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
@@ -148,11 +148,11 @@ class RecordQueue:
         return Buffered(count, size, newest)
 
     def newest_timestamp(self) -> int:
-        """Give the partition time there will be when everything in the queue has been taken."""
+        """Return the partition time there will be when everything in the queue has been taken."""
         return max([self.partition_time, *(max(chunk.timestamps) for chunk in self.chunks)])
 
     def buffered(self) -> Records:
-        """Give the records that have not been processed, as they were fed; records already left out stay out."""
+        """Return the records that have not been processed, as they were fed; records already left out stay out."""
         left = Records()
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
@@ -177,7 +177,7 @@ class PartitionGroup:
         self.queues = queues
 
     def queue(self, queue_id: QueueId) -> RecordQueue:
-        """Give a queue, made when it is first asked for."""
+        """Return a queue, made when it is first asked for."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = RecordQueue(queue_id)
@@ -203,7 +203,7 @@ class PartitionGroup:
         return queue, queue.run_until(limit, inclusive=queue.id < other)
 
     def buffered_count(self) -> int:
-        """Give the number of records in all queues."""
+        """Return the number of records in all queues."""
         return sum(len(c.keys) for q in self.queues.values() for c in q.chunks) - sum(
             q.index for q in self.queues.values() if q.chunks
         )

@@ -80,7 +80,7 @@ class Waiting:
     since_ms: int
 
     def line(self) -> str:
-        """Say it for people.
+        """Describe the facts for the log.
 
         Example:
             >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
@@ -177,14 +177,14 @@ class Readiness:
         self.waiting = Waiting(*blocking, since)
 
     def wake_at_ms(self) -> int | None:
-        """Give when the first idle time ends that records wait for, None if there is none."""
+        """Return when the first idle time ends that records wait for, None if there is none."""
         if self.waiting is None:
             return None
         coming = (at for at in self.deadlines.values() if self._now_ms < at < FOREVER)
         return min(coming, default=None)
 
     def given_up(self) -> tuple[TopicPartition, ...]:
-        """Give the empty inputs that are no longer waited for."""
+        """Return the empty inputs that are no longer waited for."""
         return tuple(sorted(p for p, at in self.deadlines.items() if at <= self._now_ms))
 
     def _look(self, group: PartitionGroup) -> None:
@@ -221,7 +221,7 @@ class Readiness:
             self.enforced = True
 
     def _deadline(self, at: TopicPartition) -> int:
-        """Give until when an empty input is waited for; a setting that was made shorter counts at once."""
+        """Return until when an empty input is waited for; a setting that was made shorter counts at once."""
         latest = min(self._now_ms + self._idle_ms, FOREVER)
         self.deadlines[at] = min(self.deadlines.get(at, latest), latest)
         return self.deadlines[at]
@@ -231,14 +231,14 @@ class Readiness:
         self._bounds.append((self._facts.until[at], QueueId(at, _LAST_LANE)))
 
     def _longest(self) -> tuple[TopicPartition, Reason]:
-        """Give the input that is waited for longest."""
+        """Return the input that is waited for longest."""
         return min(
             self._blocked,
             key=lambda blocked: (_LASTING[blocked[1]], -self.deadlines.get(blocked[0], 0), blocked[0]),
         )
 
     def _first_bound(self, group: PartitionGroup) -> tuple[TopicPartition, Reason] | None:
-        """Give the input whose virtual head is before all records at hand, None if a record could be taken."""
+        """Return the input whose virtual head is before all records at hand, None if a record could be taken."""
         if group.choose(self._bounds) is not None:
             return None
         return min(self._bounds)[1].partition, "behind"

@@ -36,7 +36,7 @@ class Recorder(Runtime):
         compiled: The functions of the task that the front belongs to.
 
     Attributes:
-        beyond: Gives the function of the task behind a border.
+        beyond: Returns the function of the task behind a border.
         effects: What the record does, so far.
         stops: Whether it stops the application.
         node: The node whose function was called last.
@@ -81,11 +81,11 @@ class Recorder(Runtime):
         return watched
 
     def rows(self, topic: str) -> list[Row]:
-        """Give what takes the records for a topic."""
+        """Return the list-like recorder of the records for a topic."""
         return cast("list[Row]", _Outbox(self, self._task.rows, topic))
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Give what takes the records for a topic whose partitions a partitioner chooses."""
+        """Return the same for a topic whose partitions a partitioner chooses."""
         return cast("list[PlacedRow]", _Outbox(self, self._task.placed, topic))
 
     def drop(self, reason: str, count: int = 1) -> None:
@@ -119,14 +119,14 @@ class _Outbox:
 
 
 @compile_node.register
-def _(node: Border, compiled: Compiled) -> Call:
+def _compile_border(node: Border, compiled: Compiled) -> Call:
     recorder = compiled.runtime
     assert isinstance(recorder, Recorder)
     return partial(recorder.do, recorder.beyond(node.name))
 
 
 def named(error: BaseException) -> str:
-    """Say for people what was raised, and where in the user's code."""
+    """Describe an exception, and where in the user's code it was raised."""
     return (
         f"{type(error).__name__}: {error}{last_line(error)}"
         if str(error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from millstream.core.engine.failures import ERRORS, Attempt, Failure, Place, decide, letter_headers, where
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
-from millstream.core.engine.punctuate import Punctuations
+from millstream.core.engine.punctuate import NEVER, Punctuations
 from millstream.core.engine.queue import Chunk
 from millstream.core.model.calls import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError
@@ -77,8 +77,6 @@ class Piece(NamedTuple):
     end: int
 
 
-NEVER = (1 << 63) - 1
-"""A time that does not come."""
 _MAX_NOTICES = 5
 
 
@@ -172,7 +170,7 @@ class Runtime:
             self.pieces, self._firsts, self._here, self._shift = places
 
     def metadata(self) -> RecordMetadata | None:
-        """Give topic, partition and offset of the current record; None in a punctuator."""
+        """Return topic, partition and offset of the current record; None in a punctuator."""
         if self.held is not None:
             return self.held.origin
         if self.partition is None or self.chunk is None:
@@ -180,13 +178,13 @@ class Runtime:
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
 
     def context(self, timestamp: int, headers: Headers) -> RecordContext:
-        """Give the context of a record that is on its way out."""
+        """Return the context of a record that is on its way out."""
         at = self.metadata()
         topic, partition, offset = at if at is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
     def memory(self, remembered_as: str) -> dict[str, Any]:
-        """Give what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
+        """Return what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
         return self.memories.setdefault(remembered_as, {})
 
     def refresh_due(self) -> None:
@@ -218,7 +216,7 @@ class Runtime:
     # What goes out.
 
     def rows(self, topic: str) -> list[Row]:
-        """Give the list that collects the records for a topic; it stays the same object for the task's life."""
+        """Return the list that collects the records for a topic; it stays the same object for the task's life."""
         return self._rows.setdefault(topic, [])
 
     def send(self, topic: str, records: Records) -> None:
@@ -234,11 +232,11 @@ class Runtime:
         blocks.append(records)
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Give the list that collects the records for a topic whose partitions a partitioner chooses."""
+        """Return the list that collects the records for a topic whose partitions a partitioner chooses."""
         return self._placed.setdefault(topic, [])
 
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
-        """Give what was collected, as columns, and begin anew."""
+        """Return the collected records as columns, and clear them."""
         sends = [
             (topic, self._sealed((topic, False), _columns(rows) if rows else None))
             for topic, rows in self._rows.items()

@@ -63,12 +63,12 @@ class Task:
         stores: Committed content of the stores.
         global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
         policies: What to do with records that fail.
-        partitions_of: Gives the number of partitions of a topic, for partitioners; 0 if it is not known.
-        most_bytes_of: Gives how large a record for a topic may be; 0 if it is not known.
+        partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if it is not known.
+        most_bytes_of: Returns how large a record for a topic may be; 0 if it is not known.
         max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
         cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
         app_config: What processors find in ``context.app_config``.
-        snapshot: What :meth:`snapshot` gave last time.
+        snapshot: The last return value of :meth:`snapshot`.
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
         repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
             down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
@@ -199,7 +199,7 @@ class Task:
         return records
 
     def _source_for(self, partition: TopicPartition) -> Source:
-        """Give the source of a partition; a topic that only a pattern means becomes known."""
+        """Return the source of a partition; a topic that only a pattern means becomes known."""
         source = self._sources.get(partition.topic)
         if source is None:
             source = source_of(self._sub.sources, partition.topic)
@@ -211,7 +211,7 @@ class Task:
         return source
 
     def inform(self, facts: InputFacts) -> None:
-        """Tell the task what is known of its inputs, from now on; a task that was never told waits for none of them.
+        """Set what is known of the inputs. A task without these facts waits for no input.
 
         Args:
             facts: What the micro-batch knows.
@@ -255,7 +255,7 @@ class Task:
         return self._outcome(issue)
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Take note of the answer to a call; its effects are applied in the next step.
+        """Store the result of a call; the next step applies its effects.
 
         Args:
             ticket: The call's; the answer is ignored if the record is finished, or was handed over again since.
@@ -266,11 +266,11 @@ class Task:
                 book.done(ticket, settled)
 
     def under_way(self) -> tuple[Ticket, ...]:
-        """Give the calls that have been issued and not answered, in this micro-batch or before."""
+        """Return the calls that have been issued and have no result yet, from this micro-batch or an earlier one."""
         return tuple(ticket for book in self._books for ticket in book.under_way())
 
     def lost(self, tickets: Iterable[Ticket]) -> None:
-        """Take note that the station does not have these calls: the next step issues them again, as the same attempts."""
+        """Mark calls that the async worker has lost: the next step issues them again, as the same attempts."""
         books = {book.name: book for book in self._books}
         for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
             books[ticket.operator].lost(ticket)
@@ -280,7 +280,7 @@ class Task:
         self._runtime.chunk = None
 
     def _issue(self) -> tuple[AsyncCall, ...]:
-        """Give the calls to hand over, and write down what is unfinished."""
+        """Return the calls to issue, and store the unfinished records."""
         issue = tuple(call for book in self._books for call in book.issue())
         for book in self._books:
             book.save()
@@ -318,7 +318,7 @@ class Task:
         return left
 
     def snapshot(self) -> Snapshot:
-        """Give what must survive besides the stores."""
+        """Return the state that a restart needs besides the stores."""
         queues = self._group.queues
         return Snapshot(
             self._runtime.stream_time,
@@ -334,14 +334,14 @@ class Task:
         )
 
     def _progress(self) -> dict[TopicPartition, Progress]:
-        """Give what has been done of each partition."""
+        """Return the progress of each partition."""
         frontiers = self._runtime.frontiers
         return {
             at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
         }
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Give the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        """Return the offset before which everything has been taken, also of partitions that brought nothing this time."""
         before = {at: progress.position for at, progress in self._restored.progress.items()}
         queues = self._group.queues.values()
         return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
@@ -352,7 +352,7 @@ class Task:
         return bool(self._compiled.contexts)
 
     def buffered_count(self) -> int:
-        """Give the number of records that were fed and not processed."""
+        """Return the number of buffered records."""
         return self._group.buffered_count()
 
     # Records.
@@ -530,7 +530,7 @@ class Task:
         runtime.refresh_due()
 
     def _restore_schedules(self) -> None:
-        """Give schedules made in ``init`` their due times back, and make those again that were made later."""
+        """Restore the due times of schedules made in ``init``, and recreate those made later."""
         schedules = {(s.node, s.ordinal): s for s in self._runtime.punctuations.schedules}
         processors = {context._node: context.processor for context in self._compiled.contexts}
         for data in self._restored.schedules:
@@ -618,7 +618,7 @@ class Task:
         return low
 
     def _frontier(self, partition: TopicPartition, position: int) -> int:
-        """Give the offset that may be committed where everything before a position has been taken."""
+        """Return the offset that may be committed where everything before a position has been taken."""
         frontier = self._runtime.frontiers.get(partition)
         return position if frontier is None else frontier.committable(position)
 
@@ -632,7 +632,7 @@ class Task:
 
 
 def _beyond(records: Records, position: int) -> Records:
-    """Give the records from an offset on; they need not be in the order of offsets."""
+    """Return the records from an offset on; they need not be in the order of offsets."""
     rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
     if len(rows) == len(records):
         return records

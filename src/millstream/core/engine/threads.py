@@ -120,7 +120,7 @@ class Fronts:
             yield source, piece, list(islice(effects, size)) if source in self._fronts else None
 
     def take_figures(self) -> ThreadFigures | None:
-        """Give what there is to see, and begin anew; None if there is no front."""
+        """Return the metrics and reset the counters; None if no operator runs in threads."""
         if not self._fronts:
             return None
         figures = ThreadFigures(tuple(worker.take_executed() for worker in self._workers), self._ended)
@@ -193,7 +193,7 @@ class _Block:
         return _Block([[] for _ in range(number)], deque(lines.values()), number)
 
     def finish(self, number: int, effects: Effects, *, stops: bool) -> None:
-        """Take note of what a record does.
+        """Record the effects of a record.
 
         Args:
             number: The record's.
@@ -228,7 +228,7 @@ class _Worker:
         self.block: _Block
 
     def take_executed(self) -> int:
-        """Give the number of records that were executed, and begin anew."""
+        """Return the number of records that were executed, and reset it."""
         executed, self._executed = self._executed, 0
         return executed
 

@@ -140,7 +140,7 @@ class Unfinished:
         return self.partition, offset, key, value, self.timestamp, self.headers
 
     def row(self) -> tuple[Any, ...]:
-        """Give it as what is stored."""
+        """Return the row to store."""
         return (
             self.origin and tuple(self.origin),
             self.key,
@@ -166,7 +166,7 @@ class Unfinished:
 
     @classmethod
     def from_row(cls, number: int, row: tuple[Any, ...]) -> Unfinished:
-        """Read what :meth:`row` gave."""
+        """Read a row made by :meth:`row`."""
         one = cls.__new__(cls)
         one.number = number
         (
@@ -210,7 +210,7 @@ class UnfinishedRows:
         self._next = 0
 
     def read(self) -> list[Unfinished]:
-        """Give all that are there, by number."""
+        """Return all that are there, by number."""
         entries = dict(self._store.all())
         self._gone = {place // 2: set(numbers) for place, numbers in entries.items() if place % 2}
         self._beside = set(self._gone)
@@ -274,7 +274,7 @@ class UnfinishedRows:
 
 
 def in_bytes(serde: Serde[Any], part: Any) -> bytes | None:
-    """Give a key or value as bytes for people and dead letters: if it does not fit its serde as JSON, or else as Python shows it."""
+    """Return a key or value as bytes for people and dead letters: if it does not fit its serde as JSON, or else as Python shows it."""
     if part is None or isinstance(part, bytes):
         return part
     for serialize in (serde.serialize, _json):
@@ -303,7 +303,7 @@ def _in_blocks(ones: list[Unfinished]) -> Iterator[list[Unfinished]]:
 
 
 def _not_to_be_kept(ones: Iterable[Unfinished], error: SerdeError) -> Exception:
-    """Say which record cannot be kept."""
+    """Return an error that names the record that cannot be stored."""
     for one in ones:
         try:
             pickle.dumps(one.row())
@@ -317,7 +317,7 @@ def _not_to_be_kept(ones: Iterable[Unfinished], error: SerdeError) -> Exception:
 
 
 def _without_error(settled: Settled | None) -> Settled | None:
-    """Give it as what can be stored: an exception need not be."""
+    """Return the result without its exception, which may not be picklable."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
     return Failed(settled.attempts, settled.cause, None, settled.to_dead_letters)

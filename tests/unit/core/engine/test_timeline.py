@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.core.engine.operators import timeline
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 

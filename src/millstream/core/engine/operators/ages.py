@@ -56,7 +56,7 @@ class Ages:
             del self._begins[at], self._counts[at]
 
     def spans(self) -> list[Any]:
-        """Give them as what JSON can say: when each span begins, and how many records it has."""
+        """Return them as JSON values: when each span begins, and how many records it has."""
         return [list(span) for span in zip(self._begins, self._counts)]
 
     def _join_nearest(self) -> None:

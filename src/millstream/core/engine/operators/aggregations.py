@@ -18,7 +18,7 @@ INCOMPLETE: Final = "null key or value in an aggregation"
 
 
 @compile_node.register
-def _(node: n.Aggregate, compiled: Compiled) -> Call:
+def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, key_bytes = store.fetch, node.store.key.serialize
@@ -50,7 +50,7 @@ def _(node: n.Aggregate, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.Aggregate, compiled: Compiled) -> Form | None:
+def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     form = behind(node, compiled)
     if node.fold is None or form is None:
         return None
@@ -88,12 +88,12 @@ def _complete(columns: Columns, runtime: Runtime) -> Columns:
 
 
 @compile_node.register
-def _(node: n.Cogroup, compiled: Compiled) -> Call:
+def _compile_cogroup(node: n.Cogroup, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 
 @compile_node.register
-def _(node: n.TableAggregate, compiled: Compiled) -> Call:
+def _compile_table_aggregate(node: n.TableAggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     key_bytes = node.store.key.serialize

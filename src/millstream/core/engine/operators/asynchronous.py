@@ -31,7 +31,7 @@ from millstream.core.topology.asynchronous import (
 
 
 @compile_node.register
-def _(node: MapValuesAsync, compiled: Compiled) -> Call:
+def _compile_map_values_async(node: MapValuesAsync, compiled: Compiled) -> Call:
     function, child = node.function, compiled.children(node)
 
     def asks(one: Unfinished) -> Any:
@@ -44,7 +44,7 @@ def _(node: MapValuesAsync, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: ForeachAsync, compiled: Compiled) -> Call:
+def _compile_foreach_async(node: ForeachAsync, compiled: Compiled) -> Call:
     function = node.function if node.calls.batch is None else Acting(node.function)
 
     def asks(one: Unfinished) -> Any:
@@ -57,7 +57,7 @@ def _(node: ForeachAsync, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: ProcessAsync, compiled: Compiled) -> Call:
+def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
     function, child = Performing(node.function), compiled.children(node)
     children = compiled.named_children(node)
@@ -108,7 +108,7 @@ def _ledger(
 
 
 @compile_node.register
-def _(node: IssuingProcess, compiled: Compiled) -> Call:
+def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
     context = made(node, compiled, IssuingContext)
     context.ledger = _ledger(node, compiled.runtime, context.asked, context.answered)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
@@ -154,7 +154,7 @@ class IssuingContext(NodeContext):
         self.ledger.take(key, value, timestamp, headers, Request(call, args, then))
 
     def asked(self, one: Unfinished) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Give what was issued for a record."""
+        """Return what was issued for a record."""
         assert one.request is not None
         return one.request.function, one.request.args
 
@@ -184,7 +184,7 @@ class IssuingContext(NodeContext):
 
 
 @compile_node.register
-def _(node: AcknowledgingProcess, compiled: Compiled) -> Call:
+def _compile_acknowledging_process(node: AcknowledgingProcess, compiled: Compiled) -> Call:
     context = made(node, compiled, AcknowledgingContext)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
@@ -205,7 +205,7 @@ class AcknowledgingContext(NodeContext):
     taken: Acknowledgements
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Say that a record is finished; see ``ProcessorContext.acknowledge``."""
+        """Acknowledge a record; see ``ProcessorContext.acknowledge``."""
         if not self._runtime.active:
             raise ProcessingError(
                 f"processor {self._node!r} acknowledges a record while nothing is being processed. Work that goes on elsewhere, in "

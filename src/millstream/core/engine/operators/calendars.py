@@ -12,7 +12,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.windowed import LATE, Windower, aggregation, takes_null_values
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.state.keys import FOREVER
@@ -80,11 +80,11 @@ class _Open:
         """No window closes before; it may be too early, but not too late."""
 
     def began(self, end: int) -> None:
-        """Take note of a window that has an entry."""
+        """Add a window that has an entry."""
         self._due = min(self._due, end + self._grace)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Give the results of the windows that have closed at a time."""
+        """Return the results of the windows that have closed at a time."""
         if stream_time < self._due:
             return
         self._due = NEVER
@@ -98,12 +98,12 @@ class _Open:
                 self._child(windowed, value, None, timestamp, headers)
 
     def next_close(self) -> int:
-        """Give when the next window closes, NEVER if none is open."""
+        """Return when the next window closes, NEVER if none is open."""
         first = next(self._open(), None)
         return NEVER if first is None else int(first[0].end) + self._grace
 
     def gone_at(self) -> int:
-        """Give the stream time at which the first window is dropped that was not given yet."""
+        """Return the stream time at which the first window is dropped that was not given yet."""
         return int(self._store.gone_at(self._closed + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:

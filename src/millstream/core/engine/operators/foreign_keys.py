@@ -19,7 +19,7 @@ _QUIET = (Instruction.END_QUIETLY, Instruction.JOIN_QUIETLY)
 
 
 @compile_node.register
-def _(node: f.Subscribe, compiled: Compiled) -> Call:
+def _compile_subscribe(node: f.Subscribe, compiled: Compiled) -> Call:
     runtime, name, child, on = compiled.runtime, node.name, compiled.children(node), node.on
     versioned, inner = compiled.versioned(node.parents[0]), node.kind == "inner"
     key_bytes, value_bytes, other_bytes = node.key.serialize, node.value.serialize, node.other_key.serialize
@@ -58,7 +58,7 @@ def _(node: f.Subscribe, compiled: Compiled) -> Call:
 
 
 def _asked_by_inner(before: bytes | None, after: bytes | None, *, deleted: bool) -> Asked:
-    """Give what an inner join asks for, and whether it asks the right row that is named now or the one named before."""
+    """Return what an inner join asks for, and whether it asks the right row that is named now or the one named before."""
     if after is None:
         return ((False, Instruction.END_QUIETLY if before is None else Instruction.END),)
     if before is None or before == after:
@@ -67,13 +67,13 @@ def _asked_by_inner(before: bytes | None, after: bytes | None, *, deleted: bool)
 
 
 def _asked_by_left(before: bytes | None, after: bytes | None, *, deleted: bool) -> Asked:
-    """Give the same for a left join, where every row has a result, also one that names no right row."""
+    """Return the same for a left join, where every row has a result, also one that names no right row."""
     asked = (True, Instruction.END if deleted else Instruction.JOIN)
     return (asked,) if before is None or before == after else ((False, Instruction.LEAVE), asked)
 
 
 @compile_node.register
-def _(node: f.Subscriptions, compiled: Compiled) -> Call:
+def _compile_subscriptions(node: f.Subscriptions, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, row_of = runtime.stores[node.store.name], lookup(node.other, compiled, forwarded=True)
     other_bytes, subscriber_of = node.other_key.serialize, node.key.deserialize
@@ -98,7 +98,7 @@ def _(node: f.Subscriptions, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: f.SubscribedChanges, compiled: Compiled) -> Call:
+def _compile_subscribed_changes(node: f.SubscribedChanges, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     scan, versioned = runtime.stores[node.store.name].prefix_scan, compiled.versioned(node.parents[0])
     other_bytes, subscriber_of = node.other_key.serialize, node.key.deserialize
@@ -119,7 +119,7 @@ def _(node: f.SubscribedChanges, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: f.Resolve, compiled: Compiled) -> Call:
+def _compile_resolve(node: f.Resolve, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     row_of, joiner = lookup(node.other, compiled, forwarded=True), node.joiner
     inner = node.kind == "inner"

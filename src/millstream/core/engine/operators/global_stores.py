@@ -12,12 +12,12 @@ from millstream.core.topology.global_nodes import GlobalJoin, GlobalProcess
 
 
 @compile_node.register
-def _(node: GlobalProcess, compiled: Compiled) -> Call:
+def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
     return running(node, compiled, GlobalNodeContext)
 
 
 @compile_node.register
-def _(node: GlobalJoin, compiled: Compiled) -> Call:
+def _compile_global_join(node: GlobalJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     fetch, key_bytes = runtime.global_stores[node.store.name].fetch, node.store.key.serialize
     selector, joiner, left = node.selector, node.joiner, node.kind == "left"

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.runtime import NEVER, Held, Runtime
+from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.runtime import Held, Runtime
 from millstream.core.model.record import Headers, RecordMetadata
 from millstream.core.state.keys import closed, pack_time, split, time_at
 from millstream.core.topology import joins as j
@@ -32,7 +33,7 @@ _NUMBER: Final = 8
 
 
 @compile_node.register
-def _(node: j.GraceBuffer, compiled: Compiled) -> Call:
+def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     buffer, grace, memory = _Buffer(node, runtime), node.grace, runtime.memory(node.remembered_as)
     memory.setdefault("time", -1)

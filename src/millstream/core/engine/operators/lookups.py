@@ -50,7 +50,7 @@ def _lookup(node: n.Node, compiled: Compiled, forwarded: bool) -> Lookup:
 
 
 @_lookup.register
-def _(node: n.Materialised, compiled: Compiled, forwarded: bool) -> Lookup:
+def _materialised_lookup(node: n.Materialised, compiled: Compiled, forwarded: bool) -> Lookup:
     newest, cache = _kept(node.store, compiled.runtime.stores[node.store.name]), compiled.caches.of(node)
     if cache is None or not forwarded:
         return newest
@@ -73,7 +73,7 @@ def _kept(spec: StoreSpec, store: Any) -> Lookup:
 
 
 @_kept.register
-def _(spec: VersionedSpec, store: Any) -> Lookup:
+def _kept_versioned_spec(spec: VersionedSpec, store: Any) -> Lookup:
     fetch, key_bytes = store.fetch, spec.key.serialize
 
     def row(key: Any, time: int) -> tuple[Any, int] | None:
@@ -84,7 +84,7 @@ def _(spec: VersionedSpec, store: Any) -> Lookup:
 
 
 @_kept.register
-def _(spec: WindowSpec, store: Any) -> Lookup:
+def _kept_window_spec(spec: WindowSpec, store: Any) -> Lookup:
     fetch = store.fetch
 
     def in_window(key: Any, time: int) -> tuple[Any, int] | None:
@@ -96,7 +96,7 @@ def _(spec: WindowSpec, store: Any) -> Lookup:
 
 
 @_kept.register
-def _(spec: SessionSpec, store: Any) -> Lookup:
+def _kept_session_spec(spec: SessionSpec, store: Any) -> Lookup:
     fetch = store.fetch_session
 
     def in_session(key: Any, time: int) -> tuple[Any, int] | None:
@@ -116,7 +116,7 @@ def _checked(spec: StoreSpec, key: Any) -> Windowed[Any]:
 
 
 @_lookup.register
-def _(node: n.TableFilter, compiled: Compiled, forwarded: bool) -> Lookup:
+def _table_filter_lookup(node: n.TableFilter, compiled: Compiled, forwarded: bool) -> Lookup:
     row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
     predicate, keep = node.predicate, node.keep
 
@@ -128,7 +128,7 @@ def _(node: n.TableFilter, compiled: Compiled, forwarded: bool) -> Lookup:
 
 
 @_lookup.register
-def _(node: n.TableMapValues, compiled: Compiled, forwarded: bool) -> Lookup:
+def _table_map_values_lookup(node: n.TableMapValues, compiled: Compiled, forwarded: bool) -> Lookup:
     row_of = lookup(node.parents[0], compiled, forwarded=forwarded)
     mapper, with_key = node.mapper, node.with_key
 
@@ -143,7 +143,7 @@ def _(node: n.TableMapValues, compiled: Compiled, forwarded: bool) -> Lookup:
 
 
 @_lookup.register
-def _(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
+def _suppress_lookup(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
     # What is still in a cache in front has not been given, whoever asks.
     row_of, buffer = lookup(node.parents[0], compiled, forwarded=True), Buffer(node, compiled)
 
@@ -157,7 +157,7 @@ def _(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
 
 
 @_lookup.register
-def _(node: j.TableMerge, compiled: Compiled, forwarded: bool) -> Lookup:
+def _table_merge_lookup(node: j.TableMerge, compiled: Compiled, forwarded: bool) -> Lookup:
     side: Any = compiled.node(node.parents[0])
     left_of, right_of = (
         lookup(table, compiled, forwarded=forwarded) for table in (side.parents[0], side.other)

@@ -51,7 +51,7 @@ class Offsets:
                 del offsets[offset]
 
     def runs(self) -> list[Any]:
-        """Give them as what JSON can say: per partition, runs of first offset, length and records per offset."""
+        """Return them as JSON values: per partition, runs of first offset, length and records per offset."""
         self.changed = False
         return [[*at, _runs(offsets)] for at, offsets in self._counts.items() if offsets]
 

@@ -64,11 +64,11 @@ class Overflow:
         return self._ages.oldest
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
-        """Give the offsets of the records here, and how many there are of each."""
+        """Return the offsets of the stored records, with the number of records per offset."""
         return iter(self._offsets)
 
     def last_number(self) -> int:
-        """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
+        """Return the largest number of a stored record, -1 if there is none. Scans the store."""
         return max((_number(at) for at, _ in self._rows.all()), default=-1)
 
     def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
@@ -122,5 +122,5 @@ def _number(at: bytes) -> int:
 
 
 def _at(group: bytes) -> bytes:
-    """Give what the places of a group begin with, and those of no other."""
+    """Return what the places of a group begin with, and those of no other."""
     return _LENGTH.pack(len(group)) + group

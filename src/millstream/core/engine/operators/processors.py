@@ -16,7 +16,7 @@ C = TypeVar("C", bound=NodeContext)
 
 
 @compile_node.register
-def _(node: n.Process, compiled: Compiled) -> Call:
+def _compile_process(node: n.Process, compiled: Compiled) -> Call:
     return running(node, compiled, NodeContext)
 
 
@@ -53,7 +53,7 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
 
 
 @compile_node.register
-def _(node: ProcessValues, compiled: Compiled) -> Call:
+def _compile_process_values(node: ProcessValues, compiled: Compiled) -> Call:
     process = running(node, compiled, _FixedKeyContext)
     context = compiled.contexts[-1]
     assert isinstance(context, _FixedKeyContext)
@@ -93,7 +93,7 @@ class _FixedKeyContext(NodeContext):
 
 
 @compile_node.register
-def _(node: TransformRows, compiled: Compiled) -> Call:
+def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     context = _TransformerContext(name, node.stores, runtime, nothing, {})
     context.processor = _made(node, "transform", "ValueTransformer")

@@ -18,7 +18,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
 from millstream.core.engine.operators.windowed import Windower, aggregation, takes_null_values
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.windowed import SessionAggregate
@@ -119,7 +119,7 @@ class _Open:
             self._timeline.put(_place(key, start, end), b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Give the results of the sessions that have closed at a time."""
+        """Return the results of the sessions that have closed at a time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             place, _ = self._timeline.take()
@@ -128,12 +128,12 @@ class _Open:
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
 
     def next_close(self) -> int:
-        """Give when the next session closes, NEVER if none is open."""
+        """Return when the next session closes, NEVER if none is open."""
         end = self._timeline.next
         return NEVER if end >= NEVER - self._wait else end + self._wait + 1
 
     def gone_at(self) -> int:
-        """Give the stream time at which the first session is dropped that was not given yet."""
+        """Return the stream time at which the first session is dropped that was not given yet."""
         return int(self._store.gone_at(self._timeline.next))
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from millstream.core.engine.operators.ages import Ages
 from millstream.core.engine.operators.offsets import Offsets
 from millstream.core.engine.operators.timeline import Timeline, place_at
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.unfinished import Label
 from millstream.core.model.ids import TopicPartition
 
@@ -62,11 +62,11 @@ class Shelf:
         return self._ages.oldest
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
-        """Give the offsets of the records here, and how many there are of each."""
+        """Return the offsets of the stored records, with the number of records per offset."""
         return iter(self._offsets)
 
     def last_number(self) -> int:
-        """Give the largest number of a record here, -1 if there is none; it takes a look at all of them."""
+        """Return the largest number of a stored record, -1 if there is none. Scans the store."""
         return max((_number(place) for place, _ in self._store.all()), default=-1)
 
     def put(self, number: int, due_ms: int, key: bytes | None, label: Label, row: Any) -> None:

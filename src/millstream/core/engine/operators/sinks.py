@@ -19,7 +19,7 @@ _FRAME_BYTES: Final = 100
 
 
 @compile_node.register
-def _(node: n.Sink, compiled: Compiled) -> Call:
+def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
     if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
         return _choosing_sink(node, compiled)
     runtime, name, topic = compiled.runtime, node.name, node.topic
@@ -79,7 +79,7 @@ def _in_context(node: n.Sink) -> bool:
 
 
 @columns_of.register
-def _(node: n.Sink, compiled: Compiled) -> Form | None:
+def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
     if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
         return None
     runtime, row, topic, key, value = compiled.runtime, compiled.call(node), node.topic, node.key, node.value
@@ -133,7 +133,7 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
 
 
 def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
-    """Give the partitions that a partitioner chose, -1 for the one that the key belongs to.
+    """Return the partitions that a partitioner chose, -1 for the one that the key belongs to.
 
     Raises:
         ValueError: If one of them is none of the topic's.

@@ -26,7 +26,7 @@ from millstream.core.engine.operators.aggregations import INCOMPLETE
 from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
 from millstream.core.engine.operators.windowed import LATE, Windower, aggregation
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.topology.windowed import SlidingAggregate
@@ -52,7 +52,7 @@ class Touch(NamedTuple):
 
 
 def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> list[Touch]:
-    """Give the windows that a record touches.
+    """Return the windows that a record touches.
 
     Args:
         found: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
@@ -91,7 +91,7 @@ def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> l
 
 
 def touched_early(found: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
-    """Give the windows that an early record touches.
+    """Return the windows that an early record touches.
 
     Args:
         found: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
@@ -199,7 +199,7 @@ class _Open:
         self._child = compiled.children(node)
 
     def change(self, key: bytes, touch: Touch, *, there: bool) -> None:
-        """Take note of a window that was made, or whose aggregate was deleted."""
+        """Add a window that was created, or remove one whose aggregate was deleted."""
         place = place_at(touch.start, key)
         if not there:
             self._timeline.remove(place)
@@ -207,7 +207,7 @@ class _Open:
             self._timeline.put(place, b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Give the results of the windows that have closed at a time."""
+        """Return the results of the windows that have closed at a time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             place, _ = self._timeline.take()
@@ -219,10 +219,10 @@ class _Open:
             self._child(window, value, None, timestamp, headers)
 
     def next_close(self) -> int:
-        """Give when the next window closes, NEVER if none is open."""
+        """Return when the next window closes, NEVER if none is open."""
         start = self._timeline.next
         return NEVER if start >= NEVER - self._wait else start + self._wait + 1
 
     def gone_at(self) -> int:
-        """Give the stream time at which the first window is dropped that was not given yet."""
+        """Return the stream time at which the first window is dropped that was not given yet."""
         return int(self._store.gone_at(self._timeline.next))

@@ -24,7 +24,7 @@ _NO_KEY = "null key at a repartition"
 
 
 @compile_node.register
-def _(node: n.Filter, compiled: Compiled) -> Call:
+def _compile_filter(node: n.Filter, compiled: Compiled) -> Call:
     child, predicate, keep = compiled.children(node), node.predicate, node.keep
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -40,7 +40,7 @@ def _(node: n.Filter, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.Filter, compiled: Compiled) -> Form | None:
+def _filter_columns(node: n.Filter, compiled: Compiled) -> Form | None:
     predicate, keep = node.predicate, node.keep
 
     def kept(key: Any, value: Any) -> bool:
@@ -55,7 +55,7 @@ def _(node: n.Filter, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.WithKey, compiled: Compiled) -> Call:
+def _compile_with_key(node: n.WithKey, compiled: Compiled) -> Call:
     child, drop = compiled.children(node), _dropping(node, compiled)
 
     def with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -67,13 +67,13 @@ def _(node: n.WithKey, compiled: Compiled) -> Call:
 
 
 def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
-    """Give what counts records without a key, or does not."""
+    """Return what counts records without a key, or does not."""
     runtime = compiled.runtime
     return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
 
 
 @columns_of.register
-def _(node: n.WithKey, compiled: Compiled) -> Form | None:
+def _with_key_columns(node: n.WithKey, compiled: Compiled) -> Form | None:
     form = behind(node, compiled)
     if form is None:
         return None
@@ -90,7 +90,7 @@ def _(node: n.WithKey, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.Map, compiled: Compiled) -> Call:
+def _compile_map(node: n.Map, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -105,7 +105,7 @@ def _(node: n.Map, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.Map, compiled: Compiled) -> Form | None:
+def _map_columns(node: n.Map, compiled: Compiled) -> Form | None:
     mapper = node.mapper
 
     def pair(key: Any, value: Any) -> tuple[Any, Any]:
@@ -120,7 +120,7 @@ def _(node: n.Map, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.MapValues, compiled: Compiled) -> Call:
+def _compile_map_values(node: n.MapValues, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -142,7 +142,7 @@ def _(node: n.MapValues, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.MapValues, compiled: Compiled) -> Form | None:
+def _map_values_columns(node: n.MapValues, compiled: Compiled) -> Form | None:
     def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
         child(columns.with_values(values))
 
@@ -152,7 +152,7 @@ def _(node: n.MapValues, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.SelectKey, compiled: Compiled) -> Call:
+def _compile_select_key(node: n.SelectKey, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -167,7 +167,7 @@ def _(node: n.SelectKey, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
+def _select_key_columns(node: n.SelectKey, compiled: Compiled) -> Form | None:
     def then(child: ColumnsCall, columns: Columns, keys: list[Any]) -> None:
         child(columns.with_keys(keys))
 
@@ -177,7 +177,7 @@ def _(node: n.SelectKey, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.FlatMap, compiled: Compiled) -> Call:
+def _compile_flat_map(node: n.FlatMap, compiled: Compiled) -> Call:
     child, mapper = compiled.children(node), node.mapper
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -193,7 +193,7 @@ def _(node: n.FlatMap, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: n.FlatMapValues, compiled: Compiled) -> Call:
+def _compile_flat_map_values(node: n.FlatMapValues, compiled: Compiled) -> Call:
     child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -209,7 +209,7 @@ def _(node: n.FlatMapValues, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: n.Peek, compiled: Compiled) -> Call:
+def _compile_peek(node: n.Peek, compiled: Compiled) -> Call:
     child, action = compiled.children(node), node.action
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -225,17 +225,17 @@ def _(node: n.Peek, compiled: Compiled) -> Call:
 
 @compile_node.register(n.Pass)
 @compile_node.register(Late)
-def _(node: n.Node, compiled: Compiled) -> Call:
+def _compile_pass(node: n.Node, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 
 @columns_of.register
-def _(node: n.Pass, compiled: Compiled) -> Form | None:
+def _pass_columns(node: n.Pass, compiled: Compiled) -> Form | None:
     return behind(node, compiled)
 
 
 @compile_node.register
-def _(node: n.Branch, compiled: Compiled) -> Call:
+def _compile_branch(node: n.Branch, compiled: Compiled) -> Call:
     calls = compiled.named_children(node)
     branches: list[tuple[Callable[[Any, Any], object] | None, Call]] = [
         (predicate, calls.get(route, nothing)) for predicate, route in zip(node.predicates, node.routes)

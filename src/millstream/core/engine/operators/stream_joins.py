@@ -16,12 +16,12 @@ from millstream.core.topology import joins as j
 
 
 @compile_node.register
-def _(node: j.StreamMerge, compiled: Compiled) -> Call:
+def _compile_stream_merge(node: j.StreamMerge, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 
 @compile_node.register
-def _(node: j.StreamJoin, compiled: Compiled) -> Call:
+def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
     runtime, name, child, join = compiled.runtime, node.name, compiled.children(node), _Side(node, compiled)
     memory, alone, unmatched = runtime.memory(node.remembered_as), join.alone, join.unmatched
     put, final, combine = join.mine.put, node.times.final, join.combine
@@ -53,7 +53,7 @@ def _(node: j.StreamJoin, compiled: Compiled) -> Call:
 
 
 def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
-    """Give the function of a side as one that also hands on the records whose windows had closed before they came."""
+    """Return the function of a side as one that also hands on the records whose windows had closed before they came."""
     closes = node.times.closes(left=node.left)
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -87,7 +87,7 @@ class _Side:
         self._final_after = times.closes(left=not node.left) if times.final and other_alone else None
 
     def combine(self, key: Any, this: Any, other: Any) -> Any:
-        """Give the result of a value of this side and one of the other."""
+        """Return the result of a value of this side and one of the other."""
         return self._joiner(key, this, other) if self._left else self._joiner(key, other, this)
 
     def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:

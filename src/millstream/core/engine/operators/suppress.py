@@ -17,7 +17,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
 from millstream.core.engine.operators.timeline import Timeline, place_at
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers
 from millstream.core.model.suppressed import Held
@@ -26,11 +26,11 @@ from millstream.core.topology.windowed import Suppress
 
 
 @compile_node.register
-def _(node: Suppress, compiled: Compiled) -> Call:
+def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     buffer, memory, wait = Buffer(node, compiled), runtime.memory(node.remembered_as), node.wait_ms
     final, limited = node.places is None, node.suppressed.limited
-    put, take, full = buffer.put, buffer.take, node.suppressed.when_full
+    put, take = buffer.put, buffer.take
     time: int = memory.get("time", -1)
 
     def suppress(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -41,38 +41,31 @@ def _(node: Suppress, compiled: Compiled) -> Call:
             return runtime.on_error("process", name, error)
         if timestamp > time:
             memory["time"] = time = timestamp
-        give_until(time)
-        if limited and buffer.full():
-            if full == "fail":
-                raise ProcessingError(buffer.too_much())
-            while buffer.full():
-                give()
+        emit_until(time)
+        while limited and buffer.over_limit():
+            emit()
         return None
 
-    def give_until(now: int) -> None:
-        due = now - wait
-        while buffer.next <= due:
-            give()
+    def emit_until(now: int) -> None:
+        while buffer.next <= now - wait:
+            emit()
 
-    def give() -> None:
+    def emit() -> None:
         key, (new, old, timestamp, headers) = take()
         if new is not None or not final:
             child(key, new, old, timestamp, headers)
-
-    def next_close() -> int:
-        return buffer.next + wait if buffer.next < NEVER - wait else NEVER
 
     def close(at: int) -> None:
         nonlocal time
         memory["time"] = time = max(time, at)
         for aggregation in node.closes:
             runtime.close_windows[aggregation](at - wait)
-        give_until(at)
+        emit_until(at)
 
     idle = node.suppressed.close_idle_after_ms
     if idle is None:
         return suppress
-    return IdleClock(runtime, node.remembered_as, idle, next_close, close).watching(suppress)
+    return IdleClock(runtime.idle_clocks, memory, idle, buffer.next_close, close).watching(suppress)
 
 
 class Buffer:
@@ -90,6 +83,7 @@ class Buffer:
         self._key = node.key
         self._checked = Values(node.buffer.name, node.value).checked
         self._limits = node.suppressed
+        self._wait_ms = node.wait_ms
         self._memory = compiled.runtime.memory(node.remembered_as)
         self._size = node.buffer.value.serialize
         self._where = f"{node.name} of task {compiled.runtime.task_id}"
@@ -97,11 +91,15 @@ class Buffer:
 
     @property
     def next(self) -> int:
-        """The first buffer time; NEVER if nothing is held back."""
+        """The first buffer time; NEVER if the buffer is empty."""
         return self._rows.next
 
+    def next_close(self) -> int:
+        """Return the stream time at which the first row is due; NEVER if the buffer is empty."""
+        return self.next + self._wait_ms if self.next < NEVER - self._wait_ms else NEVER
+
     def put(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        """Hold an update back, in the place of the row's earlier one.
+        """Buffer an update in place of the row's earlier one.
 
         Raises:
             SerdeError: If key or value do not fit the serdes of the table.
@@ -118,7 +116,7 @@ class Buffer:
                 self._add(place, before, -1)
 
     def take(self) -> tuple[Any, Held]:
-        """Take the first row out."""
+        """Remove the first row and return it."""
         place, held = self._rows.take()
         if self._places is not None:
             self._places.write(place[8:], None)
@@ -127,7 +125,7 @@ class Buffer:
         return self._key.deserialize(place[8:]), held
 
     def find(self, key: Any) -> Held | None:
-        """Give the update of a row that is held back, None if there is none."""
+        """Return the buffered update of a row, None if there is none."""
         data = self._key.serialize(key)
         if self._places is None:
             found: Held | None = self._rows.get(place_at(key.end, data))
@@ -135,14 +133,20 @@ class Buffer:
         then = self._places.fetch(data)
         return None if then is None else self._rows.get(place_at(then, data))
 
-    def full(self) -> bool:
-        """Tell whether the buffer holds more than it may."""
+    def over_limit(self) -> bool:
+        """Return whether the buffer exceeds a limit.
+
+        Raises:
+            ProcessingError: If it does, under ``when_full="fail"``.
+        """
         most, largest = self._limits.max_records, self._limits.max_bytes
         too_many = most is not None and self._memory["records"] > most
-        return too_many or (largest is not None and self._memory["bytes"] > largest)
+        over = too_many or (largest is not None and self._memory["bytes"] > largest)
+        if over and self._limits.when_full == "fail":
+            raise ProcessingError(self._over_limit_message())
+        return over
 
-    def too_much(self) -> str:
-        """Say for people that the buffer is full."""
+    def _over_limit_message(self) -> str:
         records, limits = self._memory["records"], self._limits
         return (
             f"{self._where} holds back {records} rows, more than max_records={limits.max_records} or "
@@ -165,7 +169,7 @@ class Buffer:
             self._memory["bytes"] += sign * (len(place) + len(self._size(held)))
 
     def _count_up(self, rows: Any) -> None:
-        """Find out how much is held back if that was not known; forget it where there is no limit."""
+        """Count the buffered rows and bytes where a limit is new, and drop the counts that have no limit."""
         counted = ["records"] if self._limits.limited else []
         if self._limits.max_bytes is not None:
             counted.append("bytes")

@@ -15,7 +15,7 @@ _NO_ROW = (None, -1)
 
 
 @compile_node.register
-def _(node: j.StreamTableJoin, compiled: Compiled) -> Call:
+def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     row_of, joiner, left = lookup(node.other, compiled), node.joiner, node.kind == "left"
 
@@ -35,7 +35,7 @@ def _(node: j.StreamTableJoin, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: j.TableJoin, compiled: Compiled) -> Call:
+def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     row_of, result = lookup(node.other, compiled, forwarded=True), _result(node)
     # A side that gives results without a partner is told of changes that the other side knows nothing about.
@@ -60,7 +60,7 @@ def _(node: j.TableJoin, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: j.TableMerge, compiled: Compiled) -> Call:
+def _compile_table_merge(node: j.TableMerge, compiled: Compiled) -> Call:
     return compiled.children(node)
 
 

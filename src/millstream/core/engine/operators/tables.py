@@ -24,7 +24,7 @@ from millstream.core.topology.stores import LATEST, VersionedSpec
 
 
 @compile_node.register
-def _(node: n.TableSource, compiled: Compiled) -> Call:
+def _compile_table_source(node: n.TableSource, compiled: Compiled) -> Call:
     if isinstance(node.store, VersionedSpec):
         return _versioned_source(node, compiled)
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
@@ -71,7 +71,7 @@ def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: n.TableFilter, compiled: Compiled) -> Call:
+def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
     child, predicate, keep = compiled.children(node), node.predicate, node.keep
     on_error, name = compiled.runtime.on_error, node.name
 
@@ -90,7 +90,7 @@ def _(node: n.TableFilter, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: n.TableMapValues, compiled: Compiled) -> Call:
+def _compile_table_map_values(node: n.TableMapValues, compiled: Compiled) -> Call:
     child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
     on_error, name, needs_old = compiled.runtime.on_error, node.name, compiled.needs_old(node)
 
@@ -111,7 +111,7 @@ def _(node: n.TableMapValues, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.TableMapValues, compiled: Compiled) -> Form | None:
+def _table_map_values_columns(node: n.TableMapValues, compiled: Compiled) -> Form | None:
     mapper, with_key = node.mapper, node.with_key
 
     def mapped(key: Any, value: Any) -> Any:
@@ -138,7 +138,7 @@ def _(node: n.TableMapValues, compiled: Compiled) -> Form | None:
 
 
 @compile_node.register
-def _(node: n.TableStore, compiled: Compiled) -> Call:
+def _compile_table_store(node: n.TableStore, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, write, key_bytes = store.fetch, store.write, node.store.key.serialize
@@ -156,7 +156,7 @@ def _(node: n.TableStore, compiled: Compiled) -> Call:
 
 
 @compile_node.register
-def _(node: n.ToStream, compiled: Compiled) -> Call:
+def _compile_to_stream(node: n.ToStream, compiled: Compiled) -> Call:
     child = compiled.children(node)
 
     def to_stream(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -166,12 +166,12 @@ def _(node: n.ToStream, compiled: Compiled) -> Call:
 
 
 @columns_of.register
-def _(node: n.ToStream, compiled: Compiled) -> Form | None:
+def _to_stream_columns(node: n.ToStream, compiled: Compiled) -> Form | None:
     return behind(node, compiled)
 
 
 @compile_node.register
-def _(node: n.GroupTable, compiled: Compiled) -> Call:
+def _compile_group_table(node: n.GroupTable, compiled: Compiled) -> Call:
     runtime, child, selector = compiled.runtime, compiled.children(node), node.selector
     on_error, name, versioned = runtime.on_error, node.name, compiled.versioned(node.parents[0])
 

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from itertools import islice, takewhile
 from typing import Any, Final
 
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 
 _TIME: Final = struct.Struct(">Q")
 _PAGE: Final = 1000
@@ -93,11 +93,11 @@ class Timeline:
 
 
 def place_at(time: int, rest: bytes) -> bytes:
-    """Give the place of an entry at a time."""
+    """Return the place of an entry at a time."""
     return _TIME.pack(time) + rest
 
 
 def time_of(place: bytes) -> int:
-    """Give the time of a place."""
+    """Return the time of a place."""
     time: int = _TIME.unpack_from(place)[0]
     return time

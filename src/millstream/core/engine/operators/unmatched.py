@@ -22,7 +22,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millstream.core.engine.runtime import NEVER, Runtime
+from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.runtime import Runtime
 from millstream.core.topology.joins import StreamJoin
 from millstream.core.topology.stores import StoreSpec
 

@@ -59,7 +59,7 @@ def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | N
 
 
 def _without_functions(node: n.Node, compiled: Compiled) -> bool:
-    """Tell whether only what sends records on is behind a node: nothing there calls a function of the user."""
+    """Return whether only what sends records on is behind a node: nothing there calls a function of the user."""
     return all(
         (isinstance(child, n.Sink) and isinstance(child.topic, str) and child.partitioner is None)
         or (isinstance(child, (n.ToStream, n.Pass, Late)) and _without_functions(child, compiled))
@@ -85,7 +85,7 @@ class WindowedKeys(Column):
         self._starts, self._size = starts, size
 
     def objects(self) -> list[Any]:
-        """Give the objects."""
+        """Return the objects."""
         if self.known is None:
             ends = map(window_end, self._starts, repeat(self._size))
             fields = zip(self._keys.objects(), self._starts, ends)
@@ -93,7 +93,7 @@ class WindowedKeys(Column):
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        """Give the bytes that a serde writes."""
+        """Return the bytes that a serde writes."""
         if not serdes.writes_windows_of(serde, self._key):
             return [*map(serde.serialize, self.objects())]
         ends = {start: _START.pack(start) for start in set(self._starts)}
@@ -101,24 +101,24 @@ class WindowedKeys(Column):
         return list(map(add, keys, map(ends.__getitem__, self._starts)))
 
     def only(self, kept: Sequence[object]) -> Column:
-        """Give the places whose mark is true."""
+        """Return the rows whose mark is true."""
         return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
 
     def at(self, places: Sequence[int]) -> Column:
-        """Give the places with some numbers."""
+        """Return the rows at the given indices."""
         starts = list(map(self._starts.__getitem__, places))
         return WindowedKeys(self._keys.at(places), self._key, starts, self._size)
 
     def part(self, start: int, end: int) -> Column:
-        """Give the places from ``start`` to before ``end``."""
+        """Return the rows from ``start`` up to, but not including, ``end``."""
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
 
     def present(self) -> list[bool]:
-        """Tell of each place that it is not null."""
+        """Return true for each row: windowed keys are never null."""
         return [True] * len(self._starts)
 
     def any_null(self) -> bool:
-        """Tell that no place is null."""
+        """Return False: windowed keys are never null."""
         return False
 
 
@@ -200,7 +200,7 @@ class _Aggregation:
         return columns
 
     def _times(self, timestamps: list[int]) -> tuple[list[int] | None, bool]:
-        """Give the operator's time at each record, and whether a record may be late.
+        """Return the operator's time at each record, and whether a record may be late.
 
         There are no times if nothing depends on them: no window closes, and no record is late. Where time goes forward, a
         record can only be late for what had closed before the batch.
@@ -217,7 +217,7 @@ class _Aggregation:
         return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
 
     def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
-        """Give what happens between records, and how many records come before it.
+        """Return what happens between records, and how many records come before it.
 
         Of two things at one place, the late record comes first: it is told behind itself, windows close before the next one.
         """
@@ -226,7 +226,7 @@ class _Aggregation:
         return sorted([*told, *closed], key=itemgetter(0))
 
     def _late(self, columns: Columns, times: list[int]) -> list[int]:
-        """Give the records that are late for a window, if somebody waits for them."""
+        """Return the records that are late for a window, if somebody waits for them."""
         if self._late_child is None:
             return []
         starts, wait = self._windows.starts, self._wait
@@ -234,7 +234,7 @@ class _Aggregation:
         return [number for number, (timestamp, time) in rows if starts(timestamp)[0] + wait <= time]
 
     def _closing(self, times: list[int]) -> list[int]:
-        """Give the records in front of which windows close, if results are given then."""
+        """Return the records in front of which windows close, if results are given then."""
         if self._shared.closing is None:
             return []
         found, at, due = list[int](), 0, self._shared.closing.due()
@@ -270,7 +270,7 @@ class _Aggregation:
         return False
 
     def _pairs(self, timestamps: list[int], times: list[int] | None) -> _Pairs:
-        """Give the pairs of records and windows that have not closed."""
+        """Return the pairs of records and windows that have not closed."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         if size == advance:
             pairs = _Pairs(range(len(timestamps)), [at - at % size for at in timestamps], {})
@@ -285,7 +285,7 @@ class _Aggregation:
         return pairs.only(kept, LATE)
 
     def _starts(self, timestamps: list[int]) -> list[range]:
-        """Give the starts of each record's windows; records between the same two starts have the same ones."""
+        """Return the starts of each record's windows; records between the same two starts have the same ones."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         width = advance if size % advance == 0 else 1
         buckets = [at // width for at in timestamps]
@@ -328,11 +328,11 @@ class _Aggregation:
 def _reaching(
     rows: Mapping[int, Overlay | None], start_of: Callable[[bytes], int]
 ) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
-    """Give what reads and writes the entries of places.
+    """Return what reads and writes the entries of places.
 
     Args:
         rows: Per start of a window the rows that its entries lie in.
-        start_of: Gives the start of the window of a place.
+        start_of: Returns the start of the window of a place.
     """
     different = {id(one): one for one in rows.values() if one is not None}
     if len(different) == 1:

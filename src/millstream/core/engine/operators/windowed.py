@@ -71,7 +71,7 @@ class Aggregation(NamedTuple):
 
 
 def takes_null_values(fold: Fold | None) -> bool:
-    """Tell whether an aggregation by fixed window, calendar or session takes records without a value."""
+    """Return whether an aggregation by fixed window, calendar or session takes records without a value."""
     return fold is None or fold is Fold.COUNT
 
 
@@ -115,5 +115,5 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
     runtime.close_windows[node.name] = lambda end: move_time(end + windower.closes_after_ms)
     if windows is None or emit.close_idle_after_ms is None:
         return Aggregation(aggregate, advance, None)
-    clock = IdleClock(runtime, node.remembered_as, emit.close_idle_after_ms, windows.next_close, move_time)
+    clock = IdleClock(runtime.idle_clocks, memory, emit.close_idle_after_ms, windows.next_close, move_time)
     return Aggregation(clock.watching(aggregate), advance, clock)

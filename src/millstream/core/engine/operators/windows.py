@@ -9,7 +9,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
 from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.windowed import LATE, Windower, aggregation, takes_null_values
-from millstream.core.engine.runtime import NEVER
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.state.keys import FOREVER
@@ -124,10 +124,10 @@ class Closing(NamedTuple):
     """The closed windows of an aggregation that were not given yet.
 
     Attributes:
-        close: Gives the results of the windows that close as stream time reaches a time.
-        next_close: Gives when the next one closes, in stream time.
-        gone_at: Gives the stream time at which the first one is dropped.
-        due: Gives the stream time at which windows close next, whether they have records or not.
+        close: Returns the results of the windows that close as stream time reaches a time.
+        next_close: Returns when the next one closes, in stream time.
+        gone_at: Returns the stream time at which the first one is dropped.
+        due: Returns the stream time at which windows close next, whether they have records or not.
     """
 
     close: Callable[[int, Headers], None]
