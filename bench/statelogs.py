@@ -27,7 +27,7 @@ import psutil
 
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.restore import RestoreSettings

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.core.model.ids import TaskId
-from millstream.core.state.log import decode_manifest
 from millstream.core.state.opening import open_store
+from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb import open_local_copy

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
-from millstream.core.state.log import key_group
 from millstream.core.state.memory import MemoryStores
+from millstream.core.state.segments.key_groups import key_group
 from unit.drivers import engines as copies
 
 STORE = "store"

@@ -14,24 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from millstream.core.ports import StoreChange, Version
-from millstream.core.state import log
-from millstream.core.state import segment as codec
-from millstream.core.state.log import (
+from millstream.core.state.segments import compaction
+from millstream.core.state.segments import segment as codec
+from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.key_groups import by_key_group, by_lower_group, key_group, top_group
+from millstream.core.state.segments.log import (
     Manifest,
     Step,
     advanced,
     appended,
-    by_key_group,
-    by_lower_group,
     catch_up,
     compacted,
     decode_manifest,
-    due_for_compaction,
     emptied,
     encode_manifest,
-    key_group,
     moved_down,
-    top_group,
     without_stores,
 )
 
@@ -229,10 +226,10 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
     return Histories
 
 
-@pytest.fixture(params=[log.LARGEST_CHANGES, 4], ids=["large key groups", "key groups that split"])
+@pytest.fixture(params=[compaction.LARGEST_CHANGES, 4], ids=["large key groups", "key groups that split"])
 def largest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many changes a key group may have before it is split."""
-    monkeypatch.setattr(log, "LARGEST_CHANGES", request.param)
+    monkeypatch.setattr(compaction, "LARGEST_CHANGES", request.param)
     return int(request.param)
 
 
@@ -329,7 +326,7 @@ class TestSpace:
 
 
 def test_a_step_of_compaction_does_not_grow_with_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LARGEST_CHANGES", 64)
+    monkeypatch.setattr(compaction, "LARGEST_CHANGES", 64)
     longest = []
     for keys in (3_000, 18_000):
         store = Log()

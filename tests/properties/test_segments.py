@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.model.errors import StoreError
-from millstream.core.state.log import KEY_GROUPS, by_key_group, key_group
-from millstream.core.state.segment import decode, encode, merge
+from millstream.core.state.segments.key_groups import KEY_GROUPS, by_key_group, key_group
+from millstream.core.state.segments.segment import decode, encode, merge
 
 CHANGES = st.dictionaries(st.binary(max_size=6), st.none() | st.binary(max_size=10), max_size=20)
 

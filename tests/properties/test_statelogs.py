@@ -23,8 +23,8 @@ from millstream.core.ports import (
     LocalCopy,
     Version,
 )
-from millstream.core.state import log
-from millstream.core.state.log import Manifest, decode_manifest, encode_manifest
+from millstream.core.state.segments import compaction
+from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
 from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy
@@ -205,12 +205,12 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
 
 
 @pytest.mark.parametrize(
-    ("name", "largest"), [*((name, log.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2)]
+    ("name", "largest"), [*((name, compaction.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2)]
 )
 def test_a_batch_sees_what_was_committed(
     name: str, largest: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "LARGEST_CHANGES", largest)
+    monkeypatch.setattr(compaction, "LARGEST_CHANGES", largest)
     visits = Visits()
     caplog.set_level(logging.ERROR, "millstream.state")  # a thousand restores would be told
     examples = 60 if name != "rocksdb" else 30

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.ids import TopicPartition
-from millstream.core.state import log
+from millstream.core.state.segments import log
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaException
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import Publisher
-from millstream.core.state.log import decode_manifest
 from millstream.core.state.memory import MemoryStores
+from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan

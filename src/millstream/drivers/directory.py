@@ -20,7 +20,7 @@ from typing import Final
 
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
-from millstream.core.state import parked
+from millstream.core.state.segments import parked
 
 log = logging.getLogger("millstream.state")
 

@@ -17,7 +17,7 @@ from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
-from millstream.core.state.log import decode_manifest
+from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import (
     Lineage,
     Remembered,

@@ -21,7 +21,7 @@ import pytest
 from millstream.core.model.errors import DamagedCopyError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.statelog import StateLog
 
 from .engines import COPIES, Engine

@@ -19,7 +19,7 @@ import os, resource, sys
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
 from millstream.core.model.ids import TaskId
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.statelog import StateLog
 from millstream.drivers.{engine} import open_local_copy
 

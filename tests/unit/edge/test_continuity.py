@@ -8,7 +8,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
-from millstream.core.state.log import Manifest, encode_manifest
+from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.asynchronous import with_their_parts
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.submit.checkpoint import Progress

@@ -21,7 +21,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.core.ports import PartitionGrouper
-from millstream.core.state.log import Manifest, encode_manifest
+from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.layout import Layout, default_grouper
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.clock import Reading

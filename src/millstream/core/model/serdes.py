@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import builtins
 import json as _json
-import pickle as _pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
+from millstream.core.model import serde_formats as _formats
 from millstream.core.model.arguments import checked, checked_constructor
 from millstream.core.model.calendars import Windows
 from millstream.core.model.durations import Duration, millis
-from millstream.core.model.errors import SerdeError
-from millstream.core.model.former_name import unpickled
 from millstream.core.model.record import Headers
-from millstream.core.model.windowed import Windowed, window_end
+from millstream.core.model.windowed import Windowed
 
 T = TypeVar("T")
 
@@ -166,137 +164,26 @@ def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side,
     return serde.contextual[1](data, SerdeContext(topic, side, list(headers)))
 
 
-def _misfit(serde: str, wanted: str, got: Any) -> SerdeError:
-    shown = repr(got)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return SerdeError(
-        f"serdes.{serde} takes {wanted}, but got {type(got).__name__} {shown}; give the operator that made it "
-        "a serde that fits with key=... or value=..."
-    )
-
-
-def _string_to_bytes(text: str) -> builtins.bytes:
-    try:
-        return text.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise _misfit("string", "str", text) from None
-
-
-def _same(data: builtins.bytes) -> builtins.bytes:
-    if type(data) is builtins.bytes:
-        return data
-    raise _misfit("bytes", "bytes", data)
-
-
-_LONG = struct.Struct(">q")
-_INT = struct.Struct(">i")
-_DOUBLE = struct.Struct(">d")
-_BOUNDS = struct.Struct(">qq")
-
-
-def _int64_to_bytes(number: int) -> builtins.bytes:
-    try:
-        return _LONG.pack(number)
-    except struct.error:
-        raise _misfit("int64", "an int of 64 bits", number) from None
-
-
-def _int64_from_bytes(data: builtins.bytes) -> int:
-    return _LONG.unpack(data)[0]  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class _Number:
-    """The functions of a serde of numbers of one size, as methods, because a ``struct.Struct`` cannot be pickled.
-
-    Attributes:
-        name: Name of the serde.
-        code: Format for ``struct``.
-        wanted: Accepted type, for errors.
-    """
-
-    name: str
-    code: str
-    wanted: str
-
-    def write(self, number: Any) -> builtins.bytes:
-        try:
-            return struct.pack(self.code, number)
-        except (struct.error, OverflowError):
-            raise _misfit(self.name, self.wanted, number) from None
-
-    def read(self, data: builtins.bytes) -> Any:
-        return struct.unpack(self.code, data)[0]
-
-
 def _number(name: str, code: str, wanted: str, *accepts: type) -> Serde[Any]:
-    parts = _Number(name, code, wanted)
+    parts = _formats.NumberFormat(name, code, wanted)
     return Serde(name, parts.write, parts.read, bool(accepts), accepts)
 
 
-def _uuid_to_bytes(value: UUID) -> builtins.bytes:
-    if not isinstance(value, UUID):
-        raise _misfit("uuid", "uuid.UUID", value)
-    return str(value).encode()
-
-
-def _uuid_from_bytes(data: builtins.bytes) -> UUID:
-    return UUID(data.decode())
-
-
-def _float64_to_bytes(number: float) -> builtins.bytes:
-    try:
-        return _DOUBLE.pack(number)
-    except struct.error:
-        raise _misfit("float64", "float", number) from None
-
-
-def _float64_from_bytes(data: builtins.bytes) -> float:
-    return _DOUBLE.unpack(data)[0]  # type: ignore[no-any-return]
-
-
-_to_json = _json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
-
-def _json_to_bytes(value: Any) -> builtins.bytes:
-    try:
-        return _to_json(value).encode()
-    except (TypeError, ValueError) as error:
-        raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
-
-
-def _string_from_bytes(data: builtins.bytes) -> str:
-    return data.decode()
-
-
-def _pickle_to_bytes(value: Any) -> builtins.bytes:
-    try:
-        return _pickle.dumps(value, protocol=5)
-    except Exception as error:
-        raise SerdeError(f"serdes.pickle cannot write {type(value).__name__}: {error}") from None
-
-
-def _all_text(data: Sequence[builtins.bytes]) -> str:
-    return b"\n".join(data).decode()  # no multi-byte character of UTF-8 can continue after a newline
-
-
-def _all_bytes(data: Sequence[builtins.bytes]) -> None:
-    if data and set(map(type, data)) != {builtins.bytes}:
-        raise TypeError("these are no bytes")
-
-
-def _all_longs(data: Sequence[builtins.bytes]) -> None:
-    if data and set(map(len, data)) != {_LONG.size}:
-        raise ValueError("a whole number of 64 bits has eight bytes")
-
-
-string: Serde[str] = Serde("string", _string_to_bytes, _string_from_bytes, True, (str,), _all_text)
+string: Serde[str] = Serde(
+    "string", _formats.string_to_bytes, _formats.string_from_bytes, True, (str,), _formats.check_strings
+)
 """Text as UTF-8 (Java: StringSerializer)."""
-bytes: Serde[builtins.bytes] = Serde("bytes", _same, _same, True, (builtins.bytes,), _all_bytes)  # noqa: A001 - serdes.bytes
+bytes: Serde[builtins.bytes] = Serde(  # noqa: A001 - serdes.bytes
+    "bytes", _formats.checked_bytes, _formats.checked_bytes, True, (builtins.bytes,), _formats.check_bytes
+)
 """Bytes, unchanged (Java: ByteArraySerializer)."""
-int64: Serde[int] = Serde("int64", _int64_to_bytes, _int64_from_bytes, True, (int, bool), _all_longs)
+int64: Serde[int] = Serde(
+    "int64", _formats.int64_to_bytes, _formats.int64_from_bytes, True, (int, bool), _formats.check_int64s
+)
 """64-bit integers, big endian (Java: LongSerializer)."""
-float64: Serde[float] = Serde("float64", _float64_to_bytes, _float64_from_bytes, True, (float, int))
+float64: Serde[float] = Serde(
+    "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float, int)
+)
 """64-bit floats, big endian (Java: DoubleSerializer)."""
 int16: Serde[int] = _number("int16", ">h", "an int of 16 bits", int, bool)
 """16-bit integers, big endian (Java: ShortSerializer)."""
@@ -304,18 +191,18 @@ int32: Serde[int] = _number("int32", ">i", "an int of 32 bits", int, bool)
 """32-bit integers, big endian (Java: IntegerSerializer)."""
 float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
 """32-bit floats, big endian (Java: FloatSerializer). Reading may return another number, because Python's floats have 64 bits."""
-uuid: Serde[UUID] = Serde("uuid", _uuid_to_bytes, _uuid_from_bytes, True, (UUID,))
+uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,))
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
-json: Serde[Any] = Serde("json", _json_to_bytes, _json.loads, accepts=(int, bool))
+json: Serde[Any] = Serde("json", _formats.json_to_bytes, _json.loads, accepts=(int, bool))
 """JSON-compatible objects, as compact UTF-8."""
-pickle: Serde[Any] = Serde("pickle", _pickle_to_bytes, unpickled)
+pickle: Serde[Any] = Serde("pickle", _formats.pickle_to_bytes, _formats.unpickled)
 """Any Python object. Only for stores and topics that no one else can write to: unpickling runs code."""
 
 
 _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] = {
-    _string_to_bytes: str.encode,
-    _int64_to_bytes: _LONG.pack,
-    _float64_to_bytes: _DOUBLE.pack,
+    _formats.string_to_bytes: str.encode,
+    _formats.int64_to_bytes: _formats.LONG.pack,
+    _formats.float64_to_bytes: _formats.DOUBLE.pack,
 }
 
 
@@ -373,7 +260,9 @@ def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
         >>> list_of(int16).deserialize(_)
         [1, None]
     """
-    parts = _List(inner.serialize, inner.deserialize, _FIXED.get(inner.name, -1) if _is_ours(inner) else -1)
+    parts = _formats.ListFormat(
+        inner.serialize, inner.deserialize, _FIXED.get(inner.name, -1) if _is_ours(inner) else -1
+    )
     return Serde(f"list({inner.name})", parts.write, parts.read)
 
 
@@ -383,51 +272,6 @@ _FIXED = {"int16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "uuid"
 
 def _is_ours(serde: Serde[Any]) -> bool:
     return serde in (int16, int32, float32, int64, float64, uuid)
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    to_bytes: Callable[[Any], builtins.bytes]
-    from_bytes: Callable[[builtins.bytes], Any]
-    size: int
-
-    def write(self, items: Any) -> builtins.bytes:
-        if not isinstance(items, (list, tuple)):
-            raise _misfit("list_of", "a list", items)
-        data = [None if item is None else self.to_bytes(item) for item in items]
-        if self.size < 0:
-            parts = [_INT.pack(-1) if one is None else _INT.pack(len(one)) + one for one in data]
-            return b"\x01" + _INT.pack(len(data)) + b"".join(parts)
-        nulls = [number for number, one in enumerate(data) if one is None]
-        head = b"".join(map(_INT.pack, (len(nulls), *nulls, len(data))))
-        return b"\x00" + head + b"".join(one for one in data if one is not None)
-
-    def read(self, data: builtins.bytes) -> list[Any]:
-        place, nulls = 1, frozenset[int]()
-
-        def number() -> int:
-            nonlocal place
-            place += _INT.size
-            found: int = _INT.unpack_from(data, place - _INT.size)[0]
-            return found
-
-        if data[0] == 0:
-            if self.size < 0:
-                raise ValueError("the items have no lengths, but their serde is not one of a fixed size")
-            nulls = frozenset(number() for _ in range(number()))
-        elif data[0] != 1:
-            raise ValueError(f"a list begins with 0 or 1, not {data[0]}")
-        items: list[Any] = []
-        for index in range(number()):
-            size = number() if data[0] == 1 else -1 if index in nulls else self.size
-            if size < 0:
-                items.append(None)
-                continue
-            if place + size > len(data):
-                raise ValueError(f"item {index} of the list is cut off")
-            items.append(self.from_bytes(data[place : place + size]))
-            place += size
-        return items
 
 
 @checked
@@ -450,9 +294,9 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
         Windowed(key='a', start=5, end=1005)
     """
     parts = (
-        _CalendarWindowed(key.serialize, key.deserialize, size.size_ms, size)
+        _formats.CalendarWindowedFormat(key.serialize, key.deserialize, size.size_ms, size)
         if isinstance(size, Windows)
-        else _TimeWindowed(key.serialize, key.deserialize, millis(size))
+        else _formats.TimeWindowedFormat(key.serialize, key.deserialize, millis(size))
     )
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 
@@ -465,7 +309,7 @@ def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
         key: Serde of the keys.
     """
     parts = getattr(serde.serialize, "__self__", None)
-    return isinstance(parts, _TimeWindowed) and parts.to_bytes == key.serialize
+    return isinstance(parts, _formats.TimeWindowedFormat) and parts.to_bytes == key.serialize
 
 
 def window_bytes(serde: Serde[Any]) -> int:
@@ -476,9 +320,9 @@ def window_bytes(serde: Serde[Any]) -> int:
         (8, 16, 0)
     """
     parts = getattr(serde.serialize, "__self__", None)
-    if isinstance(parts, _SessionWindowed):
-        return _BOUNDS.size
-    return _LONG.size if isinstance(parts, _TimeWindowed) else 0
+    if isinstance(parts, _formats.SessionWindowedFormat):
+        return _formats.BOUNDS.size
+    return _formats.LONG.size if isinstance(parts, _formats.TimeWindowedFormat) else 0
 
 
 @checked
@@ -499,51 +343,5 @@ def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=7)
     """
-    parts = _SessionWindowed(key.serialize, key.deserialize)
+    parts = _formats.SessionWindowedFormat(key.serialize, key.deserialize)
     return Serde(f"session_windowed({key.name})", parts.write, parts.read, key.immutable)
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeWindowed:
-    """The functions of a serde, as methods: a nested function would be pickled with its ``struct.Struct``, which cannot be pickled."""
-
-    to_bytes: Callable[[Any], builtins.bytes]
-    from_bytes: Callable[[builtins.bytes], Any]
-    size_ms: int
-
-    def write(self, windowed: Windowed[Any]) -> builtins.bytes:
-        try:
-            key, start, _ = windowed
-        except (TypeError, ValueError):
-            raise _misfit("time_windowed", "Windowed(key, start, end)", windowed) from None
-        return self.to_bytes(key) + _LONG.pack(start)
-
-    def read(self, data: builtins.bytes) -> Windowed[Any]:
-        (start,) = _LONG.unpack_from(data, len(data) - 8)
-        return Windowed(self.from_bytes(data[:-8]), start, window_end(start, self.size_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class _CalendarWindowed(_TimeWindowed):
-    windows: Windows
-
-    def read(self, data: builtins.bytes) -> Windowed[Any]:
-        (start,) = _LONG.unpack_from(data, len(data) - 8)
-        return Windowed(self.from_bytes(data[:-8]), start, self.windows.end_of(start))
-
-
-@dataclass(frozen=True, slots=True)
-class _SessionWindowed:
-    to_bytes: Callable[[Any], builtins.bytes]
-    from_bytes: Callable[[builtins.bytes], Any]
-
-    def write(self, windowed: Windowed[Any]) -> builtins.bytes:
-        try:
-            key, start, end = windowed
-        except (TypeError, ValueError):
-            raise _misfit("session_windowed", "Windowed(key, start, end)", windowed) from None
-        return self.to_bytes(key) + _BOUNDS.pack(end, start)
-
-    def read(self, data: builtins.bytes) -> Windowed[Any]:
-        end, start = _BOUNDS.unpack_from(data, len(data) - 16)
-        return Windowed(self.from_bytes(data[:-16]), start, end)

@@ -232,6 +232,8 @@ class SessionStore(Generic[K, V]):
         first, last = max(earliest_end, self._slices.oldest), min(latest_end, FOREVER)
         if first > last:
             return iter(())
-        found = self._layout.of_keys(self._slices, low, high, first, last, latest_start, reverse=reverse)
+        found = self._layout.of_keys(
+            self._slices, low, high, first=first, last=last, latest_start=latest_start, reverse=reverse
+        )
         key, value = self._objects.key, self._objects.value
         return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in found)

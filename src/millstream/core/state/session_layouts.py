@@ -42,10 +42,10 @@ class SessionLayout(Protocol):
         slices: Slices,
         low: bytes | None,
         high: bytes | None,
+        *,
         first: int,
         last: int,
         latest_start: int,
-        *,
         reverse: bool,
     ) -> FoundOfKeys:
         """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
@@ -80,10 +80,10 @@ class SessionsByKey:
         slices: Slices,
         low: bytes | None,
         high: bytes | None,
+        *,
         first: int,
         last: int,
         latest_start: int,
-        *,
         reverse: bool,
     ) -> FoundOfKeys:
         """Iterate over the keys' ranges, skipping other times."""
@@ -109,7 +109,9 @@ class SessionsByTime:
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over all keys of these times, skipping other keys."""
-        found = self.of_keys(slices, key, key, first, FOREVER, latest_start, reverse=reverse)
+        found = self.of_keys(
+            slices, key, key, first=first, last=FOREVER, latest_start=latest_start, reverse=reverse
+        )
         return ((start, end, entry) for _, start, end, entry in found)
 
     def of_keys(
@@ -117,10 +119,10 @@ class SessionsByTime:
         slices: Slices,
         low: bytes | None,
         high: bytes | None,
+        *,
         first: int,
         last: int,
         latest_start: int,
-        *,
         reverse: bool,
     ) -> FoundOfKeys:
         """Iterate over all keys of these times, skipping other keys."""

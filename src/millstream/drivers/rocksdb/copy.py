@@ -1,16 +1,16 @@
 """The local copy of a task's byte stores in RocksDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
 
-Only one process at a time can have a RocksDB open, and Spark's Python workers take turns: so the database is opened when a
-batch first needs it and closed when the batch ends, which takes some milliseconds. What finds it locked waits a little: the
-holder is a worker that is just finishing, or one that Spark has given up and that is still at work.
+Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. So the database is opened when
+a micro-batch first needs it and closed at the end of the micro-batch, which takes a few milliseconds. A worker that finds it
+locked waits: another worker is about to finish, or Spark has abandoned it while it was still running.
 
-A byte store is a column family, so that it is dropped with its files and has a count of its own. Column families are
-numbered; which one is which byte store is written in the default one, in the same batch of writes as the version: a number
-that nobody names is left over from a crash and is dropped.
+Each byte store is a column family, so that it is dropped with its files and counted separately. Column families are numbered.
+The default one maps byte stores to numbers, in the same write batch as the version; a number without a byte store is left over
+from a crash and is dropped.
 
-There is no write-ahead log. What is in memory is flushed when the database is closed, of all column families as one
-(``atomic_flush``): after a crash they are all as they were at some earlier version, which the copy catches up from.
-Flushing or closing a single column family would break that; so the database is closed by letting go of it.
+There is no write-ahead log. Memory is flushed when the database is closed, atomically for all column families
+(``atomic_flush``): after a crash they all have the content of one earlier version, from which the copy catches up. Flushing or
+closing a single column family would break that, so the database is closed by dropping all references to it.
 """
 
 from __future__ import annotations
@@ -46,40 +46,40 @@ _LOCK_WAIT_S = 10.0
 _POLL_S = 0.02
 _SETTLE_S = 2.0
 _RUNNING = "rocksdb.num-running-compactions"
-_TELL_AFTER_S = 1.0
+_LOG_AFTER_S = 1.0
 _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
 _ENTRY_BYTES = 200
 _CHANGES_SHARE = 1 / 8
-"""The part of the memory that one batch of writes may take."""
+"""Share of the memory for one write batch."""
 
 _OPEN: dict[str, RocksCopy] = {}
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> RocksCopy:
-    """Give this process's local copy for a directory; its files are opened when they are needed.
+    """Return this process's local copy for a directory; its files are opened when they are needed.
 
     Args:
-        directory: Where the files lie.
-        memory_bytes: How much memory of this process the copy may take.
-        run: The id of the application's run, which does not matter here: RocksDB verifies each block that it reads.
+        directory: Directory of the files.
+        memory_bytes: Memory limit of the copy in this process, bytes.
+        run: Id of the application's run; unused, because RocksDB verifies each block that it reads.
 
     Raises:
-        StoreError: If the directory cannot be written.
+        StoreError: If the directory is not writable.
     """
     copy = _OPEN.get(directory)
     if copy is None:
         copy = _OPEN[directory] = RocksCopy(directory, memory_bytes)
-    copy.close_view()  # a batch that failed may have left it open, and the directory may be another one by now
+    copy.close_view()  # a failed batch may have left it open, and the directory may have been replaced
     copy.directory.prepare()
     return copy
 
 
 class RocksCopy:
-    """One RocksDB per task, one column family per byte store. Holds the files from the first use to ``close_view``.
+    """A task's RocksDB database, with one column family per byte store. Locks the files from first use to ``close_view``.
 
     Attributes:
-        directory: Where the files lie.
+        directory: Directory of the files.
     """
 
     exclusive = True
@@ -92,7 +92,7 @@ class RocksCopy:
         self._view: RocksView | None = None
 
     def version(self) -> Version | None:
-        """Give the version of the content, None for an empty copy."""
+        """Return the version of the content, or None for an empty copy."""
         database = self._opened()
         try:
             stored = database.meta.get(_VERSION)
@@ -101,16 +101,16 @@ class RocksCopy:
         return None if stored is None else version_from_bytes(stored)
 
     def why_empty(self) -> str:
-        """Say why an empty copy is empty, for people."""
+        """Return why an empty copy is empty, as text for users."""
         return self.directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+        """Drop byte stores, write changes of committed batches, and set the version. No view may be open.
 
         Raises:
-            StoreError: If the disk is full, the directory cannot be written, or another process holds it.
+            StoreError: If the disk is full, the directory is not writable, or another process has the database open.
         """
         *before, last = in_parts(changes, self._budget, _ENTRY_BYTES)
         database = self._opened()
@@ -124,24 +124,24 @@ class RocksCopy:
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
-        self._opened()  # so that nobody else has it open
+        self._opened()  # so that no other process has it open
         self._database = None
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that exist."""
+        """Return the names of the existing byte stores."""
         return frozenset(self._opened().numbers)
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view: nobody else can write, and this process does not before :meth:`close_view`."""
+        """Open a consistent view: no process writes before :meth:`close_view`."""
         self._view = RocksView(self._opened(), self.directory)
         return self._view
 
     def close_view(self) -> None:
-        """End the view that :meth:`open_view` gave, and close the database, so that another process may open it.
+        """Close the view of :meth:`open_view` and the database, so that another process can open it.
 
         Raises:
-            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+            DamagedCopyError: If the copy was found to be damaged; it is now empty.
         """
         if self._view is not None:
             self._view.close()
@@ -156,15 +156,14 @@ class RocksCopy:
             self._database = None
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
+        """Save the changes of an uncommitted batch next to the copy; those of old batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Give the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self.directory.parked(version)
 
     def _failed(self, error: Exception) -> StoreError:
-        """Close after an error; what is damaged is thrown away."""
         self._database = None
         failed = _failure(self.directory, error)
         self.directory.throw_away()
@@ -177,9 +176,9 @@ class RocksCopy:
         return self._database
 
     def _alone(self) -> _Database:
-        """Open the database as soon as no other process has it open; what is damaged is thrown away."""
+        """Wait until no other process has the database open, and open it; a damaged one is deleted."""
         path = str(self.directory.path / _DATABASE)
-        began, told, damaged = time.monotonic(), False, False
+        began, logged, damaged = time.monotonic(), False, False
         while True:
             try:
                 return _Database(path, self._options)
@@ -198,8 +197,8 @@ class RocksCopy:
                     "a worker that Spark has given up, or another application with the same id and state_dir: end it, "
                     "then start again"
                 )
-            if waited > _TELL_AFTER_S and not told:
-                told = True
+            if waited > _LOG_AFTER_S and not logged:
+                logged = True
                 log.warning("waiting for the local copy in %s: in use by %s", path, self._holder())
             time.sleep(_POLL_S)
 
@@ -211,18 +210,18 @@ class RocksCopy:
 
 
 def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
-    """Return the error for what RocksDB says; whatever is not about the room on the disk is damage."""
+    """Return the error for an error of RocksDB; unless it concerns disk space or locks, the copy is damaged."""
     if any(sign in str(error) for sign in (*_NO_ROOM, *_LOCKED)):
         return directory.failed(error)
     return directory.damaged(str(error))
 
 
 class _Database:
-    """An open database. It is closed when nothing refers to it, or to what it gave, any longer.
+    """An open database. It closes when the last reference to it, its families and its iterators is gone.
 
     Attributes:
         meta: The default column family.
-        numbers: The column family of each byte store.
+        numbers: Column family by byte store.
     """
 
     def __init__(self, path: str, opts: rocksdict.Options) -> None:
@@ -241,7 +240,6 @@ class _Database:
         self._families: dict[str, Any] = {}
 
     def family(self, store: str) -> Any:
-        """Give the column family of a byte store that exists."""
         if store not in self._families:
             self._families[store] = self.meta.get_column_family(self.numbers[store])
         return self._families[store]
@@ -249,7 +247,6 @@ class _Database:
     def write(
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
     ) -> None:
-        """Write changes and version as one; only then are column families dropped."""
         batch = rocksdict.WriteBatch(raw_mode=True)
         gone = [self.numbers.pop(store) for store in dropped if store in self.numbers]
         for store in dropped:
@@ -272,9 +269,9 @@ class _Database:
             self.meta.drop_column_family(number)
 
     def settle(self) -> None:
-        """Let compactions that run come to their end, for a while.
+        """Wait a limited time for running compactions.
 
-        Closing cuts them off, and with short batches none would ever end: files would pile up until writes have to wait.
+        Closing aborts them. With short batches none would ever finish, and files would pile up until writes stall.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
@@ -288,39 +285,39 @@ class _Database:
 
 
 class RocksView:
-    """One moment of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+    """A consistent view of all byte stores. Implements ``ByteStores``; valid until it is closed."""
 
     def __init__(self, database: _Database, directory: CopyDirectory) -> None:
         self._database: _Database | None = database
         self._directory = directory
-        self._given: weakref.WeakSet[RocksReader | _Scan] = weakref.WeakSet()
+        self._open_references: weakref.WeakSet[RocksReader | _Scan] = weakref.WeakSet()
 
     def open(self, name: str) -> ByteReader:
-        """Give a byte store; one that does not exist is empty."""
+        """Return a byte store; one that does not exist is empty."""
         assert self._database is not None
         if name not in self._database.numbers:
             return NOTHING
-        reader = RocksReader(self._database.family(name), self._directory, self._given)
-        self._given.add(reader)
+        reader = RocksReader(self._database.family(name), self._directory, self._open_references)
+        self._open_references.add(reader)
         return reader
 
     def close(self) -> None:
-        """End the view: what was given lets go of the database, so that it can be closed."""
-        for given in list(self._given):
-            given.close()
+        """Close the view: its readers and scans drop their references, so that the database can close."""
+        for reference in list(self._open_references):
+            reference.close()
         self._database = None
 
 
 class RocksReader:
-    """One byte store in one view. Valid until the view is closed."""
+    """A byte store in a view. Valid until the view is closed."""
 
-    def __init__(self, family: Any, directory: CopyDirectory, given: weakref.WeakSet[Any]) -> None:
+    def __init__(self, family: Any, directory: CopyDirectory, references: weakref.WeakSet[Any]) -> None:
         self._family = family
         self._directory = directory
-        self._given = given
+        self._open_references = references
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
         try:
             found: bytes | None = self._family.get(key)
         except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
@@ -332,21 +329,21 @@ class RocksReader:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate in key order over ``low <= key < high``."""
         scan = _Scan(self._family.iter(), self._directory, low, high, reverse=reverse)
-        self._given.add(scan)
+        self._open_references.add(scan)
         return scan
 
     def approximate_count(self) -> int:
-        """Give the number of keys, as RocksDB estimates it: keys that were overwritten may be counted more than once."""
+        """Return RocksDB's estimate of the number of keys; overwritten keys may count more than once."""
         count: int = self._family.property_int_value("rocksdb.estimate-num-keys")
         return count
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Drop the references to the database."""
         self._family = None
 
 
 class _Scan:
-    """An iteration that can be told to let go of the database."""
+    """An iterator that can drop its reference to the database before its end."""
 
     def __init__(
         self,
@@ -385,11 +382,9 @@ class _Scan:
         return entry
 
     def close(self) -> None:
-        """Let go of the database."""
         self._cursor = self._step = None
 
     def _end(self, cursor: Any) -> None:
-        """Stop, or say why the cursor could not go on."""
         self.close()
         try:
             cursor.status()

@@ -8,20 +8,17 @@ import pytest
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
-from millstream.core.state.log import (
-    KEY_GROUPS,
-    KeyGroup,
+from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.key_groups import KEY_GROUPS, KeyGroup, by_key_group, key_group
+from millstream.core.state.segments.log import (
     Manifest,
     Segment,
     advanced,
     appended,
-    by_key_group,
     catch_up,
     compacted,
     decode_manifest,
-    due_for_compaction,
     encode_manifest,
-    key_group,
     with_renamed_stores,
     without_stores,
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.core.model.errors import StoreError
-from millstream.core.state.segment import decode, encode, merge
+from millstream.core.state.segments.segment import decode, encode, merge
 
 CHANGES: list[tuple[bytes, bytes | None]] = [
     (b"b", None),

@@ -22,7 +22,7 @@ from millstream.core.ports import (
     Version,
     store_of,
 )
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.statelog import StateLog
 
 Items = TypeVar("Items")

@@ -37,7 +37,13 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import nested, positions_to_json
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader
-from millstream.core.state.log import Manifest, decode_manifest, encode_manifest, rehomed, with_renamed_stores
+from millstream.core.state.segments.log import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    rehomed,
+    with_renamed_stores,
+)
 from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.evolution import check_stores, with_new_names
 from millstream.core.topology.plan import SubTopology
@@ -133,7 +139,6 @@ class TaskHost(StatefulProcessor):
 
 
 def _spec(pickled: bytes) -> HostSpec:
-    """Give the unpickled spec; each Python process unpickles it once."""
     identity = hashlib.sha256(pickled).digest()
     if identity not in _SPECS:
         _SPECS.clear()

@@ -22,7 +22,8 @@ from itertools import groupby
 from typing import IO, Final
 
 from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
-from millstream.core.state.log import KeyGroup, Manifest, Segment, catch_up, why_restored
+from millstream.core.state.segments.key_groups import KeyGroup
+from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.spark.worker.progress import RestoreProgress, StoreProgress, Tell, log_progress
 

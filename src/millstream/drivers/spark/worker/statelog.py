@@ -1,6 +1,6 @@
 """The log of a task in Spark's state: restore, append, compact.
 
-What is merged and what a copy lacks is decided in ``millstream.core.state.log``; here segments are read and written, one
+What is merged and what a copy lacks is decided in ``millstream.core.state.segments.log``; here segments are read and written, one
 state call each, and compressed. How a copy is brought up is in ``restore.py``.
 """
 
@@ -15,18 +15,16 @@ import pyarrow as pa
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import Changes, LocalCopy, StoreChange, Version
-from millstream.core.state import segment as codec
-from millstream.core.state.log import (
-    KeyGroup,
+from millstream.core.state.segments import segment as codec
+from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.key_groups import KeyGroup, by_key_group, by_lower_group
+from millstream.core.state.segments.log import (
     Manifest,
     Segment,
     Step,
     advanced,
     appended,
-    by_key_group,
-    by_lower_group,
     compacted,
-    due_for_compaction,
     emptied,
     moved_down,
     without_slices,

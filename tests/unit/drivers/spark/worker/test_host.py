@@ -15,7 +15,7 @@ from millstream.core.engine.readiness import NEVER_WAIT
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.state.log import decode_manifest
+from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, Part, continued, parts_of
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan

@@ -10,7 +10,7 @@ import pytest
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, Version
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.restore import RestoreSettings
 from millstream.drivers.spark.worker.statelog import StateLog

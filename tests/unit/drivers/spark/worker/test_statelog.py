@@ -11,7 +11,7 @@ import pytest
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange, Version
-from millstream.core.state.log import Manifest
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import MapState

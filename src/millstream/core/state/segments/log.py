@@ -8,49 +8,27 @@ segments; it is written in the same Spark commit, so the two cannot disagree. Th
 * what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per batch is
   proportional to the batch's own changes and never to the size of the store.
 
-Key groups form a trie over the checksum of the key. A batch's changes are written to the 64 *top* key groups, by the last
-six bits. A key group that has become too large for one step of compaction is split by two more bits: its content moves
-down to four key groups. From then on it only collects changes, which move down when there are enough of them. Changes get
-older from a top key group downwards, so the deepest key group is read first. Without the split, a step would grow with the
-store; with more top key groups, every batch would pay for all of them.
-
 A *base* is a segment with all live keys of its key group. ``since`` is the version from which on a segment contains every
 deletion; a base keeps the deletions of the compaction that created it, so that copies that are only slightly behind need no
 rebuild.
 
-This module only decides; the driver reads and writes segments.
+Key groups are those of ``key_groups``. This module only decides; the driver reads and writes segments.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import StoreChange, Version, store_of
-
-KEY_GROUPS = 64
-"""Top key groups per store and task: a power of two. 64 keeps the segments of a large batch at 64 state writes per store
-(about 5 ms)."""
-
-_TOP_BITS = KEY_GROUPS.bit_length() - 1
-_MORE_BITS = 2
-_MOST_BITS = 30
-LARGEST_BYTES = 2 << 20
-LARGEST_CHANGES = 32_768
-"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in a tenth of a second."""
-_TOO_FEW_TO_SPLIT = 1024
-"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
-_MOVED_DOWN_AT = 4
-"""A split key group moves its changes down when they reach this fraction (1/n) of the largest size."""
+from millstream.core.ports import Version, store_of
+from millstream.core.state.segments.key_groups import KeyGroup, above, bits_of, top_group
 
 _REMEMBERED = 64
 """Number of recent versions whose tokens are kept, to recognise that a local copy belongs to the same history."""
-_MAX_SEGMENTS = 12
-"""Number of segments of a key group above which the small ones are merged even if they do not outweigh the base."""
 _FORMAT = 1
 
 
@@ -72,11 +50,6 @@ class Segment(NamedTuple):
     size: int
     base: bool
     changes: int = 0
-
-
-KeyGroup = tuple[str, int]
-"""A byte store and the number of a key group: 0 to 63 for a top key group; for deeper ones, a leading 1 bit followed by the
-last bits of the checksum."""
 
 
 class Step(NamedTuple):
@@ -172,59 +145,14 @@ class Manifest:
         return cls(data["version"], tuple(data["history"]), data["next"], segments)
 
 
-def key_group(key: bytes) -> int:
-    """Return the top key group of a serialised key."""
-    return zlib.crc32(key) & (KEY_GROUPS - 1)
-
-
-def by_key_group(changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    """Split changes by top key group."""
-    groups: dict[int, list[StoreChange]] = {}
-    for change in changes:
-        groups.setdefault(key_group(change[0]), []).append(change)
-    return groups
-
-
-def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    """Split the changes of a key group by the key groups below it.
-
-    Example:
-        >>> sorted(by_lower_group(5, [(b"%d" % n, None) for n in range(5000) if key_group(b"%d" % n) == 5]))
-        [261, 325, 389, 453]
-    """
-    leading = 1 << (_bits(number) + _MORE_BITS)
-    groups: dict[int, list[StoreChange]] = {}
-    for change in changes:
-        groups.setdefault(leading | zlib.crc32(change[0]) & (leading - 1), []).append(change)
-    return groups
-
-
-def top_group(number: int) -> int:
-    """Return the top key group that a key group was split from."""
-    return number & (KEY_GROUPS - 1)
-
-
-def _bits(number: int) -> int:
-    """Return the number of checksum bits that determine a key group."""
-    return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
-
-
-def _above(number: int) -> int | None:
-    """Return the key group that this one was split from, or None for a top key group."""
-    bits = _bits(number) - _MORE_BITS
-    if bits < _TOP_BITS:
-        return None
-    low = number & ((1 << bits) - 1)
-    return low if bits == _TOP_BITS else 1 << bits | low
-
-
-def _split_groups(manifest: Manifest) -> set[KeyGroup]:
+def split_groups(manifest: Manifest) -> set[KeyGroup]:
+    """Return the key groups that have been split."""
     found: set[KeyGroup] = set()
     for store, number in manifest.segments:
-        above = _above(number)
-        while above is not None and (store, above) not in found:
-            found.add((store, above))
-            above = _above(above)
+        upper = above(number)
+        while upper is not None and (store, upper) not in found:
+            found.add((store, upper))
+            upper = above(upper)
     return found
 
 
@@ -246,7 +174,7 @@ def compacted(
     """Replace consecutive segments of a key group by one segment."""
     old = manifest.segments[group]
     at = old.index(merged[0])
-    base = at == 0 and group not in _split_groups(manifest)
+    base = at == 0 and group not in split_groups(manifest)
     segment = Segment(manifest.next_sequence, _since(merged), merged[-1].upto, size, base, count)
     return _with_group(manifest, group, (*old[:at], segment, *old[at + len(merged) :])), segment
 
@@ -257,7 +185,7 @@ def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
     Returns:
         The manifest, and whether the key group had all its live keys until now, that is, whether it is being split.
     """
-    base = step.group not in _split_groups(manifest)
+    base = step.group not in split_groups(manifest)
     left = tuple(segment for segment in manifest.segments[step.group] if segment not in step.merged)
     others = {group: segments for group, segments in manifest.segments.items() if group != step.group}
     return replace(manifest, segments={**others, step.group: left} if left else others), base
@@ -360,59 +288,6 @@ def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str
     return replace(manifest, history=(token,))
 
 
-def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
-    """Choose the key groups to compact in this batch, the most wasteful first.
-
-    Args:
-        manifest: The manifest with this batch's segments.
-        budget: Bytes of segments that may be read; at least one step is chosen if any is due.
-
-    Yields:
-        The steps, at most one per key group.
-    """
-    split = _split_groups(manifest)
-    due = []
-    for group, segments in manifest.segments.items():
-        step = _collecting(group, segments) if group in split else _whole(group, segments)
-        if step is not None:
-            due.append((len(segments), sum(s.size for s in step.merged), step))
-    spent = 0
-    for _, size, step in sorted(due, key=lambda d: (-d[0], d[1])):
-        if spent and spent + size > budget:
-            return
-        spent += size
-        yield step
-
-
-def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Merge with the base if the changes outweigh it or touch half as many keys; else merge only the changes, if too many segments."""
-    if len(segments) < 2:
-        return None
-    first, rest = segments[0], segments[1:]
-    size, touched = _weight(rest)
-    if (size >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
-        return Step(group, segments, _too_large(group, segments))
-    return Step(group, rest, split=False) if len(segments) > _MAX_SEGMENTS else None
-
-
-def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Move changes down when there are enough; merge them if there are too many segments."""
-    size, touched = _weight(segments)
-    if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
-        return Step(group, segments, split=True)
-    return Step(group, segments, split=False) if len(segments) > _MAX_SEGMENTS else None
-
-
-def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
-    size, touched = _weight(segments)
-    large = touched > LARGEST_CHANGES or (size > LARGEST_BYTES and touched >= _TOO_FEW_TO_SPLIT)
-    return large and _bits(group[1]) + _MORE_BITS <= _MOST_BITS
-
-
-def _weight(segments: Sequence[Segment]) -> tuple[int, int]:
-    return sum(segment.size for segment in segments), sum(segment.changes for segment in segments)
-
-
 def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, Segment]] | None:
     """Choose the segments that bring a local copy up to the manifest.
 
@@ -436,7 +311,7 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
 
 def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]:
     """Return the segments that reach past a version, by store and top key group, the deepest key group first."""
-    groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -_bits(g[1]), g[1]))
+    groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -bits_of(g[1]), g[1]))
     return [(group, s) for group in groups for s in manifest.segments[group] if s.upto > number]
 
 

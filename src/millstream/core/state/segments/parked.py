@@ -5,7 +5,7 @@ Format, little endian:
     length of the head (4) | head | one segment per byte store
 
 The head is also a segment, with one entry: JSON with the names of the byte stores, the lengths of their segments, and the
-dropped byte stores. So every part has a checksum (see ``millstream.core.state.segment``), and a truncated or overwritten file
+dropped byte stores. So every part has a checksum (see ``millstream.core.state.segments.segment``), and a truncated or overwritten file
 is detected.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Changes, ParkedChanges
-from millstream.core.state import segment
+from millstream.core.state.segments import segment
 
 _HEAD = b"head"
 

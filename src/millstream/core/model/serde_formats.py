@@ -1,0 +1,277 @@
+"""The functions between objects and bytes of the built-in serdes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+from uuid import UUID
+
+from millstream.core.model.calendars import Windows
+from millstream.core.model.errors import SerdeError
+from millstream.core.model.windowed import Windowed, window_end
+
+_NAME: Final = "millstream.core."
+_FORMER_NAME: Final = "penstock.core."
+
+
+def misfit(serde: str, wanted: str, got: Any) -> SerdeError:
+    """Return the error for an object that does not fit a serde."""
+    shown = repr(got)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return SerdeError(
+        f"serdes.{serde} takes {wanted}, but got {type(got).__name__} {shown}; give the operator that made it "
+        "a serde that fits with key=... or value=..."
+    )
+
+
+def string_to_bytes(text: str) -> bytes:
+    """Encode text as UTF-8."""
+    try:
+        return text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise misfit("string", "str", text) from None
+
+
+def checked_bytes(data: bytes) -> bytes:
+    """Return bytes unchanged."""
+    if type(data) is bytes:
+        return data
+    raise misfit("bytes", "bytes", data)
+
+
+LONG = struct.Struct(">q")
+INT = struct.Struct(">i")
+DOUBLE = struct.Struct(">d")
+BOUNDS = struct.Struct(">qq")
+
+
+def int64_to_bytes(number: int) -> bytes:
+    """Encode a 64-bit integer, big endian."""
+    try:
+        return LONG.pack(number)
+    except struct.error:
+        raise misfit("int64", "an int of 64 bits", number) from None
+
+
+def int64_from_bytes(data: bytes) -> int:
+    """Decode a 64-bit integer, big endian."""
+    return LONG.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """The functions of a serde of numbers of one size, as methods, because a ``struct.Struct`` cannot be pickled.
+
+    Attributes:
+        name: Name of the serde.
+        code: Format for ``struct``.
+        wanted: Accepted type, for errors.
+    """
+
+    name: str
+    code: str
+    wanted: str
+
+    def write(self, number: Any) -> bytes:
+        """Serialise an object."""
+        try:
+            return struct.pack(self.code, number)
+        except (struct.error, OverflowError):
+            raise misfit(self.name, self.wanted, number) from None
+
+    def read(self, data: bytes) -> Any:
+        """Deserialise bytes."""
+        return struct.unpack(self.code, data)[0]
+
+
+def uuid_to_bytes(value: UUID) -> bytes:
+    """Encode a UUID as text."""
+    if not isinstance(value, UUID):
+        raise misfit("uuid", "uuid.UUID", value)
+    return str(value).encode()
+
+
+def uuid_from_bytes(data: bytes) -> UUID:
+    """Decode a UUID from text."""
+    return UUID(data.decode())
+
+
+def float64_to_bytes(number: float) -> bytes:
+    """Encode a 64-bit float, big endian."""
+    try:
+        return DOUBLE.pack(number)
+    except struct.error:
+        raise misfit("float64", "float", number) from None
+
+
+def float64_from_bytes(data: bytes) -> float:
+    """Decode a 64-bit float, big endian."""
+    return DOUBLE.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def json_to_bytes(value: Any) -> bytes:
+    """Encode an object as compact JSON."""
+    try:
+        return _to_json(value).encode()
+    except (TypeError, ValueError) as error:
+        raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
+
+
+def string_from_bytes(data: bytes) -> str:
+    """Decode UTF-8."""
+    return data.decode()
+
+
+def pickle_to_bytes(value: Any) -> bytes:
+    """Pickle an object."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise SerdeError(f"serdes.pickle cannot write {type(value).__name__}: {error}") from None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Maps classes of the project's former name, Penstock, to the current ones."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(module.replace(_FORMER_NAME, _NAME, 1), name)
+
+
+def unpickled(data: bytes) -> Any:
+    """Unpickle data; classes under the former name are mapped to the current ones.
+
+    Args:
+        data: The pickle.
+    """
+    if _FORMER_NAME.encode() in data:  # also if a package with the former name is installed
+        return _Unpickler(BytesIO(data)).load()
+    return pickle.loads(data)
+
+
+def check_strings(data: Sequence[bytes]) -> str:
+    """Raise UnicodeDecodeError if some of the byte strings are not UTF-8."""
+    return b"\n".join(data).decode()  # no multi-byte character of UTF-8 can continue after a newline
+
+
+def check_bytes(data: Sequence[bytes]) -> None:
+    """Raise TypeError if some of the objects are not bytes."""
+    if data and set(map(type, data)) != {bytes}:
+        raise TypeError("these are no bytes")
+
+
+def check_int64s(data: Sequence[bytes]) -> None:
+    """Raise ValueError if some of the byte strings are not 64-bit integers."""
+    if data and set(map(len, data)) != {LONG.size}:
+        raise ValueError("a whole number of 64 bits has eight bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ListFormat:
+    """Lists (KIP-466). Items of a fixed ``size``, bytes, have no lengths; -1 for other items."""
+
+    to_bytes: Callable[[Any], bytes]
+    from_bytes: Callable[[bytes], Any]
+    size: int
+
+    def write(self, items: Any) -> bytes:
+        """Serialise an object."""
+        if not isinstance(items, (list, tuple)):
+            raise misfit("list_of", "a list", items)
+        data = [None if item is None else self.to_bytes(item) for item in items]
+        if self.size < 0:
+            parts = [INT.pack(-1) if one is None else INT.pack(len(one)) + one for one in data]
+            return b"\x01" + INT.pack(len(data)) + b"".join(parts)
+        nulls = [number for number, one in enumerate(data) if one is None]
+        head = b"".join(map(INT.pack, (len(nulls), *nulls, len(data))))
+        return b"\x00" + head + b"".join(one for one in data if one is not None)
+
+    def read(self, data: bytes) -> list[Any]:
+        """Deserialise bytes."""
+        place, nulls = 1, frozenset[int]()
+
+        def number() -> int:
+            nonlocal place
+            place += INT.size
+            found: int = INT.unpack_from(data, place - INT.size)[0]
+            return found
+
+        if data[0] == 0:
+            if self.size < 0:
+                raise ValueError("the items have no lengths, but their serde is not one of a fixed size")
+            nulls = frozenset(number() for _ in range(number()))
+        elif data[0] != 1:
+            raise ValueError(f"a list begins with 0 or 1, not {data[0]}")
+        items: list[Any] = []
+        for index in range(number()):
+            size = number() if data[0] == 1 else -1 if index in nulls else self.size
+            if size < 0:
+                items.append(None)
+                continue
+            if place + size > len(data):
+                raise ValueError(f"item {index} of the list is cut off")
+            items.append(self.from_bytes(data[place : place + size]))
+            place += size
+        return items
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindowedFormat:
+    """Keys in windows of a fixed size. Methods, because a nested function would be pickled with its ``struct.Struct``."""
+
+    to_bytes: Callable[[Any], bytes]
+    from_bytes: Callable[[bytes], Any]
+    size_ms: int
+
+    def write(self, windowed: Windowed[Any]) -> bytes:
+        """Serialise an object."""
+        try:
+            key, start, _ = windowed
+        except (TypeError, ValueError):
+            raise misfit("time_windowed", "Windowed(key, start, end)", windowed) from None
+        return self.to_bytes(key) + LONG.pack(start)
+
+    def read(self, data: bytes) -> Windowed[Any]:
+        """Deserialise bytes."""
+        (start,) = LONG.unpack_from(data, len(data) - 8)
+        return Windowed(self.from_bytes(data[:-8]), start, window_end(start, self.size_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarWindowedFormat(TimeWindowedFormat):
+    """Keys in user-defined windows."""
+
+    windows: Windows
+
+    def read(self, data: bytes) -> Windowed[Any]:
+        """Deserialise bytes."""
+        (start,) = LONG.unpack_from(data, len(data) - 8)
+        return Windowed(self.from_bytes(data[:-8]), start, self.windows.end_of(start))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindowedFormat:
+    """Keys in sessions."""
+
+    to_bytes: Callable[[Any], bytes]
+    from_bytes: Callable[[bytes], Any]
+
+    def write(self, windowed: Windowed[Any]) -> bytes:
+        """Serialise an object."""
+        try:
+            key, start, end = windowed
+        except (TypeError, ValueError):
+            raise misfit("session_windowed", "Windowed(key, start, end)", windowed) from None
+        return self.to_bytes(key) + BOUNDS.pack(end, start)
+
+    def read(self, data: bytes) -> Windowed[Any]:
+        """Deserialise bytes."""
+        end, start = BOUNDS.unpack_from(data, len(data) - 16)
+        return Windowed(self.from_bytes(data[:-16]), start, end)

@@ -1,0 +1,1 @@
+"""The log of a task's stores: segments, the manifest, compaction."""

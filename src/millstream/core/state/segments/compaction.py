@@ -1,0 +1,74 @@
+"""Choose what a batch compacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millstream.core.state.segments.key_groups import MORE_BITS, KeyGroup, bits_of
+from millstream.core.state.segments.log import Manifest, Segment, Step, split_groups
+
+LARGEST_BYTES = 2 << 20
+LARGEST_CHANGES = 32_768
+"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in a tenth of a second."""
+_TOO_FEW_TO_SPLIT = 1024
+"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
+_MOVED_DOWN_AT = 4
+"""A split key group moves its changes down when they reach this fraction (1/n) of the largest size."""
+
+_MAX_SEGMENTS = 12
+"""Number of segments of a key group above which the small ones are merged even if they do not outweigh the base."""
+_MOST_BITS = 30
+"""Number of checksum bits beyond which a key group is not split."""
+
+
+def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
+    """Choose the key groups to compact in this batch, the most wasteful first.
+
+    Args:
+        manifest: The manifest with this batch's segments.
+        budget: Bytes of segments that may be read; at least one step is chosen if any is due.
+
+    Yields:
+        The steps, at most one per key group.
+    """
+    split = split_groups(manifest)
+    due = []
+    for group, segments in manifest.segments.items():
+        step = _collecting(group, segments) if group in split else _whole(group, segments)
+        if step is not None:
+            due.append((len(segments), sum(s.size for s in step.merged), step))
+    spent = 0
+    for _, size, step in sorted(due, key=lambda d: (-d[0], d[1])):
+        if spent and spent + size > budget:
+            return
+        spent += size
+        yield step
+
+
+def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
+    """Merge with the base if the changes outweigh it or touch half as many keys; else merge only the changes, if too many segments."""
+    if len(segments) < 2:
+        return None
+    first, rest = segments[0], segments[1:]
+    size, touched = _weight(rest)
+    if (size >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
+        return Step(group, segments, _too_large(group, segments))
+    return Step(group, rest, split=False) if len(segments) > _MAX_SEGMENTS else None
+
+
+def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
+    """Move changes down when there are enough; merge them if there are too many segments."""
+    size, touched = _weight(segments)
+    if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
+        return Step(group, segments, split=True)
+    return Step(group, segments, split=False) if len(segments) > _MAX_SEGMENTS else None
+
+
+def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
+    size, touched = _weight(segments)
+    large = touched > LARGEST_CHANGES or (size > LARGEST_BYTES and touched >= _TOO_FEW_TO_SPLIT)
+    return large and bits_of(group[1]) + MORE_BITS <= _MOST_BITS
+
+
+def _weight(segments: Sequence[Segment]) -> tuple[int, int]:
+    return sum(segment.size for segment in segments), sum(segment.changes for segment in segments)
