@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 import millstream as ms
 from millstream.core.engine.merging import WRITER_HEADER
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.publish import KafkaPublisher
+from millstream.drivers.kafka.publish import KafkaSender
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import Program
@@ -187,10 +187,10 @@ def test_two_re_keyed_streams_meet_in_their_windows(apps: Apps) -> None:
 
 def test_a_record_of_a_repartition_topic_says_which_task_wrote_it(apps_without_spark: Apps) -> None:
     kafka, topic = apps_without_spark.kafka, apps_without_spark.topic("again", 1)
-    delivery = KafkaPublisher({"bootstrap.servers": kafka.bootstrap_servers}).delivery(0)
-    delivery.publish(topic, Records([b"a"], [b"1"], [5], writer="0_3"))
-    delivery.publish(topic, Records([b"b"], [b"2"], [6], [], [(("own", b"x"),)], None, "0_3"))
-    delivery.publish(topic, Records([b"c"], [b"3"], [7]))
-    delivery.commit({})
+    sender = KafkaSender({"bootstrap.servers": kafka.bootstrap_servers})
+    sender.publish(topic, Records([b"a"], [b"1"], [5], writer="0_3"))
+    sender.publish(topic, Records([b"b"], [b"2"], [6], [], [(("own", b"x"),)], None, "0_3"))
+    sender.publish(topic, Records([b"c"], [b"3"], [7]))
+    sender.flush()
     mark = (WRITER_HEADER, b"0_3")
     assert [tuple(record.headers) for record in kafka.consume(topic)] == [(mark,), (("own", b"x"), mark), ()]

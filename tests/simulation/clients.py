@@ -277,6 +277,9 @@ class Reader:
             self._broker.scheduler.step(f"fetches {planned.topic}-{planned.partition}")
             yield _columns(found[first : first + _AT_ONCE])
 
+    def sample_bytes(self, planned: OffsetRange) -> float | None:
+        return None
+
     def extent(self, topic: str, partition: int) -> OffsetRange:
         end = self._broker.end(TopicPartition(topic, partition), stable=self._only_committed)
         return OffsetRange(topic, partition, 0, end)

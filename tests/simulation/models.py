@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(delivery, "within", lambda seconds, call: call())
         patch.setattr(delivery, "monotonic", clock.monotonic)
         patch.setattr(delivery, "sleep", clock.sleep)
-        patch.setattr(publish, "warm", lambda make, settings: make(dict(settings)))
+        patch.setattr(publish, "warm", lambda make, settings: _sender_of(world, make, settings))
+        patch.setattr(publish, "warmed", lambda make, settings: world.senders.get(world.acting))
         patch.setattr(source.SourceSpec, "planning", lambda option: world.query.source)
         patch.setattr(source.SourceSpec, "reading", lambda option: world.query.source)
         patch.setattr(sink, "in_driver", lambda option: world.query)
@@ -52,3 +54,9 @@ def installed(world: World) -> Iterator[None]:
             yield
         finally:
             told.setLevel(level)
+
+
+def _sender_of(world: World, make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
+    if world.acting not in world.senders:
+        world.senders[world.acting] = make(dict(settings))
+    return world.senders[world.acting]

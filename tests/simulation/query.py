@@ -13,7 +13,6 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.ports import BatchId
 from millstream.drivers.kafka.marks import Mark, mark_of
-from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark.offsets import batch_id, positions_of
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
@@ -55,7 +54,7 @@ class Query:
         self._application = _application(world)
         if world.scene.exactly_once:
             publisher = world.publisher(self._run)
-            assert isinstance(publisher, KafkaTransactions)
+            assert publisher is not None
             publisher.end_open(world.scene.partitions)
             publisher.claim(self._newest(), self._marks(), world.scene.partitions)
         log = world.checkpoint

@@ -11,7 +11,6 @@ from confluent_kafka import KafkaException
 
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
-from millstream.core.ports import Publisher
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
@@ -41,6 +40,7 @@ from simulation.topologies import KINDS, RESULTS, STORE, TOPIC, Kind
 APPLICATION = "app"
 CHECKPOINT = "c0ffee"
 _PATIENCE_S = 60.0
+_SETTINGS = {"bootstrap.servers": "model"}
 _FEEDS_EVERY = 80
 _WORDS = ("ash", "birch", "cedar", "elm", "fir", "larch", "oak", "yew")
 
@@ -110,6 +110,7 @@ class World:
             ms.ErrorPolicies(),
             {},
             Lineage(parts_of(self.plan, self.layout, {})),
+            sender=None if scene.exactly_once else publish.KafkaSender(_SETTINGS),
         )
         topics = {TOPIC: 2, RESULTS: 2, self.plan.commits_topic: scene.partitions}
         changelogs = dict.fromkeys(self.plan.changelogs.values(), 2)
@@ -122,6 +123,8 @@ class World:
         self.driver = Process("driver")
         self.placed: dict[Actor, tuple[int, Host, Any]] = {}
         """Partition, host and worker of each attempt."""
+        self.senders: dict[Actor, Any] = {}
+        """The producer of each attempt that sends at least once."""
         self.fed = False
         self.written = 0
         self._tokens = 0
@@ -142,12 +145,11 @@ class World:
 
     # What the application is made of.
 
-    def publisher(self, run: str) -> Publisher:
-        """Return what sends in a run of the application."""
-        settings = {"bootstrap.servers": "model"}
-        if self.scene.exactly_once:
-            return transactions.KafkaTransactions(settings, settings, APPLICATION, _PATIENCE_S, 60_000, run)
-        return publish.KafkaPublisher(settings)
+    def publisher(self, run: str) -> transactions.KafkaTransactions | None:
+        """Return what sends exactly once in a run of the application; None at least once."""
+        if not self.scene.exactly_once:
+            return None
+        return transactions.KafkaTransactions(_SETTINGS, _SETTINGS, APPLICATION, _PATIENCE_S, 60_000, run)
 
     def source(self, control: Any, run: str) -> SourceSpec:
         """Return what the source needs to know."""

@@ -238,6 +238,9 @@ class Fetcher(Protocol):
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range, in offset order, a few thousand records at a time."""
 
+    def sample_bytes(self, planned: OffsetRange) -> float | None:
+        """Return the average size of a few records of a range, key and value, bytes; None if they cannot be read soon."""
+
 
 class ChangelogReader(Protocol):
     """Reads what the application has written to its own topics."""
@@ -260,11 +263,29 @@ class BatchId(NamedTuple):
     run: str = ""
 
 
-class Delivery(Protocol):
-    """What one Spark partition sends in one micro-batch: ``begin``, any number of ``publish``, ``commit``."""
+class Sender(Protocol):
+    """Sends records at least once."""
 
-    repeatable: bool
-    """Whether a delivery can be aborted and must then be repeated from ``begin``."""
+    def publish(self, topic: str, records: Records) -> None:
+        """Hand records to the client, which sends them in the background.
+
+        Raises:
+            ProductionError: If the broker refused a record.
+        """
+
+    def flush(self) -> None:
+        """Return when everything that this process has published is acknowledged.
+
+        Raises:
+            ProductionError: If the broker refused a record.
+        """
+
+
+class Delivery(Protocol):
+    """What one Spark partition sends in one micro-batch, exactly once: ``begin``, any number of ``publish``, ``commit``.
+
+    A delivery that was aborted is repeated from ``begin``.
+    """
 
     def begin(self, batch: BatchId) -> bool:
         """Begin; tell whether there is anything left to do: a batch that was delivered before must not be sent again."""
@@ -293,10 +314,10 @@ class Delivery(Protocol):
 
 
 class Publisher(Protocol):
-    """Sends records."""
+    """Sends records exactly once."""
 
     def delivery(self, partition: int) -> Delivery:
-        """Get ready to send what a Spark partition puts out."""
+        """Return the delivery of what a Spark partition puts out."""
 
 
 class OffsetCommitter(Protocol):

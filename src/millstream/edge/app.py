@@ -36,6 +36,7 @@ from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manif
 from millstream.drivers.spark.submit.placement import grouping_keys
 from millstream.drivers.spark.submit.query import QuerySpec, start
 from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
+from millstream.drivers.spark.submit.wanted import AS_READ_CONF
 from millstream.drivers.spark.worker.host import HostSpec
 from millstream.drivers.spark.worker.progress import TellApplication
 from millstream.drivers.threads import ThreadsOfTasks
@@ -263,6 +264,7 @@ class Application:
             global_counts,
             settings.app_config,
             ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
+            self._clients.sender(),
             self._clients.letters(),
             self._clients.most_bytes(),
             self._clients.most_bytes_in(sinks),
@@ -275,8 +277,7 @@ class Application:
         settings = self.settings
         per_task, total = settings.num_threads_per_task, settings.num_stream_threads
         slots: int = running._session_of(settings)().sparkContext.defaultParallelism
-        before_shuffle = any(plan.runs_before_shuffle(sub) for sub in plan.subtopologies)
-        at_once = slots if before_shuffle else min(slots, max(len(layout.tasks), 1))
+        at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))
         if total is not None and total < at_once:
             log.warning(
                 "num_stream_threads=%d, but Spark runs %d tasks at once, each on a thread of its own; to have fewer, give Spark "
@@ -415,7 +416,8 @@ class Application:
             until_end,
             settings.py_modules,
         )
-        with configured(session, settings.spark, settings.shuffle_partitions, query.checkpoint_location):
+        conf = settings.spark if spec.plan.has_prefix else {**AS_READ_CONF, **settings.spark}
+        with configured(session, conf, settings.shuffle_partitions, query.checkpoint_location):
             return start(session, query)
 
 

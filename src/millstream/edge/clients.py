@@ -14,7 +14,7 @@ from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
-from millstream.drivers.kafka.publish import KafkaPublisher
+from millstream.drivers.kafka.publish import KafkaSender
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark.worker.changelogs import published
 from millstream.drivers.spark.worker.filling import GlobalTopics
@@ -45,7 +45,7 @@ class Clients:
             SettingsError: If librdkafka does not know a setting or refuses its value.
         """
         self.fetcher().check()
-        self.publisher().check()
+        (self.publisher() or self._sender()).check()
 
     def broker(self) -> Broker:
         """Give what asks the broker."""
@@ -60,17 +60,17 @@ class Clients:
         skip_lost = self.settings.on_lost_offsets == "skip"
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
-    def publisher(self, run: str = "") -> KafkaPublisher | KafkaTransactions:
-        """Give what sends in a run of the application, as the processing guarantee says."""
-        if self.settings.exactly_once:
-            return self.transactions(run)
-        return KafkaPublisher(self.settings.client("producer", self.application_id))
+    def publisher(self, run: str = "") -> KafkaTransactions | None:
+        """Return what sends exactly once in a run of the application; None at least once."""
+        return self.transactions(run) if self.settings.exactly_once else None
 
-    def letters(self) -> KafkaPublisher | None:
+    def sender(self) -> KafkaSender | None:
+        """Return what sends at least once; None under exactly once."""
+        return None if self.settings.exactly_once else self._sender()
+
+    def letters(self) -> KafkaSender | None:
         """Return what sends the dead letters of records that stop the application; None if there is no topic for them."""
-        if self.settings.dead_letter_topic is None:
-            return None
-        return KafkaPublisher(self.settings.client("producer", self.application_id))
+        return None if self.settings.dead_letter_topic is None else self._sender()
 
     def most_bytes(self) -> int:
         """Return how large a record may be for the producer."""
@@ -126,6 +126,9 @@ class Clients:
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
         """Give what fills global stores; it reads as the application itself does."""
         return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
+
+    def _sender(self) -> KafkaSender:
+        return KafkaSender(self.settings.client("producer", self.application_id))
 
     def _broker(self, *, read_committed: bool) -> Broker:
         admin, timeout_s = (

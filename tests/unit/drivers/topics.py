@@ -59,6 +59,9 @@ class FakeTopic:
             keys, values, timestamps = zip(*self.entries[planned.partition][at:end], strict=True)
             yield Records(list(keys), list(values), list(timestamps), list(range(at, end)))
 
+    def sample_bytes(self, planned: OffsetRange) -> float | None:
+        return None
+
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return {self.name: dict(enumerate(self.first))} if self.name in partitions else {}
 

@@ -187,6 +187,11 @@ class Plan:
             if topic in self.internal_topics
         )
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a sub-topology runs where its records are read."""
+        return any(map(self.runs_before_shuffle, self.subtopologies))
+
     def store_fingerprints(self) -> dict[str, str]:
         """Return what must be unchanged after a restart, by store: its sub-topology, kind and serdes."""
         return {

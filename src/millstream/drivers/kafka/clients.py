@@ -69,13 +69,22 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     Raises:
         SettingsError: If librdkafka does not know a setting or refuses its value.
     """
-    name = f"{make.__module__}.{make.__qualname__}"
-    identity = (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
-    client: Client | None = _WARM.get(identity)
+    client = warmed(make, settings)
     if client is None:
         _ENDING.prepare()
-        client = _WARM[identity] = made(make, settings)
+        client = _WARM[_identity(make, settings)] = made(make, settings)
     return client
+
+
+def warmed(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client | None:
+    """Return the client that :func:`warm` has made in this process; None if it has made none."""
+    client: Client | None = _WARM.get(_identity(make, settings))
+    return client
+
+
+def _identity(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> tuple[Any, ...]:
+    name = f"{make.__module__}.{make.__qualname__}"
+    return (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
 
 
 def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:

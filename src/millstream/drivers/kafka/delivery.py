@@ -91,8 +91,6 @@ class TransactionSpec:
 class Transaction:
     """One transaction. Owned by one Spark task."""
 
-    repeatable = True
-
     def __init__(self, spec: TransactionSpec, partition: int) -> None:
         self._spec = spec
         self._servers = str(spec.settings.get("bootstrap.servers"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.errors import (
     BrokerUnavailableError,
+    MillstreamError,
     TopicNotFoundError,
     lost_offsets,
     shorter_topic,
@@ -36,6 +37,8 @@ _POLL_S = 0.1
 _CONNECT_S = 10.0
 _QUIET_S = 10.0
 """After how long without a record the end of the partition is checked."""
+_SAMPLE_RECORDS = 100
+_SAMPLE_S = 2.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
 # A warm consumer that is assigned anew must not wait for its old fetch to come back: planned records are there already, so
@@ -106,6 +109,27 @@ class KafkaFetcher:
         except BaseException:
             discard(consumer)
             raise
+
+    def sample_bytes(self, planned: OffsetRange) -> float | None:
+        """Return the average size of the records at both ends of a range, the larger of the two.
+
+        Args:
+            planned: The range.
+
+        Returns:
+            Bytes of key and value; None if none of the records can be read within two seconds.
+        """
+        hasty = replace(self, patience_s=_SAMPLE_S)
+        topic, partition, start, end = planned
+        ends = {(start, min(start + _SAMPLE_RECORDS, end)), (max(start, end - _SAMPLE_RECORDS), end)}
+        try:
+            read = [list(hasty.fetch(OffsetRange(topic, partition, *part))) for part in ends]
+        except MillstreamError:
+            return None
+        finally:
+            discard(self._consumer())
+        sizes = [sum(records.byte_count() for records in part) / sum(map(len, part)) for part in read if part]
+        return max(sizes, default=None)
 
     def _consumer(self) -> Consumer:
         return warm(Consumer, self._complete_settings())

@@ -13,9 +13,9 @@ from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.admission import admit
 from millstream.drivers.spark.inputs import Held
+from millstream.drivers.spark.sizes import RECORDS_OF_UNKNOWN_SIZE
 from millstream.drivers.spark.spec import SourceSpec
 
-_RECORDS_OF_UNKNOWN_SIZE: Final = 100_000
 _SETTLE_S: Final = 5.0
 
 
@@ -83,10 +83,10 @@ class Repartitions:
         Args:
             positions: Where each partition stands.
             allowed: How far each may be read.
-            bytes_per_record: Average size; None before the first small batch, which tells how large records are.
+            bytes_per_record: Average size; None if it is not known.
         """
-        spec, fits = self._spec, _RECORDS_OF_UNKNOWN_SIZE
+        spec, fits = self._spec, RECORDS_OF_UNKNOWN_SIZE
         if bytes_per_record is not None:
             fits = int(spec.max_bytes / max(bytes_per_record, 1.0))
         limit = max(1, min(spec.max_records, fits))
-        return admit(positions, allowed, limit, self._counts, max(fits, _RECORDS_OF_UNKNOWN_SIZE))
+        return admit(positions, allowed, limit, self._counts, max(fits, RECORDS_OF_UNKNOWN_SIZE))

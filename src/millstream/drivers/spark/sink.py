@@ -1,8 +1,8 @@
-"""The sink: sends what the tasks put out, and tells the application before Spark commits the batch.
+"""The sink: sends what the tasks put out exactly once, and reports to the application before Spark commits the micro-batch.
 
-The records of a batch are acknowledged by the broker, or their transaction is committed, before ``write`` returns, and Spark
-commits the batch after that. What happens when a batch is run again is the publisher's business: see
-``millstream.drivers.kafka.publish`` (at least once) and ``millstream.drivers.kafka.transactions`` (exactly once).
+The transaction of a Spark partition is committed before ``write`` returns, and Spark commits the micro-batch after that. What happens
+when a micro-batch is run again: see ``millstream.drivers.kafka.transactions``. At least once, the tasks have sent their records
+themselves, and nothing but reports comes here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SinkSpec:
     """What the sink needs to know.
 
     Attributes:
-        publisher: Sends.
+        publisher: Sends exactly once; None if the tasks send.
         topics: The topics whose offsets are committed: those that are read from the broker.
         control: Where the application listens.
     """
 
-    publisher: Publisher
+    publisher: Publisher | None
     topics: frozenset[str]
     control: ControlAddress
 
@@ -52,7 +52,7 @@ class SinkSpec:
 
 
 class KafkaSink(DataSource):
-    """The data source ``millstream_sink``: sends SEND rows, reports REPORT rows."""
+    """The data source ``millstream_sink``: sends SEND rows, hands REPORT rows to the application."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,8 +83,11 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             context = TaskContext.get()
             assert context is not None
             spec: SinkSpec = in_executor(self._option)
+            rows = _Rows(iterator)
+            if spec.publisher is None:
+                rows.finish()
+                return Written(rows.reports)
             delivery = spec.publisher.delivery(context.partitionId())
-            rows = _Rows(iterator, keep=delivery.repeatable)
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     _deliver(spec, delivery, rows)
@@ -131,11 +134,10 @@ def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
 
 
 class _Rows:
-    """The output rows of a Spark task, as they come; kept for a second reading if it may be needed."""
+    """The output rows of a Spark task, as they come; kept for a delivery that is repeated."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], *, keep: bool) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.reports: list[bytes] = []
-        self._keep = keep
         self._kept: list[tuple[str, Any]] = []
         cells = _cells(batches)
         first = next(cells, None)
@@ -150,8 +152,7 @@ class _Rows:
                 self.reports.append(payload.as_py())
                 continue
             row = (topic, payload.as_buffer())
-            if self._keep:
-                self._kept.append(row)
+            self._kept.append(row)
             yield row
 
     def finish(self) -> None:

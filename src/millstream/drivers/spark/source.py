@@ -179,6 +179,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if partition.positions:
                 rows = with_positions(rows, spec.topology, partition.positions)
             yield from rows
+            if spec.topology.sender is not None:
+                spec.topology.sender.flush()
 
 
 def _rows(spec: SourceSpec, read: PlannedRead) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.model.ids import TaskId
-from millstream.core.ports import Fetcher, Publisher, Threads, TopicReader
+from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
 from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -40,6 +40,7 @@ class TopologySpec:
         global_partitions: Numbers of partitions of the topics of global stores.
         app_config: What processors find in ``context.app_config``.
         threads: Gives the threads of each task.
+        sender: Sends what tasks put out, where they run; None leaves that to what follows the tasks.
         letters: Sends the dead letters of records that stop the application; None sends none.
         most_bytes: How large a record may be for the producer, 0 if that is not known.
         most_bytes_in: The same for topics that take less than that.
@@ -54,7 +55,8 @@ class TopologySpec:
     global_partitions: Mapping[str, int] = field(default_factory=dict)
     app_config: Mapping[str, Any] = field(default_factory=dict)
     threads: ThreadsOf = one_thread
-    letters: Publisher | None = None
+    sender: Sender | None = None
+    letters: Sender | None = None
     most_bytes: int = 0
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
 

@@ -57,6 +57,7 @@ def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
         clients.broker(),
         clients.fetcher(),
         clients.publisher(),
+        clients.sender(),
         clients.letters(),
         clients.transactions(),
         clients.marks(),

@@ -114,6 +114,12 @@ WANTED: Final = (
 QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED if want.default is None}
 """What a query needs, whatever session it runs in."""
 
+AS_READ_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+}
+"""What a query needs besides whose readers run no function of the user's: a range that is read again gives the same rows, so Spark
+need not compare them."""
+
 SESSION_CONF: Final[Mapping[str, str]] = {
     want.name: want.value for want in WANTED if want.default is not None and not want.guards
 }

@@ -5,7 +5,8 @@ Per task and micro-batch ``handleInputRows`` is called once. It
 1. loads the manifest from Spark's state and brings the local copies up to it,
 2. orders the chunk rows, feeds them to the task, tells it what is known of its inputs, and runs one step,
 3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
-4. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
+4. sends what the task has put out, at least once, or leaves it to the sink,
+5. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
 
 Spark loads the state at the version it has committed and drops what a failed attempt wrote, so a batch that is run again
 begins exactly where the first attempt did. Nothing here has to be rolled back.
@@ -109,6 +110,8 @@ class HostSpec:
 class TaskHost(StatefulProcessor):
     """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
 
+    _has_run = False
+
     def __init__(self, spec: HostSpec) -> None:
         self._pickled = cloudpickle.dumps(spec)
 
@@ -126,6 +129,7 @@ class TaskHost(StatefulProcessor):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
             work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
             if work:
+                self._has_run = True
                 yield from _TaskBatch(self._spec, work, self._head, self._segments).run()
 
     @cached_property
@@ -135,7 +139,10 @@ class TaskHost(StatefulProcessor):
         )  # once per Spark task: it grows with the partitions, and there is a call for each of them
 
     def close(self) -> None:
-        """Do nothing: nothing is held between calls."""
+        """Wait until what the tasks have sent is acknowledged; Spark commits their state after that."""
+        if self._has_run and (sender := self._spec.topology.sender) is not None:
+            with wire.crossing():
+                sender.flush()
 
 
 def _spec(pickled: bytes) -> HostSpec:
@@ -257,9 +264,13 @@ class _TaskBatch:
             copies.close_view()
 
     def _sends(self, sends: Iterable[tuple[str, Records]]) -> Iterator[Row]:
+        sender = self._spec.topology.sender
         for topic, records in sends:
             if topic in self._spec.topology.plan.repartition_topics:
                 records.writer = str(self._id)
+            if sender is not None:
+                sender.publish(topic, records)
+                continue
             yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
     def _new_content(

@@ -1,7 +1,7 @@
 """Prefix: a stateless sub-topology that runs where its records are read.
 
-Its sends to a repartition become chunk rows of the task their keys belong to: Spark's shuffle is the repartition. Its sends
-to other topics pass through the shuffle untouched, to the sink.
+Its sends to a repartition become chunk rows of the task their keys belong to: Spark's shuffle is the repartition. What it sends to
+other topics is sent here, or passes through the shuffle untouched, to the sink.
 """
 
 from __future__ import annotations
@@ -130,6 +130,9 @@ class Prefix:
             internal = plan.internal_topics.get(topic)
             if internal is None or not internal.through_shuffle:
                 records.writer = "" if internal is None else str(self._id)
+                if self._topology.sender is not None:
+                    self._topology.sender.publish(topic, records)
+                    continue
                 rows.append(self._row(self._id, wire.SEND, topic, 0, end, wire.encode(records)))
                 continue
             records.offsets = self._offsets(topic, len(records))

@@ -20,20 +20,17 @@ from unit.helpers import records
 
 
 class Letterbox:
-    """A publisher that keeps what is delivered, or delivers nothing."""
+    """A sender that keeps what is delivered, or delivers nothing."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
         self.handed_over: list[Any] = []
         self.delivered: list[Any] = []
 
-    def delivery(self, partition: int) -> Any:
-        return self
-
     def publish(self, topic: str, sent: Any) -> None:
         self.handed_over.append((topic, sent.keys, sent.values))
 
-    def commit(self, offsets: Any) -> None:
+    def flush(self) -> None:
         if self.failure is not None:
             raise self.failure
         self.delivered += self.handed_over
