@@ -10,6 +10,9 @@ mutating an object after putting or getting it does not change the state.
 Iterators need the batch's writes in key order. If each iterator sorted them, the work of a batch would grow with the square of
 its records where each record reads a range, as in windows and joins. So the sorted order is kept, and only the keys that are
 new since the last iterator, which are at the end of the dict, are inserted into it.
+
+A store that is read by key for each record keeps the batch's writes by key besides (``keep_under``, ``scan_under``). A key of
+which many entries were written and deleted in the batch, such as the sessions of a busy key, is then read at no cost for those.
 """
 
 from __future__ import annotations
@@ -59,13 +62,14 @@ class Overlay:
         put_fitting: Like ``put``, for a value that is known to fit.
     """
 
-    __slots__ = ("_base", "_order", "_own", "_values", "get", "put", "put_fitting")
+    __slots__ = ("_base", "_order", "_own", "_under", "_values", "get", "put", "put_fitting")
 
     def __init__(self, values: Values, base: ByteReader) -> None:
         self._values = values
         self._base = base
         self._own: dict[bytes, Any] = _Own(base.get, values.decode)
         self._order: list[bytes] = []
+        self._under: dict[bytes, set[bytes]] = {}
         self.get: Callable[[bytes], Any] = _getter(self._own, base.get, values)
         self.put: Callable[[bytes, Any], None] = _putter(self._own, values)
         self.put_fitting = self._own.__setitem__ if values.live else self.put
@@ -82,6 +86,27 @@ class Overlay:
     def keep(self, key: bytes, kept: Any) -> None:
         """Set the entry of a serialised key to a result of ``Values.kept``."""
         self._own[key] = kept
+
+    def keep_under(self, prefix: bytes, key: bytes, kept: Any) -> None:
+        """Set the entry of a serialised key for :meth:`scan_under`, which then knows all writes of the batch with this prefix."""
+        self._own[key] = kept
+        if kept is not None:
+            self._under.setdefault(prefix, set()).add(key)
+        elif (written := self._under.get(prefix)) is not None:
+            written.discard(key)
+
+    def scan_under(
+        self, prefix: bytes, low: bytes, high: bytes, *, reverse: bool
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Iterate over a snapshot of the entries with ``low <= key < high``, all of which have a prefix."""
+        written, own = self._under.get(prefix, ()), self._own
+        mine = sorted([key for key in written if low <= key < high], reverse=reverse)
+        base = self._base.scan(low, high, reverse=reverse)
+        committed = [entry for entry in base if entry[0] not in own]
+        if not committed:
+            get = self.get
+            return iter([(key, get(key)) for key in mine])
+        return self._merged(iter(committed), [(key, own[key]) for key in mine], reverse)
 
     def own(self) -> dict[bytes, Any]:
         """Return the batch's writes; None marks a deleted key."""
@@ -114,6 +139,7 @@ class Overlay:
         changes = self._values.written(self._own)
         self._own.clear()
         self._order.clear()
+        self._under.clear()
         return changes
 
     def _between(self, low: bytes | None, high: bytes | None) -> list[bytes]:

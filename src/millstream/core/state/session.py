@@ -186,14 +186,14 @@ class SessionStore(Generic[K, V]):
         if held is None:
             self._task.drop("expired session")
         else:
-            held.rows.keep(stored, kept)
+            self._layout.keep(held.rows, stored, kept)
 
     def _remove(self, stored: bytes, end: int) -> None:
         if not self._strict:
             self._slices.observe(end)
         held = self._slices.at(end)
         if held is not None:
-            held.rows.keep(stored, None)
+            self._layout.keep(held.rows, stored, None)
 
     def _stored(self, session: Windowed[K]) -> bytes:
         key, start, end = (None, 0, 0) if session is None else session

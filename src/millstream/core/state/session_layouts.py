@@ -17,9 +17,11 @@ so sessions are ordered by their ends, whatever their keys. A read of one key re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Protocol
 
 from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at
+from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices, scan, scan_key
 
 Found = Iterator[tuple[int, int, Any]]
@@ -33,6 +35,9 @@ class SessionLayout(Protocol):
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
         """Return the entry's key for a session."""
+
+    def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
+        """Set the entry of a session by its key there; None deletes it."""
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
@@ -63,12 +68,18 @@ class SessionsByKey:
         """Return the entry's key for a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
+    def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
+        """Set the entry of a session by its key there; None deletes it."""
+        rows.keep_under(stored[:-16], stored, kept)
+
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over the range of one key."""
-        begin, ends = closed(key), len(closed(key))
-        found = scan_key(
-            slices.between(first, FOREVER), begin + pack_time(first), after(key), reverse=reverse
-        )
+        begin = closed(key)
+        ends, low, high = len(begin), begin + pack_time(first), after(key)
+        parts = [
+            held.rows.scan_under(begin, low, high, reverse=reverse) for held in slices.between(first, FOREVER)
+        ]
+        found = chain.from_iterable(reversed(parts) if reverse else parts)
         return (
             (start, time_at(stored, ends), entry)
             for stored, entry in found
@@ -106,6 +117,10 @@ class SessionsByTime:
     def stored(self, key: bytes, start: int, end: int) -> bytes:
         """Return the entry's key for a session."""
         return pack_time(end) + closed(key) + pack_time(start)
+
+    def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
+        """Set the entry of a session by its key there; None deletes it."""
+        rows.keep(stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over all keys of these times, skipping other keys."""

@@ -47,9 +47,12 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None)
             stored_key = key_bytes(key)
             first = timestamp - gap if timestamp - gap > first_open else first_open
             found = list(find(stored_key, first, timestamp + gap))
-            start = min((session[0] for session in found), default=timestamp)
-            end = max((session[1] for session in found), default=timestamp)
-            start, end = min(start, timestamp), max(end, timestamp)
+            start = end = timestamp
+            for old_start, old_end, _ in found:
+                if old_start < start:
+                    start = old_start
+                if old_end > end:
+                    end = old_end
             if end < first_open:
                 runtime.drop("late for a session")
                 return True
