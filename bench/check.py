@@ -1,7 +1,7 @@
 """Whether an output topic holds what it must: a fast wrong answer is no figure.
 
-Expected are exactly as many records as went in, and a *digest*: for ``count`` and ``windowed-count`` the last value of every
-key, which is a key in a window there; for ``map`` and ``stream-table-join`` the sum of a checksum over all records, which does
+Expected are exactly as many records as must come out, and a *digest*: for counts the last value of every
+key, which may be a key in a window or a session; for ``map`` and ``stream-table-join`` the sum of a checksum over all records, which does
 not depend on their order across partitions.
 """
 
@@ -15,12 +15,15 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from bench.jobs import WINDOW_MS
+from bench.jobs import GAP_MS, WINDOW_MS
 from bench.load import Workload, rows
 
 _SILENCE_S = 20.0
 _BATCH = 10_000
 _LONG = struct.Struct(">q")
+
+_SUMMED = ("map", "stream-table-join")
+"""Jobs whose outputs are added up; of the others the last value of each key counts."""
 
 Pairs = Iterable[tuple[bytes, bytes]]
 
@@ -43,17 +46,40 @@ class Digest:
 def expected(job: str, workload: Workload) -> Digest:
     """Compute a job's output plainly, without any stream processor."""
     pairs = (pair for block in workload.blocks() for pair in block)
-    if job == "count":
+    if job in ("count", "processor", "exactly-once-count"):
         counts = Counter(key for key, _ in pairs)
         return Digest(workload.records, {key: b"%d" % count for key, count in counts.items()}, 0)
     if job == "windowed-count":
         windows = (timestamp - timestamp % WINDOW_MS for timestamp in workload.timestamps())
         counts = Counter(key + _LONG.pack(start) for (key, _), start in zip(pairs, windows))
         return Digest(workload.records, {key: _LONG.pack(count) for key, count in counts.items()}, 0)
+    if job == "session-count":
+        return _sessions(workload)
     if job == "stream-table-join":
         table = dict(row for block in rows(workload) for row in block)
         return digest(job, ((key, b"%b:%b" % (value, table[key])) for key, value in pairs))
     return digest(job, ((key, value.decode().upper().encode()) for key, value in pairs))
+
+
+def _sessions(workload: Workload) -> Digest:
+    """Count by session; timestamps never decrease, so a record can only extend the newest session of its key."""
+    records, newest, last = 0, dict[bytes, tuple[int, int, int]](), dict[bytes, bytes]()
+    pairs = (pair for block in workload.blocks() for pair in block)
+    for (key, _), timestamp in zip(pairs, workload.timestamps()):
+        start, end, count = newest.get(key, (timestamp, timestamp, 0))
+        if timestamp - end > GAP_MS:
+            start, end, count = timestamp, timestamp, 0
+        if count and start != timestamp:  # the session grows: it is deleted, and put with its new end
+            last[_session(key, start, end)] = b""
+            records += 1
+        newest[key] = (start, timestamp, count + 1)
+        last[_session(key, start, timestamp)] = _LONG.pack(count + 1)
+        records += 1
+    return Digest(records, last, 0)
+
+
+def _session(key: bytes, start: int, end: int) -> bytes:
+    return key + _LONG.pack(end) + _LONG.pack(start)
 
 
 def digest(job: str, pairs: Pairs) -> Digest:
@@ -61,7 +87,7 @@ def digest(job: str, pairs: Pairs) -> Digest:
     records, last, checksum = 0, dict[bytes, bytes](), 0
     for key, value in pairs:
         records += 1
-        if job in ("count", "windowed-count"):
+        if job not in _SUMMED:
             last[key] = value
         else:
             checksum += zlib.crc32(value, zlib.crc32(key))

@@ -9,8 +9,19 @@ from bench.load import rows_topic
 from millstream import serdes
 from millstream.core.topology.topology import Topology
 
-JOBS = ("count", "map", "windowed-count", "stream-table-join")
+JOBS = (
+    "count",
+    "map",
+    "windowed-count",
+    "session-count",
+    "stream-table-join",
+    "processor",
+    "exactly-once-count",
+)
+EXACTLY_ONCE = ("exactly-once-count",)
+"""Jobs that run with the guarantee of that name."""
 WINDOW_MS = 10_000
+GAP_MS = 5_000
 CALL_MS = 10
 
 
@@ -20,19 +31,26 @@ def topology(job: str, source: str, sink: str) -> Topology:
     Args:
         job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
             ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
-            keys in windows and whole numbers.
-            ``stream-table-join`` writes each value with the row of its key.
+            keys in windows and whole numbers; ``session-count`` does so per key and session with a gap of five seconds;
+            ``stream-table-join`` writes each value with the row of its key; ``processor`` is a ``count`` by a processor that reads
+            and writes its store for each record; ``exactly-once-count`` is a ``count`` with that guarantee.
         source: Topic to read.
         sink: Topic to write.
     """
     builder = ms.StreamsBuilder()
     stream = builder.stream(source, key=serdes.bytes, value=serdes.bytes)
-    if job == "count":
+    if job in ("count", "exactly-once-count"):
         counts = stream.group_by_key().count(store="counts").to_stream()
         counts.map_values(_decimal).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "windowed-count":
         grouped = stream.group_by_key().windowed_by(ms.TumblingWindows(WINDOW_MS, grace=0))
         grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
+    elif job == "session-count":
+        sessions = stream.group_by_key().windowed_by(ms.SessionWindows(GAP_MS, grace=0))
+        sessions.count(store="counts").to_stream().to(sink, value=serdes.int64)
+    elif job == "processor":
+        builder.add_state_store(ms.stores.key_value("counts", serdes.bytes, serdes.int64))
+        stream.process(_Counter, stores=["counts"]).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "stream-table-join":
@@ -41,6 +59,19 @@ def topology(job: str, source: str, sink: str) -> Topology:
     else:
         raise ValueError(f"there is no job {job!r}; the jobs are {', '.join(JOBS)}")
     return builder.build()
+
+
+class _Counter(ms.Processor[bytes, bytes, bytes, bytes]):
+    """Counts per key."""
+
+    def init(self, context: ms.ProcessorContext[bytes, bytes]) -> None:
+        self._context = context
+        self._counts: ms.KeyValueStore[bytes, int] = context.state_store("counts")
+
+    def process(self, record: ms.Record[bytes, bytes]) -> None:
+        count = (self._counts.get(record.key) or 0) + 1
+        self._counts.put(record.key, count)
+        self._context.forward(record.with_value(_decimal(count)))
 
 
 def joined(orders: str, rates: str, sink: str) -> Topology:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import psutil
 from confluent_kafka import Consumer, TopicPartition
+from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 import millstream as ms
@@ -28,6 +29,7 @@ from bench import check, jobs
 from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
 from bench.processes import processor_s
+from bench.usage import Meter
 from millstream.core.topology.topology import Topology
 
 _POLL_S = 0.01
@@ -66,12 +68,16 @@ def at_work(
             yield app
 
 
-def race(job: str, servers: str, source: str, sink: str, records: int) -> dict[str, Any]:
+def race(
+    job: str, servers: str, source: str, sink: str, records: int, known: list[int] | None = None
+) -> dict[str, Any]:
     """Process a topic that is already full."""
-    begin = _now_ms()
-    with running(job, servers, source, sink) as app:
+    begin, meter = _now_ms(), Meter(known or [])
+    settings = {"processing_guarantee": "exactly_once"} if job in jobs.EXACTLY_ONCE else {}
+    with running(job, servers, source, sink, **settings) as app:
         started = _now_ms()
         _await_processed(app, records)
+        usage = meter.used(processor_s(), _gc_s())
         counted = app.metrics()
         seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
         _await_progress(app, counted["batches"] - 1)
@@ -82,6 +88,7 @@ def race(job: str, servers: str, source: str, sink: str, records: int) -> dict[s
             "records_per_s": records / seconds,
             "seconds_with_start": (counted["last_batch_ms"] - begin) / 1000,
             "seconds_to_start": (started - begin) / 1000,
+            "usage": usage,
             "batches": _phases(app),
         }
 
@@ -230,6 +237,15 @@ def calls(servers: str, source: str, sink: str, records: int, max_in_flight: int
             "processor_s": used,
             "batches": _phases(app),
         }
+
+
+def _gc_s() -> float:
+    """Return how long Spark's JVM has collected garbage, seconds."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    jvm: Any = context._jvm
+    beans = jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()
+    return sum(bean.getCollectionTime() for bean in beans) / 1000
 
 
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:

@@ -8,6 +8,7 @@ and the first, empty batch included.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ from statistics import median
 from typing import Any
 
 from bench import check
-from bench.jobs import WINDOW_MS
+from bench.jobs import EXACTLY_ONCE, WINDOW_MS
 from bench.load import SPAN_MS, Workload, produce, rows, rows_topic
 from bench.processes import ROOT, run_for_json, run_ours
 from bench.stage import PARTITIONS, Stage
+from bench.usage import Meter, children_s
 from millstream.testing._java import find_java
 from millstream.testing.kafka import KAFKA_VERSION, resolve_jars
 
 _TIMEOUT_S = 900.0
 _THREADS = "2"
-_GUARANTEE = "at_least_once"
 _CACHE_BYTES = "0"
 _SOURCE = ROOT / "bench" / "peer" / "KafkaStreamsPeer.java"
 _LONG_AGO_MS = 1_600_000_000_000
@@ -41,12 +42,14 @@ class Side:
         records_per_s: From the first record to the last.
         seconds: The same time.
         seconds_with_start: With the start, as the head of this module defines it.
+        usage: What it took of the machine; see :class:`bench.usage.Usage`.
         wrong: What is wrong with the output, None if nothing.
     """
 
     records_per_s: float
     seconds: float
     seconds_with_start: float
+    usage: dict[str, float]
     wrong: str | None
 
 
@@ -111,12 +114,17 @@ class RaceResult:
             },
             "seconds_with_start": round(median(pair.ours.seconds_with_start for pair in self.pairs), 2),
             "peer_seconds_with_start": round(median(pair.peer.seconds_with_start for pair in self.pairs), 2),
+            "processor_s": median(pair.ours.usage["processor_s"] for pair in self.pairs),
+            "peer_processor_s": median(pair.peer.usage["processor_s"] for pair in self.pairs),
+            "others": max(side.usage["others"] for pair in self.pairs for side in (pair.ours, pair.peer)),
             "wrong": self.wrong,
             "pairs": [
                 {
                     "records_per_s": round(pair.ours.records_per_s),
                     "peer_records_per_s": round(pair.peer.records_per_s),
                     "ratio": round(pair.ratio, 3),
+                    "usage": pair.ours.usage,
+                    "peer_usage": pair.peer.usage,
                     "batches_ms": list(pair.batches),
                 }
                 for pair in self.pairs
@@ -155,6 +163,7 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
     sink = stage.topic(f"{job}-ours")
     arguments = {"job": job, "source": source, "sink": sink, "records": records}
     arguments["servers"] = stage.kafka.bootstrap_servers
+    arguments["known"] = [stage.kafka.pid, os.getpid()]
     told = run_ours("race", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
     return Pair(peer, _side(stage, job, sink, wanted, told), told["batches"])
 
@@ -174,13 +183,20 @@ def _run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> d
         source,
         sink,
     ]
-    command += [str(records), _THREADS, _GUARANTEE, _CACHE_BYTES, stage.kafka.bootstrap_servers]
-    return run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
+    guarantee = "exactly_once_v2" if job in EXACTLY_ONCE else "at_least_once"
+    command += [str(records), _THREADS, guarantee, _CACHE_BYTES, stage.kafka.bootstrap_servers]
+    meter, before = Meter([stage.kafka.pid, os.getpid()]), children_s()
+    told = run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
+    return {**told, "usage": meter.used(children_s() - before, told["gc_s"])}
 
 
 def _side(stage: Stage, job: str, sink: str, wanted: check.Digest, told: dict[str, Any]) -> Side:
     servers = stage.kafka.bootstrap_servers
     found = check.digest(job, check.read(servers, sink, check.ends(servers, sink)))
     return Side(
-        told["records_per_s"], told["seconds"], told["seconds_with_start"], check.difference(found, wanted)
+        told["records_per_s"],
+        told["seconds"],
+        told["seconds_with_start"],
+        told["usage"],
+        check.difference(found, wanted),
     )
