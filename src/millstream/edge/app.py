@@ -62,6 +62,7 @@ from millstream.edge.upkeep import Upkeep
 
 log = logging.getLogger("millstream.application")
 
+_QUERY_STARTS = "starting the query; the first micro-batch initialises the tasks"
 _TOPIC_WAIT_S = 3.0
 _STOP_WAIT_S = 60.0
 _POLL_S = 0.02
@@ -264,8 +265,7 @@ class Application:
             global_counts,
             settings.app_config,
             ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
-            self._clients.sender(),
-            self._clients.letters(),
+            *self._clients.senders(),
             self._clients.most_bytes(),
             self._clients.most_bytes_in(sinks),
         )
@@ -394,9 +394,7 @@ class Application:
             checkpoint,
             running._run,
         )
-        running._progress.say(
-            "query-starts", "starting the query; the first micro-batch initialises the tasks"
-        )
+        running._progress.say("query-starts", _QUERY_STARTS)
         query = QuerySpec(
             self.id,
             source,

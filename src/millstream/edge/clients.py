@@ -64,13 +64,16 @@ class Clients:
         """Return what sends exactly once in a run of the application; None at least once."""
         return self.transactions(run) if self.settings.exactly_once else None
 
-    def sender(self) -> KafkaSender | None:
-        """Return what sends at least once; None under exactly once."""
-        return None if self.settings.exactly_once else self._sender()
+    def senders(self) -> tuple[KafkaSender | None, KafkaSender | None]:
+        """Return what sends results, and what sends the dead letters of records that stop the application.
 
-    def letters(self) -> KafkaSender | None:
-        """Return what sends the dead letters of records that stop the application; None if there is no topic for them."""
-        return None if self.settings.dead_letter_topic is None else self._sender()
+        The first is None under exactly once, the second if there is no topic for dead letters.
+        """
+        sender, settings = self._sender(), self.settings
+        return (
+            None if settings.exactly_once else sender,
+            None if settings.dead_letter_topic is None else sender,
+        )
 
     def most_bytes(self) -> int:
         """Return how large a record may be for the producer."""

@@ -32,7 +32,6 @@ from millstream.drivers.spark.globals import GlobalEnds
 from millstream.drivers.spark.inputs import Held, InputPlanner, Prospect, changed
 from millstream.drivers.spark.offsets import batch_id, offset_after, positions_of, woken
 from millstream.drivers.spark.repartitions import Repartitions
-from millstream.drivers.spark.sizes import RecordSizes
 from millstream.drivers.spark.spec import SourceSpec
 from millstream.drivers.spark.times import times_after, topics_timed_by_readers
 
@@ -67,7 +66,6 @@ class Planner:
         """The partition times that were reported, as the application said last."""
         self._finished_later = topics_finished_later(topology.plan)
         self._repartitions = Repartitions(spec)
-        self._sizes = RecordSizes(spec.fetcher)
         self._inputs = InputPlanner(topology.plan, topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
@@ -162,8 +160,7 @@ class Planner:
             limited = self._limited(ends)
             readable = {topic: e for topic, e in limited.items() if topic not in paused}
             allowed = self._allowed(positions, readable, orders)
-            size = self._sizes.per_record(orders.get("bytes_per_record"), positions, allowed)
-            admitted = self._repartitions.admitted(positions, allowed, size)
+            admitted = self._repartitions.admitted(positions, allowed, orders.get("bytes_per_record"))
             planned, facts = self._aligned(start, positions, admitted, allowed, limited, orders)
             if planned != positions_of(start) or self._lets_go(start, facts, orders):
                 self._throttle.taken(positions, planned)

@@ -13,7 +13,7 @@ from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.admission import admit
 from millstream.drivers.spark.inputs import Held
-from millstream.drivers.spark.sizes import RECORDS_OF_UNKNOWN_SIZE
+from millstream.drivers.spark.sizes import RECORDS_OF_UNKNOWN_SIZE, RecordSizes
 from millstream.drivers.spark.spec import SourceSpec
 
 _SETTLE_S: Final = 5.0
@@ -29,6 +29,7 @@ class Repartitions:
             topic: topology.layout.partitions[topic] for topic in topology.plan.repartition_topics
         }
         self._settling_since: float | None = None
+        self._sizes = RecordSizes(spec.fetcher)
 
     def settling(self, ends: Offsets) -> bool:
         """Return whether to wait a moment, until all that the last micro-batch wrote can be read.
@@ -83,10 +84,11 @@ class Repartitions:
         Args:
             positions: Where each partition stands.
             allowed: How far each may be read.
-            bytes_per_record: Average size; None if it is not known.
+            bytes_per_record: Average size that tasks have reported; None before the first record.
         """
         spec, fits = self._spec, RECORDS_OF_UNKNOWN_SIZE
-        if bytes_per_record is not None:
-            fits = int(spec.max_bytes / max(bytes_per_record, 1.0))
+        size = self._sizes.per_record(bytes_per_record, positions, allowed)
+        if size is not None:
+            fits = int(spec.max_bytes / max(size, 1.0))
         limit = max(1, min(spec.max_records, fits))
         return admit(positions, allowed, limit, self._counts, max(fits, RECORDS_OF_UNKNOWN_SIZE))

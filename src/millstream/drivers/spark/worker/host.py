@@ -5,8 +5,8 @@ Per task and micro-batch ``handleInputRows`` is called once. It
 1. loads the manifest from Spark's state and brings the local copies up to it,
 2. orders the chunk rows, feeds them to the task, tells it what is known of its inputs, and runs one step,
 3. writes what has changed to Spark's state: one segment per store and key group, and the manifest,
-4. sends what the task has put out, at least once, or leaves it to the sink,
-5. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
+4. parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed,
+5. sends what the task has put out, at least once, or leaves it to the sink.
 
 Spark loads the state at the version it has committed and drops what a failed attempt wrote, so a batch that is run again
 begins exactly where the first attempt did. Nothing here has to be rolled back.
@@ -110,8 +110,6 @@ class HostSpec:
 class TaskHost(StatefulProcessor):
     """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
 
-    _has_run = False
-
     def __init__(self, spec: HostSpec) -> None:
         self._pickled = cloudpickle.dumps(spec)
 
@@ -129,18 +127,17 @@ class TaskHost(StatefulProcessor):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
             work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
             if work:
-                self._has_run = True
                 yield from _TaskBatch(self._spec, work, self._head, self._segments).run()
 
     @cached_property
     def _spec(self) -> HostSpec:
-        return _spec(
-            self._pickled
-        )  # once per Spark task: it grows with the partitions, and there is a call for each of them
+        # Once per Spark task: it grows with the partitions, and there is a call for each of them.
+        return _spec(self._pickled)
 
     def close(self) -> None:
         """Wait until what the tasks have sent is acknowledged; Spark commits their state after that."""
-        if self._has_run and (sender := self._spec.topology.sender) is not None:
+        has_run = "_spec" in vars(self)
+        if has_run and (sender := self._spec.topology.sender) is not None:
             with wire.crossing():
                 sender.flush()
 
@@ -170,8 +167,7 @@ class _TaskBatch:
         self._tell = Relay(spec.tell)
         restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, self._tell)
         self._log = StateLog(segments, self._id, restores)
-        self._read = 0
-        self._read_bytes = 0
+        self._read = self._read_bytes = 0
         self._filled: Filled | None = None
         self._calls: TaskCalls | None = None
 
@@ -270,8 +266,8 @@ class _TaskBatch:
                 records.writer = str(self._id)
             if sender is not None:
                 sender.publish(topic, records)
-                continue
-            yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
+            else:
+                yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
     def _new_content(
         self, changelogs: Changelogs, remembered: Mapping[str, Any], copies: TaskCopies
@@ -371,7 +367,6 @@ class _TaskBatch:
             task.close()
 
     def _with_calls(self, task: Task) -> Outcome:
-        """Run a step between what the station has answered and what it is given to do."""
         assert self._spec.stations is not None
         self._calls = calls = TaskCalls(task, wire.batch_of(self._batch), self._ahead_ms, self._spec.stations)
         calls.collect()
@@ -407,5 +402,4 @@ def _unfinished(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
 
 
 def _removed(unfinished: Mapping[str, int], kept: Collection[str]) -> dict[str, int]:
-    """Give how many unfinished records there were in stores that the topology no longer has."""
     return {store: count for store, count in unfinished.items() if count and store not in kept}
