@@ -18,7 +18,7 @@ import gc
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -45,7 +45,6 @@ from millstream.core.state.segments.log import (
     rehomed,
     with_renamed_stores,
 )
-from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.evolution import check_stores, with_new_names
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
@@ -63,7 +62,12 @@ from millstream.drivers.spark.worker.letters import sending_letters
 from millstream.drivers.spark.worker.progress import Relay, Tell, log_progress
 from millstream.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
 from millstream.drivers.spark.worker.restore import RestoreSettings
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.drivers.spark.worker.snapshots import (
+    snapshot_from_json,
+    snapshot_to_json,
+    unfinished_by_store,
+    without_operator,
+)
 from millstream.drivers.spark.worker.statelog import StateLog
 
 log = logging.getLogger("millstream.task")
@@ -185,7 +189,7 @@ class _TaskBatch:
         renamed = topology.lineage.renamed_stores
         manifest = with_renamed_stores(manifest, renamed)
         check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
-        removed = _removed(with_new_names(remembered.get("unfinished", {}), renamed), sub.stores)
+        removed = without_operator(with_new_names(remembered.get("unfinished", {}), renamed), sub.stores)
         manifest = self._log.forget_stores(manifest, sub.stores)
         engines = {store: self._spec.copies.engines[store] for store in sub.stores}
         manifest = rehomed(manifest, with_new_names(remembered.get("engines", {}), renamed), engines)
@@ -205,7 +209,7 @@ class _TaskBatch:
             "stores": {s: fingerprints[s] for s in sub.stores},
             "engines": engines,
             "published": changelogs.stores,
-            **_unfinished(sub, outcome),
+            **unfinished_by_store(sub, outcome),
         }
         if changelogs.stores:  # who has lost the checkpoint finds it there
             kept["routing"] = topology.lineage.routing.only(sub.stores).to_json()
@@ -291,7 +295,7 @@ class _TaskBatch:
         self._log.forget_stores(manifest, ())
         self._head.clear()
         TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
-        removed = _removed(remembered.get("unfinished", {}), ())
+        removed = without_operator(remembered.get("unfinished", {}), ())
         if removed:
             snapshot = snapshot_from_json(remembered.get("task"), {})
             report = report_of_gone(self._id, removed, {} if snapshot is None else snapshot.progress)
@@ -391,15 +395,3 @@ class _TaskBatch:
                     self._read += len(records)
                     self._read_bytes += records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)
-
-
-def _unfinished(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
-    """Give what the task remembers of unfinished records, for a topology that no longer has the operator: how many there are."""
-    if not outcome.calls:
-        return {}
-    stores = kept_by(sub.nodes.values())
-    return {"unfinished": {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}}
-
-
-def _removed(unfinished: Mapping[str, int], kept: Collection[str]) -> dict[str, int]:
-    return {store: count for store, count in unfinished.items() if count and store not in kept}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from millstream.core.asynchronous.frontier import Progress
-from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.queue import QueueId
 from millstream.core.engine.readiness import Reason, Waiting
 from millstream.core.model.ids import TopicPartition
+from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.evolution import with_new_names
+from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
 
 
@@ -92,3 +94,16 @@ def _waiting(topic: str, partition: int, reason: Reason, since_ms: int) -> Waiti
 
 def _queue(topic: str, partition: int, lane: str) -> QueueId:
     return QueueId(TopicPartition(topic, partition), lane)
+
+
+def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
+    """Return what a task remembers of unfinished records, in case the topology loses the operator: their number by its store."""
+    if not outcome.calls:
+        return {}
+    stores = kept_by(sub.nodes.values())
+    return {"unfinished": {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}}
+
+
+def without_operator(unfinished: Mapping[str, int], kept: Collection[str]) -> dict[str, int]:
+    """Return the numbers of unfinished records, by store, whose operator the topology no longer has."""
+    return {store: count for store, count in unfinished.items() if count and store not in kept}
